@@ -1,0 +1,169 @@
+"""The matrix work that PIM can be given, free of graphs: a convolution (one group's share or all) or a matrix product.
+
+Everything downstream (mapping, streams, values, costs, the profile table) is a function of one of these and a target.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, window_out
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot go to PIM: a result, not an exception.
+
+    `gap` is by how much it fails (rows missing, say), where that is a number.
+    """
+
+    reason: str
+    gap: int | None = None
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """A convolution with constant weights, NCHW, groups allowed (every group is a smaller convolution)."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    in_h: int
+    in_w: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def out_h(self) -> int:
+        """Output rows."""
+        return window_out(self.in_h, self.kernel[0], self.strides[0], self.pads[0], self.pads[2], self.dilations[0])
+
+    @property
+    def out_w(self) -> int:
+        """Output columns."""
+        return window_out(self.in_w, self.kernel[1], self.strides[1], self.pads[1], self.pads[3], self.dilations[1])
+
+    @property
+    def pixels(self) -> int:
+        """P: output positions over the batch."""
+        return self.batch * self.out_h * self.out_w
+
+    @property
+    def depth(self) -> int:
+        """K: length of one dot product."""
+        return (self.in_channels // self.groups) * self.kernel[0] * self.kernel[1]
+
+    @property
+    def columns(self) -> int:
+        """Output channels of one group."""
+        return self.out_channels // self.groups
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, zero padding counted."""
+        return self.pixels * self.depth * self.out_channels
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """[batch, m, k] @ [k, n], or @ [batch, k, n] where the right-hand side has a batch of its own.
+
+    `constant_rhs` is False when the right-hand side is an activation: placing it in the banks is then part of the cost.
+    """
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+    batched_rhs: bool = False
+    constant_rhs: bool = True
+
+    @property
+    def pixels(self) -> int:
+        """P: rows over the batch."""
+        return self.batch * self.m
+
+    @property
+    def depth(self) -> int:
+        """K: length of one dot product."""
+        return self.k
+
+    @property
+    def columns(self) -> int:
+        """Output columns of one right-hand side."""
+        return self.n
+
+    @property
+    def groups(self) -> int:
+        """Independent products with weights of their own."""
+        return self.batch if self.batched_rhs else 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.batch * self.m * self.k * self.n
+
+
+PimProblem = ConvProblem | MatmulProblem
+
+
+def problem_of(graph: Graph, node: Node) -> PimProblem | Refusal:
+    """The node's matrix work as a problem, or why PIM cannot have it.
+
+    Refused: ops that are no matrix product, depthwise convolutions (one input channel per group leaves 15 of 16
+    multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
+    """
+    if isinstance(node.op, Conv2d):
+        return _conv_problem(graph, node, node.op)
+    if isinstance(node.op, Gemm):
+        return _gemm_problem(graph, node, node.op)
+    if isinstance(node.op, MatMul):
+        return _matmul_problem(graph, node)
+    return Refusal(f"{node.kind} is no matrix product, runs on the GPU")
+
+
+def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> PimProblem | Refusal:
+    shape = graph.value(node.inputs[0]).shape
+    if shape is None or 0 in shape:
+        return Refusal("input has no static, non-empty shape")
+    if not graph.is_constant(node.inputs[1]):
+        return Refusal("weights are computed, PIM needs them in its banks before the run")
+    batch, channels, height, width = shape
+    out_channels = graph.shape(node.inputs[1])[0]
+    if op.groups > 1 and op.groups == channels:
+        return Refusal("groups == channels, depthwise runs on the GPU")
+    problem = ConvProblem(
+        batch, channels, out_channels, height, width, op.kernel, op.strides, op.pads, op.dilations, op.groups
+    )
+    if problem.out_h < 1 or problem.out_w < 1:
+        return Refusal("output is empty")
+    return problem
+
+
+def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> PimProblem | Refusal:
+    if op.trans_a:
+        return Refusal("left-hand side is transposed, its rows are not contiguous")
+    left, right = graph.value(node.inputs[0]).shape, graph.value(node.inputs[1]).shape
+    if left is None or right is None or 0 in left or 0 in right:
+        return Refusal("an input has no static, non-empty shape")
+    m, k = left
+    n = right[0] if op.trans_b else right[1]
+    return MatmulProblem(m, k, n, constant_rhs=graph.is_constant(node.inputs[1]))
+
+
+def _matmul_problem(graph: Graph, node: Node) -> PimProblem | Refusal:
+    left, right = graph.value(node.inputs[0]).shape, graph.value(node.inputs[1]).shape
+    if left is None or right is None or 0 in left or 0 in right:
+        return Refusal("an input has no static, non-empty shape")
+    if len(left) < 2 or len(right) < 2:
+        return Refusal("a matrix-vector product in 1-D form")
+    constant = graph.is_constant(node.inputs[1])
+    if math.prod(right[:-2]) == 1:
+        return MatmulProblem(left[-2], left[-1], right[-1], math.prod(left[:-2]), constant_rhs=constant)
+    if left[:-2] != right[:-2]:
+        return Refusal("batch dimensions are broadcast against each other")
+    return MatmulProblem(left[-2], left[-1], right[-1], math.prod(left[:-2]), batched_rhs=True, constant_rhs=constant)

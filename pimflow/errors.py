@@ -1,0 +1,61 @@
+"""One class per kind of user error; each message says what is wrong, where, and what to do.
+
+`PimflowError` is what the command line turns into one line on stderr and exit code 2.
+Everything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class PimflowError(Exception):
+    """A mistake of the user's, or a limit of the tool, that can be told in one line.
+
+    Args:
+        what: what is wrong, and where.
+        hint: what to do about it; may be empty.
+    """
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        self.what = " ".join(what.split())
+        self.hint = " ".join(hint.split())
+        super().__init__(f"{self.what}; {self.hint}" if self.hint else self.what)
+
+
+class ModelError(PimflowError):
+    """The model file cannot be read, is not valid ONNX, or cannot be run by ONNX Runtime."""
+
+
+class ShapeError(PimflowError):
+    """A dimension is unbound, or a bound shape does not fit the model."""
+
+
+class TargetError(PimflowError):
+    """A target is unknown, or its TOML file has a missing, unknown or impossible value."""
+
+
+class OptionError(PimflowError):
+    """A command-line or API option has a value that does not exist."""
+
+
+class TraceError(PimflowError):
+    """A command trace is malformed; the message names file, line and column of text."""
+
+
+class CommandOrderError(PimflowError):
+    """A command stream does what hardware would refuse; the message names the command's index."""
+
+
+class OutputError(PimflowError):
+    """An output folder or file cannot be written, or would overwrite something that is not ours."""
+
+
+class InputDataError(PimflowError):
+    """Data given to run or verify a model does not match the model's inputs."""
+
+
+class GraphError(ValueError):
+    """An IR graph breaks one of its own rules: a bug in a frontend or a pass, not a user's mistake."""
+
+
+class PassError(RuntimeError):
+    """A pass failed or broke the graph; the message names the pass. A bug, so it keeps its cause."""

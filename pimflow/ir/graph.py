@@ -1,0 +1,355 @@
+"""`Graph`, `Node` and `Value`: the whole program, immutable, in topological order.
+
+A graph is never changed; `GraphEditor` collects edits and makes a new one in time linear in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphError
+from pimflow.ir.ops import Op, op_name
+
+Device = Literal["gpu", "pim"]
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor's name, shape and element type.
+
+    `shape` is None for what has no static shape (data-dependent sizes, sequences); only `OnnxOp`s touch those.
+    `dtype` is numpy's name ("float32", "int64", "bool", ..., "bfloat16"); "" where unknown.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 0 where the shape is unknown."""
+        if self.shape is None:
+            return 0
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. An absent optional input is "" (as in ONNX).
+
+    `device` says where the node runs, None while undecided. `tags` are notes for people and later stages
+    (written to ONNX `metadata_props`): sorted (key, value) pairs of strings.
+    """
+
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    name: str
+    device: Device | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def output(self) -> str:
+        """The first output's name."""
+        return self.outputs[0]
+
+    @property
+    def kind(self) -> str:
+        """The op's ONNX name, for people."""
+        return op_name(self.op)
+
+    def tag(self, key: str) -> str | None:
+        """The value of one tag, or None."""
+        for name, value in self.tags:
+            if name == key:
+                return value
+        return None
+
+    def with_tags(self, **tags: str) -> Node:
+        """The same node with these tags added or replaced."""
+        merged = dict(self.tags) | tags
+        return replace(self, tags=tuple(sorted(merged.items())))
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A program: nodes in topological order over named values.
+
+    Args:
+        name: the model's name.
+        inputs, outputs: names of graph inputs and outputs, in order. Constants are not inputs.
+        nodes: in topological order; node names are unique.
+        values: every value that a node, input, output or constant names.
+        constants: arrays by value name (never written to; may be memory-mapped).
+        opset: ONNX opset version by domain ("" is the default domain).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    constants: Mapping[str, Array]
+    opset: Mapping[str, int] = field(default_factory=lambda: {"": 17})
+
+    def __post_init__(self) -> None:
+        for name in ("values", "constants", "opset"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @cached_property
+    def node_by_name(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _producers(self) -> Mapping[str, Node]:
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    @cached_property
+    def _users(self) -> Mapping[str, tuple[Node, ...]]:
+        users: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    users.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in users.items()}
+
+    def node(self, name: str) -> Node:
+        """The node of that name.
+
+        Raises:
+            GraphError: there is none.
+        """
+        try:
+            return self.node_by_name[name]
+        except KeyError:
+            raise GraphError(f"graph {self.name!r} has no node {name!r}") from None
+
+    def producer(self, value: str) -> Node | None:
+        """The node that makes a value; None for inputs and constants."""
+        return self._producers.get(value)
+
+    def users(self, value: str) -> tuple[Node, ...]:
+        """The nodes that read a value, in topological order, each once."""
+        return self._users.get(value, ())
+
+    def value(self, name: str) -> Value:
+        """The value of that name."""
+        return self.values[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A value's static shape.
+
+        Raises:
+            GraphError: the value has none.
+        """
+        shape = self.values[name].shape
+        if shape is None:
+            raise GraphError(f"value {name!r} has no static shape")
+        return shape
+
+    def in_values(self, node: Node) -> tuple[Value | None, ...]:
+        """The values a node reads, None for absent optional inputs."""
+        return tuple(self.values[name] if name else None for name in node.inputs)
+
+    def out_values(self, node: Node) -> tuple[Value, ...]:
+        """The values a node makes (unused optional outputs left out)."""
+        return tuple(self.values[name] for name in node.outputs if name)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is a constant of the graph."""
+        return name in self.constants
+
+    def activations(self, node: Node) -> Iterator[str]:
+        """The inputs of a node that are not constants, in order."""
+        return (name for name in node.inputs if name and name not in self.constants)
+
+    def replace(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        nodes: Iterable[Node] | None = None,
+        values: Mapping[str, Value] | None = None,
+        constants: Mapping[str, Array] | None = None,
+        opset: Mapping[str, int] | None = None,
+    ) -> Graph:
+        """The same graph with some fields replaced."""
+        return Graph(
+            name=self.name if name is None else name,
+            inputs=self.inputs if inputs is None else tuple(inputs),
+            outputs=self.outputs if outputs is None else tuple(outputs),
+            nodes=self.nodes if nodes is None else tuple(nodes),
+            values=self.values if values is None else values,
+            constants=self.constants if constants is None else constants,
+            opset=self.opset if opset is None else opset,
+        )
+
+
+class GraphEditor:
+    """Collects edits of one graph, then makes the new graph: linear in nodes and edits.
+
+    Replaced nodes hand their place to their replacements, so the order stays topological as long as replacements
+    read only what their original could read (or each other, in the order given); `finish` sorts when that is not so.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._values = dict(graph.values)
+        self._constants = dict(graph.constants)
+        self._replacements: dict[str, tuple[Node, ...]] = {}
+        self._renames: dict[str, str] = {}
+        self._node_names = set(graph.node_by_name)
+        self._counters: dict[str, int] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether any edit was made."""
+        return bool(self._replacements or self._renames)
+
+    def value(self, name: str) -> Value:
+        """A value of the graph or one added since."""
+        return self._values[name]
+
+    def _fresh(self, base: str, taken: Mapping[str, object] | set[str]) -> str:
+        if base not in taken:
+            return base
+        while True:
+            self._counters[base] = self._counters.get(base, 0) + 1
+            name = f"{base}_{self._counters[base]}"
+            if name not in taken:
+                return name
+
+    def new_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
+        """Adds a value under a fresh name made from `base`; returns the name."""
+        name = self._fresh(base, self._values)
+        self._values[name] = Value(name, None if shape is None else tuple(shape), dtype)
+        return name
+
+    def new_constant(self, base: str, array: Array) -> str:
+        """Adds a constant under a fresh name made from `base`; returns the name."""
+        name = self.new_value(base, array.shape, array.dtype.name)
+        self._constants[name] = array
+        return name
+
+    def new_node_name(self, base: str) -> str:
+        """A node name that nobody has yet."""
+        name = self._fresh(base, self._node_names)
+        self._node_names.add(name)
+        return name
+
+    def replace_node(self, name: str, nodes: Sequence[Node]) -> None:
+        """Puts `nodes` where the node `name` stood (none: the node is removed)."""
+        self._replacements[name] = tuple(nodes)
+
+    def rename_uses(self, old: str, new: str) -> None:
+        """Makes every reader of the value `old` (graph outputs too) read `new`."""
+        self._renames[old] = new
+
+    def _resolve(self, name: str) -> str:
+        seen = name
+        while seen in self._renames:
+            seen = self._renames[seen]
+        return seen
+
+    def finish(self) -> Graph:
+        """The new graph: edits applied, unused nodes' values and constants dropped, order topological.
+
+        A graph output that was renamed keeps its public name: the producer of the new value is made to write it.
+
+        Raises:
+            GraphError: the edits left a cycle.
+        """
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            nodes.extend(self._replacements.get(node.name, (node,)))
+        if self._renames:
+            nodes = [replace(node, inputs=tuple(self._resolve(name) for name in node.inputs)) for node in nodes]
+        outputs = [self._resolve(name) for name in self.graph.outputs]
+        nodes = self._keep_output_names(nodes, outputs)
+        ordered = topological_order(nodes)
+        used = set(self.graph.inputs) | set(self.graph.outputs)
+        for node in ordered:
+            used.update(node.inputs)
+            used.update(node.outputs)
+        return self.graph.replace(
+            nodes=ordered,
+            values={name: value for name, value in self._values.items() if name in used},
+            constants={name: array for name, array in self._constants.items() if name in used},
+        )
+
+    def _keep_output_names(self, nodes: list[Node], outputs: list[str]) -> list[Node]:
+        from pimflow.ir.ops import OnnxOp  # the only op the editor itself ever makes
+
+        back: dict[str, str] = {}
+        extra: list[Node] = []
+        produced = {output for node in nodes for output in node.outputs}
+        for public, actual in zip(self.graph.outputs, outputs, strict=True):
+            if public == actual:
+                continue
+            if actual in produced and actual not in self.graph.outputs and actual not in back:
+                back[actual] = public
+            else:
+                name = self.new_node_name(f"{public}_identity")
+                extra.append(Node(OnnxOp("Identity"), (back.get(actual, actual),), (public,), name))
+        if not back and not extra:
+            return nodes
+
+        def names(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(back.get(value, value) for value in values)
+
+        return [replace(node, inputs=names(node.inputs), outputs=names(node.outputs)) for node in nodes] + extra
+
+
+def topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Nodes so that each comes after those it reads from; as given where that is already so (stable, linear).
+
+    Raises:
+        GraphError: the nodes form a cycle.
+    """
+    made: set[str] = {output for node in nodes for output in node.outputs if output}
+    ready: set[str] = set()
+    if _in_order(nodes, made, ready):
+        return tuple(nodes)
+    producer = {output: index for index, node in enumerate(nodes) for output in node.outputs if output}
+    order: list[Node] = []
+    state = [0] * len(nodes)  # 0 new, 1 open, 2 done
+    for root in range(len(nodes)):
+        stack = [root]
+        while stack:
+            index = stack[-1]
+            if state[index] == 2:
+                stack.pop()
+                continue
+            waiting = [producer[name] for name in nodes[index].inputs if name in producer]
+            waiting = [other for other in waiting if state[other] != 2]
+            if not waiting:
+                state[index] = 2
+                order.append(nodes[index])
+                stack.pop()
+                continue
+            if state[index] == 1:
+                raise GraphError(f"the nodes form a cycle through {nodes[index].name!r}")
+            state[index] = 1
+            stack.extend(reversed(waiting))
+    return tuple(order)
+
+
+def _in_order(nodes: Sequence[Node], made: set[str], ready: set[str]) -> bool:
+    for node in nodes:
+        if any(name in made and name not in ready for name in node.inputs):
+            return False
+        ready.update(node.outputs)
+    return True

@@ -1,0 +1,106 @@
+"""What the search decides and the passes carry out: a plan as data.
+
+A plan is a sequence of decisions that covers every node of the (cleaned-up) graph once, in an order in which the
+decisions can run one after the other: GPU and PIM meet at the end of each decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.ir.graph import Device
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """The node runs on the GPU."""
+
+    node: str
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class OnPim:
+    """The node runs on the PIM channels, with a mapping policy ("newton+", "newton++", "auto")."""
+
+    node: str
+    mapping: str
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """MD-DP: the first `gpu_rows` output rows of the node on the GPU, the rest on PIM, at the same time.
+
+    Rows are H of a convolution's output, M of a matrix product's (the second-last axis). `followers` are elementwise
+    nodes, in order, that are applied to the two halves before the one Concat.
+    """
+
+    node: str
+    gpu_rows: int
+    mapping: str
+    followers: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node, *self.followers)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
+
+    Args:
+        run: the nodes, in order; each reads the one before (and possibly values from outside or earlier in the run).
+        devices: the device of each node of the run.
+        stage_rows: output rows of the last node that each stage makes, in the order in which stages are run;
+            they sum to its H. Stage k's rows of the other nodes follow from the receptive field.
+        bottom_first: whether the first stage run is the bottom (highest rows) of the map.
+    """
+
+    run: tuple[str, ...]
+    devices: tuple[Device, ...]
+    stage_rows: tuple[int, ...]
+    mapping: str
+    bottom_first: bool = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return self.run
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Branches between a fork and its join, run at once: every branch is a sequence of decisions on one device."""
+
+    branches: tuple[tuple[OnGpu | OnPim, ...], ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return tuple(name for branch in self.branches for decision in branch for name in decision.nodes)
+
+
+Decision = OnGpu | OnPim | SplitRows | Pipeline | Parallel
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions in execution order, and what the search predicted for them (microseconds)."""
+
+    policy: str
+    decisions: tuple[Decision, ...]
+    predicted_us: float
+    baseline_us: float
+    candidates: int = 0
+    search_seconds: float = 0.0

@@ -1,0 +1,31 @@
+"""Machines as data: TOML files, their schema and a strict loader."""
+
+from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
+from pimflow.targets.schema import (
+    ArtifactEnergy,
+    ArtifactTiming,
+    GpuSpec,
+    PimEnergies,
+    PimSpec,
+    PimTimings,
+    StrictEnergy,
+    StrictTiming,
+    Target,
+)
+
+__all__ = [
+    "DEFAULT_TARGET",
+    "ArtifactEnergy",
+    "ArtifactTiming",
+    "GpuSpec",
+    "PimEnergies",
+    "PimSpec",
+    "PimTimings",
+    "StrictEnergy",
+    "StrictTiming",
+    "Target",
+    "load_target",
+    "parse_target",
+    "target_names",
+    "target_text",
+]
