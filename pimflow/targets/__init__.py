@@ -1,6 +1,7 @@
 """Machines as data: TOML files, their schema and a strict loader."""
 
 from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
+from pimflow.targets.overrides import GWRITE_LATENCIES, TIMING_PROFILES, override
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
@@ -15,6 +16,8 @@ from pimflow.targets.schema import (
 
 __all__ = [
     "DEFAULT_TARGET",
+    "GWRITE_LATENCIES",
+    "TIMING_PROFILES",
     "ArtifactEnergy",
     "ArtifactTiming",
     "GpuSpec",
@@ -25,6 +28,7 @@ __all__ = [
     "StrictTiming",
     "Target",
     "load_target",
+    "override",
     "parse_target",
     "target_names",
     "target_text",

@@ -13,7 +13,7 @@ from typing import Literal
 class GpuSpec:
     """The GPU beside the PIM channels.
 
-    `memory_channels` counts all channels of the device; with PIM in use, `memory_channels - pim.channels` serve the GPU.
+    `memory_channels` counts all of the device; with PIM in use, `memory_channels - pim.channels` serve the GPU.
     """
 
     clock_mhz: float
@@ -25,7 +25,7 @@ class GpuSpec:
 
 @dataclass(frozen=True)
 class ArtifactTiming:
-    """Constraints of the published simulator, in DRAM command clock cycles ("A to B": B at the earliest so much later)."""
+    """Constraints of the published simulator, in DRAM command clock cycles ("A to B": B so much later or more)."""
 
     gwrite_to_next_hidden: int  # GWRITE to GWRITE and to any G_ACT, with latency hiding
     gwrite_to_next_exposed: int  # the same, without

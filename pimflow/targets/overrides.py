@@ -1,0 +1,55 @@
+"""A target with some knobs turned: what the command line's --timing, --buffers, .. and the studies vary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pimflow.errors import OptionError
+from pimflow.targets.schema import Target
+
+TIMING_PROFILES = ("artifact", "strict")
+GWRITE_LATENCIES = ("hidden", "exposed")
+
+
+def override(
+    target: Target,
+    *,
+    timing: str | None = None,
+    gwrite_latency: str | None = None,
+    buffers: int | None = None,
+    buffers_per_channel: int | None = None,
+    pim_channels: int | None = None,
+) -> Target:
+    """The same machine with the given knobs changed (None leaves a knob as it is).
+
+    Raises:
+        OptionError: a value that the machine cannot have.
+    """
+    pim = target.pim
+    if timing is not None:
+        timing = _choice("timing", timing, TIMING_PROFILES)
+        pim = replace(pim, timing=replace(pim.timing, default=timing))
+    if gwrite_latency is not None:
+        gwrite_latency = _choice("gwrite-latency", gwrite_latency, GWRITE_LATENCIES)
+        pim = replace(pim, gwrite_latency=gwrite_latency)
+    if pim_channels is not None:
+        _between("pim-channels", pim_channels, 1, target.gpu.memory_channels - 1)
+        pim = replace(pim, channels=pim_channels, buffers=min(pim.buffers, pim_channels))
+    if buffers is not None:
+        _between("buffers", buffers, 1, pim.channels)
+        pim = replace(pim, buffers=buffers)
+    if buffers_per_channel is not None:
+        _between("buffers-per-channel", buffers_per_channel, 1, 64)
+        pim = replace(pim, buffers_per_channel=buffers_per_channel)
+    return target if pim is target.pim else replace(target, pim=pim)
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value.lower() not in choices:
+        raise OptionError(f"{option} {value!r} does not exist", f"choose one of {', '.join(choices)}")
+    return value.lower()
+
+
+def _between(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise OptionError(f"{option} {value} is out of range", f"this target takes {low} to {high}")
