@@ -1,0 +1,60 @@
+"""`pimflow VERB ...`: the verbs, and what happens to errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from pimflow.cli import compile_verbs, machine_verbs, model_verbs, study_verbs
+from pimflow.cli.parsing import Parser
+from pimflow.errors import PimflowError
+from pimflow.version import __version__
+
+_EPILOG = """examples:
+  pimflow compile zoo:mobilenet-v2 -o out     compile a model of the zoo into the folder out
+  pimflow verify out                          show that the result computes what the model computed
+  pimflow inspect model.onnx                  which nodes can go to PIM, and why the others cannot
+  pimflow layer --conv ic=64,oc=64,h=56,w=56,k=3,p=1 --mapping auto
+"""
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(
+        prog="pimflow",
+        description="A deep-learning compiler, profiler and simulator for processing-in-memory DRAM.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    for module in (compile_verbs, model_verbs, machine_verbs, study_verbs):
+        module.add_verbs(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb.
+
+    Returns:
+        The exit code: 0, 1 where a check failed, 2 for a mistake of the user's, 130 when interrupted.
+    """
+    try:
+        arguments = build_parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except PimflowError as error:
+        print(f"pimflow: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader went away (`pimflow ... | head`): not an error, and nothing more can be said on stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("pimflow: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

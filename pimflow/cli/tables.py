@@ -1,0 +1,89 @@
+"""Plain-text tables and JSON for people and programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table with a ruled header. `right`: indexes of right-aligned columns.
+
+    The widest left-aligned column is shortened (in its middle) when the table is wider than the terminal.
+    """
+    table = [list(map(str, header)), *(list(map(str, row)) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    _fit(table, widths, set(right))
+    lines = ["  ".join(_cell(row[c], widths[c], c in right) for c in range(len(header))).rstrip() for row in table]
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _fit(table: list[list[str]], widths: list[int], right: set[int]) -> None:
+    limit = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 160
+    excess = sum(widths) + 2 * (len(widths) - 1) - limit
+    flexible = [column for column in range(len(widths)) if column not in right]
+    if excess <= 0 or not flexible:
+        return
+    column = max(flexible, key=lambda index: widths[index])
+    width = max(12, widths[column] - excess)
+    for row in table:
+        if len(row[column]) > width:
+            keep = width - 1
+            row[column] = row[column][: keep - keep // 2] + "…" + row[column][len(row[column]) - keep // 2 :]
+    widths[column] = max(len(row[column]) for row in table)
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A number for a table: thousands separated, "-" for none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    return f"{value:,.{digits}f}" if digits else f"{value:,.0f}"
+
+
+def print_json(document: Any, stream: TextIO | None = None) -> None:
+    """One JSON document, with a newline."""
+    json.dump(document, stream or sys.stdout, indent=2, allow_nan=False)
+    (stream or sys.stdout).write("\n")
+
+
+class Progress:
+    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere."""
+
+    def __init__(self, enabled: bool = True, every_s: float = 5.0) -> None:
+        import time
+
+        self._clock = time.monotonic
+        self._tty = sys.stderr.isatty()
+        self._enabled = enabled
+        self._every_s = 0.1 if self._tty else every_s
+        self._last = self._clock()
+        self._shown = 0
+
+    def __call__(self, text: str) -> None:
+        """Says where the work is; shown at most every so often."""
+        now = self._clock()
+        if not self._enabled or now - self._last < self._every_s:
+            return
+        self._last = now
+        if self._tty:
+            sys.stderr.write("\r" + text.ljust(self._shown))
+            self._shown = len(text)
+        else:
+            sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Wipes the line."""
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
+            self._shown = 0

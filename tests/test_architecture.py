@@ -1,0 +1,104 @@
+"""Who may import whom, as docs/architecture.md says: checked on the source text, lazy imports included."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pimflow"
+
+# Room -> the rooms that it may import from (besides itself). Rooms are packages of pimflow/, or the top-level files.
+ALLOWED = {
+    "errors": set(),
+    "version": set(),
+    "ir": {"errors"},
+    "targets": {"errors"},
+    "frontend": {"ir", "targets", "errors"},
+    "passes": {"ir", "targets", "errors"},
+    "codegen": {"ir", "targets", "errors"},
+    "runtime": {"codegen", "frontend", "ir", "targets", "errors"},
+    "search": {"runtime", "passes", "codegen", "ir", "targets", "errors", "version"},
+    "compiler": {"search", "passes", "frontend", "codegen", "runtime", "targets", "ir", "errors", "version", "zoo"},
+    "cli": {
+        "compiler",
+        "search",
+        "passes",
+        "frontend",
+        "codegen",
+        "runtime",
+        "targets",
+        "ir",
+        "errors",
+        "version",
+        "zoo",
+    },
+}
+# The files at the top of the package that together are the compiler.
+COMPILER = {"__init__", "compiler", "compiled", "options", "source", "output", "verification"}
+
+
+def room_of(module: str) -> str:
+    """The room of a dotted module name."""
+    parts = module.split(".")
+    if parts[0] == "pimflow_zoo":
+        return "zoo"
+    name = parts[1] if len(parts) > 1 else "__init__"
+    if name == "__main__":
+        return "cli"
+    return "compiler" if name in COMPILER else name
+
+
+def imports_of(path: Path, module: str) -> set[str]:
+    """Every pimflow module that a file imports, also inside functions and under TYPE_CHECKING."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "pimflow":
+                found |= {f"pimflow.{alias.name}" for alias in node.names}
+            else:
+                found.add(node.module or "")
+    return {name for name in found if name.split(".")[0] in ("pimflow", "pimflow_zoo")}
+
+
+def source_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_rule(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    room = room_of(module)
+    assert room in ALLOWED, f"{module} is in no room; add it to docs/architecture.md and to this test"
+    for imported in imports_of(path, module):
+        other = room_of(imported)
+        assert other == room or other in ALLOWED[room], f"{module} must not import {imported}"
+
+
+def test_the_rule_is_checked_on_every_room() -> None:
+    rooms = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in source_files()}
+    assert rooms == set(ALLOWED)
+
+
+def test_the_zoo_imports_only_onnx_and_numpy() -> None:
+    for path in sorted((ROOT / "models").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                assert name.split(".")[0] != "pimflow", f"{path} imports {name}"
+                assert not name.startswith(("torch", "onnxruntime")), f"{path} imports {name}"
+
+
+def test_no_path_of_one_machine_is_committed() -> None:
+    roots = [PACKAGE, ROOT / "models", ROOT / "docs", ROOT / "benchmarks", ROOT / "README.md"]
+    files = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*"))]
+    for path in files:
+        if path.suffix in {".py", ".md", ".toml", ".csv"}:
+            assert "/" + "work/" not in path.read_text(), path
