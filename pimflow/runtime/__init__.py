@@ -1,0 +1,1 @@
+"""What a compiled graph costs and computes: timing, energy, memory, execution."""

@@ -5,6 +5,7 @@ from pimflow.targets.overrides import GWRITE_LATENCIES, TIMING_PROFILES, overrid
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
+    GpuEnergy,
     GpuSpec,
     PimEnergies,
     PimSpec,
@@ -20,6 +21,7 @@ __all__ = [
     "TIMING_PROFILES",
     "ArtifactEnergy",
     "ArtifactTiming",
+    "GpuEnergy",
     "GpuSpec",
     "PimEnergies",
     "PimSpec",

@@ -10,10 +10,25 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class GpuEnergy:
+    """Energy of the GPU and its memory: constant power, and energy per event."""
+
+    static_w: float  # leakage, clocks and fans of the whole board, drawn as long as the model runs
+    busy_w: (
+        float  # what the GPU draws on top while one of its kernels runs, whatever it does (schedulers, register files)
+    )
+    mac_pj: float  # one multiply-accumulate of a matrix product
+    operation_pj: float  # one operation of any other kernel
+    l2_pj_per_byte: float  # between the second-level cache and an SM
+    dram_pj_per_byte: float  # between DRAM and the second-level cache
+
+
+@dataclass(frozen=True)
 class GpuSpec:
     """The GPU beside the PIM channels.
 
-    `memory_channels` counts all of the device; with PIM in use, `memory_channels - pim.channels` serve the GPU.
+    `memory_channels` counts all channels of the device; with PIM in use, `memory_channels - pim.channels` serve the GPU.
+    The kernels that these numbers describe, and the formulas they enter, are in `runtime/gpu_kernels.py`.
     """
 
     clock_mhz: float
@@ -21,6 +36,25 @@ class GpuSpec:
     memory_channels: int
     channel_gb_per_s: float
     launch_cycles: int  # GPU cycles from the launch of a kernel to its first instruction
+    operand: Literal["fp16", "bf16", "fp32"]  # element type of activations and weights on the GPU
+    conv_launches: int  # kernels that the library launches for one convolution
+    macs_per_sm_cycle: int  # peak multiply-accumulates of one SM in a matrix product
+    matrix_efficiency: float  # share of that peak which a full main loop reaches
+    tiles: tuple[tuple[int, ...], ...]  # (rows, columns) of the output tile of a thread block; the best one is taken
+    tile_depth: int  # elements of K in one step of the main loop
+    blocks_per_sm: int  # thread blocks of a matrix product that an SM holds at a time
+    step_cycles: float  # shortest time of one step of the main loop: latency of its loads
+    fill_cycles: float  # start of a thread block to its first step, and last step to its end
+    depthwise_macs_per_sm_cycle: float  # multiply-accumulates of one SM in a depthwise convolution
+    operations_per_sm_cycle: int  # operations of one SM in any other kernel (vector lanes)
+    memory_efficiency: float  # share of the channels' peak bandwidth that a kernel reaches
+    l2_bytes_per_channel_cycle: float  # bandwidth of the slices of second-level cache that belong to one channel
+    energy: GpuEnergy
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one activation or weight."""
+        return 4 if self.operand == "fp32" else 2
 
 
 @dataclass(frozen=True)
@@ -121,6 +155,7 @@ class PimSpec:
     gwrite_latency: Literal["hidden", "exposed"]
     operand: Literal["fp16", "bf16", "fp32"]
     accumulator: Literal["fp32", "fp16"]
+    readout_activation: bool  # whether activations are applied as results are read out; else a GPU kernel does it
     timing: PimTimings
     energy: PimEnergies
 

@@ -1,0 +1,161 @@
+"""`CostModel`: the one object that prices any node of a graph with devices, for the search and for the timeline alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from pimflow.codegen.problem import PimProblem, Refusal, problem_of
+from pimflow.errors import GraphError
+from pimflow.ir import Graph, Node, Op, Value
+from pimflow.runtime.gpu_cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
+from pimflow.targets import Target
+
+if TYPE_CHECKING:
+    from pimflow.runtime.measured import MeasuredTable
+    from pimflow.runtime.memory import Movement
+    from pimflow.runtime.pim_cost import PimCost
+
+PimPricing = Callable[[PimProblem, str], "PimCost | Refusal"]
+"""Prices a problem under a mapping policy ("newton+", "newton++", "auto")."""
+
+DEFAULT_MAPPING = "newton++"
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """Time and energy of one node, and the device cost that they come from (None: it runs on the other device).
+
+    `energy_mj` leaves out static power, which is drawn by the whole board for the whole run:
+    `CostModel.static_energy_mj(makespan_us)`.
+    """
+
+    time_us: float
+    energy_mj: float
+    gpu: GpuCost | None = None
+    pim: PimCost | None = None
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a GPU cost depends on: the op and its operands' shapes and types, not their names."""
+
+    op: Op
+    inputs: tuple[tuple[tuple[int, ...] | None, str] | None, ...]
+    outputs: tuple[tuple[tuple[int, ...] | None, str], ...]
+
+
+class CostModel:
+    """Prices nodes of device-annotated graphs. Memoised by what the price depends on; graphs may come and go.
+
+    The GPU has `gpu_channels` memory channels. In PIM mode those are the channels that PIM leaves, for the entire plan,
+    as PIM-enabled channels do not switch mode between kernels; `gpu_only()` is the machine with PIM unused, all
+    channels serving the GPU: the baseline, and what a plan without a PIM node runs on.
+
+    Movements that the memory planner makes free cost nothing; the others cost a copy kernel. An elementwise node tagged
+    `fused_into` costs nothing on the GPU; behind a PIM node it costs nothing if the target applies activations as
+    results are read out (`pim.readout_activation`), else a kernel of its own.
+
+    Args:
+        target: the machine.
+        pim: prices a PIM problem under a mapping policy.
+        gpu_channels: memory channels of the GPU; by default those that PIM leaves.
+        measured: times that stand in for the model's, kernel by kernel, where it has them.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        pim: PimPricing,
+        *,
+        gpu_channels: int | None = None,
+        measured: MeasuredTable | None = None,
+    ) -> None:
+        self.target = target
+        self.gpu_channels = target.gpu.memory_channels - target.pim.channels if gpu_channels is None else gpu_channels
+        self.measured = measured
+        self._pim = pim
+        self._gpu_memo: dict[_Shape, GpuCost] = {}
+        self._pim_memo: dict[tuple[PimProblem, str], PimCost] = {}
+        self._movements: WeakKeyDictionary[Graph, Mapping[str, Movement]] = WeakKeyDictionary()
+        self._baseline: CostModel | None = None
+
+    def gpu_only(self) -> CostModel:
+        """The same machine with PIM unused: every memory channel serves the GPU."""
+        every = self.target.gpu.memory_channels
+        if self.gpu_channels == every:
+            return self
+        if self._baseline is None:
+            self._baseline = CostModel(self.target, self._pim, gpu_channels=every, measured=self.measured)
+        return self._baseline
+
+    def node_cost(self, graph: Graph, node: Node) -> NodeCost:
+        """Time and energy of one node of a graph, on the device that it names (the GPU if it names none).
+
+        Raises:
+            GraphError: the node is placed on PIM and cannot run there.
+        """
+        if node.device == "pim":
+            pim = self._pim_cost(graph, node)
+            return NodeCost(pim.time_us, pim.energy_mj, pim=pim)
+        gpu = self._gpu_cost(graph, node)
+        return NodeCost(gpu.time_us, gpu.energy_mj, gpu=gpu)
+
+    def static_energy_mj(self, makespan_us: float) -> float:
+        """What the board draws over a run, whatever it does."""
+        return static_energy_mj(makespan_us, self.target.gpu)
+
+    def _pim_cost(self, graph: Graph, node: Node) -> PimCost:
+        problem = problem_of(graph, node)
+        if isinstance(problem, Refusal):
+            raise GraphError(f"{node.name!r} is placed on PIM, but: {problem.reason}")
+        key = (problem, node.tag("mapping") or DEFAULT_MAPPING)
+        if key not in self._pim_memo:
+            cost = self._pim(*key)
+            if isinstance(cost, Refusal):
+                raise GraphError(f"{node.name!r} is placed on PIM, but: {cost.reason}")
+            self._pim_memo[key] = cost
+        return self._pim_memo[key]
+
+    def _gpu_cost(self, graph: Graph, node: Node) -> GpuCost:
+        movement = self._movement(graph, node)
+        if movement is not None:
+            return FREE if movement.free else movement_cost(movement.bytes, self.target.gpu, self.gpu_channels)
+        if self._fused(graph, node):
+            return FREE
+        inputs = [graph.value(name) if name else None for name in node.inputs]
+        outputs = [graph.value(name) for name in node.outputs if name]
+        key = _Shape(
+            node.op, tuple(v and (v.shape, v.dtype) for v in inputs), tuple((v.shape, v.dtype) for v in outputs)
+        )
+        if key not in self._gpu_memo:
+            self._gpu_memo[key] = self._price(node.op, inputs, outputs)
+        return self._gpu_memo[key]
+
+    def _price(self, op: Op, inputs: list[Value | None], outputs: list[Value]) -> GpuCost:
+        """The model's cost, or the measured time where the table has this kernel.
+
+        A table is measured on a whole board. With fewer channels its time is scaled by the model's own ratio.
+        """
+        cost = gpu_cost(op, inputs, outputs, self.target, self.gpu_channels)
+        time_us = self.measured.time_us(op, inputs) if self.measured is not None else None
+        if time_us is None or cost.time_us == 0:
+            return cost
+        whole = gpu_cost(op, inputs, outputs, self.target, self.target.gpu.memory_channels)
+        return scaled(cost, time_us * cost.time_us / whole.time_us)
+
+    def _fused(self, graph: Graph, node: Node) -> bool:
+        producer = node.tag("fused_into")
+        if producer is None:
+            return False
+        into = graph.node_by_name.get(producer)
+        return into is None or into.device != "pim" or self.target.pim.readout_activation
+
+    def _movement(self, graph: Graph, node: Node) -> Movement | None:
+        if graph not in self._movements:
+            from pimflow.runtime.memory import movement
+
+            self._movements[graph] = movement(graph)
+        return self._movements[graph].get(node.name)
