@@ -1,4 +1,4 @@
-"""`CostModel`: the one object that prices any node of a graph with devices, for the search and for the timeline alike."""
+"""`CostModel`: the one object that prices any node of a graph with devices, for search and timeline alike."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PimPricing = Callable[[PimProblem, str], "PimCost | Refusal"]
 """Prices a problem under a mapping policy ("newton+", "newton++", "auto")."""
+
+_Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
 
 DEFAULT_MAPPING = "newton++"
 
@@ -43,8 +45,12 @@ class _Shape:
     """What a GPU cost depends on: the op and its operands' shapes and types, not their names."""
 
     op: Op
-    inputs: tuple[tuple[tuple[int, ...] | None, str] | None, ...]
-    outputs: tuple[tuple[tuple[int, ...] | None, str], ...]
+    inputs: tuple[_Type | None, ...]
+    outputs: tuple[_Type | None, ...]
+
+
+def _type(value: Value | None) -> _Type | None:
+    return None if value is None else (value.shape, value.dtype)
 
 
 class CostModel:
@@ -127,9 +133,7 @@ class CostModel:
             return FREE
         inputs = [graph.value(name) if name else None for name in node.inputs]
         outputs = [graph.value(name) for name in node.outputs if name]
-        key = _Shape(
-            node.op, tuple(v and (v.shape, v.dtype) for v in inputs), tuple((v.shape, v.dtype) for v in outputs)
-        )
+        key = _Shape(node.op, tuple(map(_type, inputs)), tuple(map(_type, outputs)))
         if key not in self._gpu_memo:
             self._gpu_memo[key] = self._price(node.op, inputs, outputs)
         return self._gpu_memo[key]

@@ -102,6 +102,12 @@ def static_energy_mj(time_us: float, gpu: GpuSpec) -> float:
     return gpu.energy.static_w * time_us * 1e-3
 
 
+def _arithmetic_pj(work: GpuWork, gpu: GpuSpec) -> float:
+    if isinstance(work, StreamWork):
+        return work.operations * gpu.energy.operation_pj
+    return work.macs * gpu.energy.mac_pj
+
+
 def _energy_mj(work: GpuWork, cycles: KernelCycles, gpu: GpuSpec) -> float:
     """Busy power x time, plus energy per operation, per L2 byte and per DRAM byte.
 
@@ -109,10 +115,6 @@ def _energy_mj(work: GpuWork, cycles: KernelCycles, gpu: GpuSpec) -> float:
     idle: nothing of the kernel runs yet.
     """
     energy = gpu.energy
-    if isinstance(work, StreamWork):
-        arithmetic_pj = work.operations * energy.operation_pj
-    else:
-        arithmetic_pj = work.macs * energy.mac_pj
     moved_pj = cycles.l2_bytes * energy.l2_pj_per_byte + work.bytes * energy.dram_pj_per_byte
     busy_us = (cycles.total - cycles.launch) / gpu.clock_mhz
-    return (arithmetic_pj + moved_pj) * 1e-9 + energy.busy_w * busy_us * 1e-3
+    return (_arithmetic_pj(work, gpu) + moved_pj) * 1e-9 + energy.busy_w * busy_us * 1e-3

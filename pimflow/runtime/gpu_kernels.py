@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pimflow.runtime.gpu_work import DepthwiseWork, GpuWork, MatrixWork, StreamWork
+from pimflow.runtime.gpu_work import DepthwiseWork, GpuWork, MatrixWork
 from pimflow.targets import GpuSpec
 
 # A product with fewer rows or columns than this is a matrix-vector product to the library, which then gives every row
@@ -18,7 +18,7 @@ GEMV_ROWS = 4
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Parts of a kernel's time, in GPU cycles, and the bytes it moves. DRAM and L2 transfers overlap with each other."""
+    """Parts of a kernel's time, in GPU cycles, and the bytes it moves. DRAM and L2 transfers overlap."""
 
     launch: float
     compute: float

@@ -27,7 +27,7 @@ class GpuEnergy:
 class GpuSpec:
     """The GPU beside the PIM channels.
 
-    `memory_channels` counts all channels of the device; with PIM in use, `memory_channels - pim.channels` serve the GPU.
+    `memory_channels` counts all channels; with PIM in use, `memory_channels - pim.channels` of them serve the GPU.
     The kernels that these numbers describe, and the formulas they enter, are in `runtime/gpu_kernels.py`.
     """
 
