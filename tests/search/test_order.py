@@ -1,0 +1,111 @@
+"""The linear order: topological, neighbours together, regions found."""
+
+from __future__ import annotations
+
+import random
+
+from pimflow.ir import Elementwise, Graph, Node, Value
+from pimflow.search.order import ForkJoin, branches_of, execution_order, fork_joins, units_of
+
+
+def toy(wiring: dict[str, str], outputs: str = "", fused: dict[str, str] | None = None) -> Graph:
+    """A graph of one-letter nodes: {"c": "ab"} is a node c that reads what a and b made; "x" is the input."""
+    nodes = []
+    for name, reads in wiring.items():
+        node = Node(Elementwise("Sum"), tuple(f"v_{letter}" for letter in reads), (f"v_{name}",), name)
+        into = (fused or {}).get(name)
+        nodes.append(node.with_tags(fused_into=into) if into else node)
+    values = {f"v_{name}": Value(f"v_{name}", (1, 4, 4, 4)) for name in ["x", *wiring]}
+    ends = outputs or list(wiring)[-1]
+    return Graph("toy", ("v_x",), tuple(f"v_{letter}" for letter in ends), tuple(nodes), values, {})
+
+
+def names(nodes: tuple[Node, ...]) -> str:
+    return "".join(node.name for node in nodes)
+
+
+def test_chain_keeps_its_order() -> None:
+    assert names(execution_order(toy({"a": "x", "b": "a", "c": "b"}))) == "abc"
+
+
+def test_branches_come_one_after_the_other() -> None:
+    graph = toy({"a": "x", "b": "a", "c": "a", "d": "b", "e": "c", "j": "de"})
+    assert names(execution_order(graph)) == "abdcej"
+
+
+def test_skip_branch_with_a_node_is_a_branch_like_any_other() -> None:
+    graph = toy({"a": "x", "s": "a", "b": "a", "c": "b", "j": "cs", "z": "j"})
+    assert names(execution_order(graph)) == "abcsjz"  # one whole branch after the other, in operand order
+
+
+def test_fused_node_comes_right_behind_its_producer() -> None:
+    wiring = {"a": "x", "b": "a", "c": "b", "s": "a", "j": "cs", "r": "j"}
+    assert names(execution_order(toy(wiring))) == "abcsjr"  # the last operand's branch comes last
+    fused = toy(wiring, fused={"j": "c", "r": "c"})
+    assert names(execution_order(fused)) == "asbcjr"
+    assert [names(unit.nodes) for unit in units_of(execution_order(fused))] == ["a", "s", "b", "cjr"]
+    through = toy(wiring, fused={"j": "c", "r": "j"})
+    assert [names(unit.nodes) for unit in units_of(execution_order(through))] == ["a", "s", "b", "cjr"]
+
+
+def test_swish_is_one_unit() -> None:
+    graph = toy({"c": "x", "s": "c", "m": "cs", "z": "m"}, fused={"s": "c", "m": "c"})
+    assert [names(unit.nodes) for unit in units_of(execution_order(graph))] == ["csm", "z"]
+
+
+def test_fusions_that_exclude_each_other_still_give_an_order() -> None:
+    # p is to follow a, q is to follow d; p reads what d leads to and q reads what a leads to
+    graph = toy({"a": "x", "b": "a", "d": "x", "e": "d", "p": "ae", "q": "db"}, "pq", fused={"p": "a", "q": "d"})
+    order = names(execution_order(graph))
+    assert sorted(order) == sorted("abdepq")
+    assert all(order.index(before) < order.index(after) for before, after in ["ab", "de", "ap", "ep", "dq", "bq"])
+
+
+def test_random_graphs_are_ordered_topologically_and_completely() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        wiring: dict[str, str] = {}
+        fused = {}
+        for letter in "abcdefghijklmnop":
+            before = ["x", *wiring]
+            wiring[letter] = "".join(dict.fromkeys(rng.choice(before) for _ in range(rng.randint(1, 3))))
+            if wiring[letter][0] != "x" and rng.random() < 0.4:
+                fused[letter] = wiring[letter][0]
+        graph = toy(wiring, fused=fused)
+        order = names(execution_order(graph))
+        assert sorted(order) == sorted(wiring)
+        for letter, reads in wiring.items():
+            assert all(source == "x" or order.index(source) < order.index(letter) for source in reads)
+        assert [node.name for unit in units_of(execution_order(graph)) for node in unit.nodes] == list(order)
+
+
+def test_fork_joins_are_found_inner_first() -> None:
+    graph = toy({"f": "x", "a": "f", "g": "f", "b": "g", "c": "g", "h": "bc", "j": "ah", "z": "j"})
+    order = execution_order(graph)
+    assert names(order) == "fagbchjz"
+    assert fork_joins(graph, order) == (ForkJoin(3, 5), ForkJoin(1, 6))
+    assert [names(branch) for branch in branches_of(graph, order[1:6])] == ["a", "gbch"]
+
+
+def test_skip_without_a_second_branch_has_one_branch() -> None:
+    graph = toy({"f": "x", "a": "f", "b": "a", "j": "fb"})
+    order = execution_order(graph)
+    assert fork_joins(graph, order) == (ForkJoin(1, 3),)
+    assert [names(branch) for branch in branches_of(graph, order[1:3])] == ["ab"]
+
+
+def test_branches_over_the_graphs_own_inputs_and_outputs() -> None:
+    graph = toy({"a": "x", "b": "x"}, outputs="ab")
+    assert fork_joins(graph, execution_order(graph)) == (ForkJoin(0, 2),)
+    leak = toy({"f": "x", "a": "f", "b": "f", "j": "ab"}, outputs="ja")
+    assert fork_joins(leak, execution_order(leak)) == (ForkJoin(1, 4),), "a's result leaves before j: they end together"
+
+
+def test_long_chain_is_linear() -> None:
+    nodes = [Node(Elementwise("Relu"), ("v_x",), ("v0",), "n0")]
+    nodes += [Node(Elementwise("Relu"), (f"v{index - 1}",), (f"v{index}",), f"n{index}") for index in range(1, 5000)]
+    values = {name: Value(name, (1, 4)) for name in ["v_x", *(f"v{index}" for index in range(5000))]}
+    graph = Graph("long", ("v_x",), ("v4999",), tuple(nodes), values, {})
+    assert execution_order(graph) == graph.nodes
+    assert fork_joins(graph, graph.nodes) == ()
+    assert len(units_of(graph.nodes)) == 5000
