@@ -84,7 +84,7 @@ class CostModel:
         self.measured = measured
         self._pim = pim
         self._gpu_memo: dict[_Shape, GpuCost] = {}
-        self._pim_memo: dict[tuple[PimProblem, str], PimCost] = {}
+        self._pim_memo: dict[tuple[PimProblem, str], PimCost | Refusal] = {}
         self._movements: WeakKeyDictionary[Graph, Mapping[str, Movement]] = WeakKeyDictionary()
         self._baseline: CostModel | None = None
 
@@ -113,17 +113,21 @@ class CostModel:
         """What the board draws over a run, whatever it does."""
         return static_energy_mj(makespan_us, self.target.gpu)
 
+    def pim_cost(self, problem: PimProblem, mapping: str) -> PimCost | Refusal:
+        """A problem under a mapping policy, priced once; or why PIM cannot have it."""
+        key = (problem, mapping)
+        if key not in self._pim_memo:
+            self._pim_memo[key] = self._pim(problem, mapping)
+        return self._pim_memo[key]
+
     def _pim_cost(self, graph: Graph, node: Node) -> PimCost:
         problem = problem_of(graph, node)
-        if isinstance(problem, Refusal):
-            raise GraphError(f"{node.name!r} is placed on PIM, but: {problem.reason}")
-        key = (problem, node.tag("mapping") or DEFAULT_MAPPING)
-        if key not in self._pim_memo:
-            cost = self._pim(*key)
-            if isinstance(cost, Refusal):
-                raise GraphError(f"{node.name!r} is placed on PIM, but: {cost.reason}")
-            self._pim_memo[key] = cost
-        return self._pim_memo[key]
+        cost = (
+            problem if isinstance(problem, Refusal) else self.pim_cost(problem, node.tag("mapping") or DEFAULT_MAPPING)
+        )
+        if isinstance(cost, Refusal):
+            raise GraphError(f"{node.name!r} is placed on PIM, but: {cost.reason}")
+        return cost
 
     def _gpu_cost(self, graph: Graph, node: Node) -> GpuCost:
         movement = self._movement(graph, node)
