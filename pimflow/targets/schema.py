@@ -88,6 +88,7 @@ class StrictTiming:
     t_bl: int
     t_drain: int  # MAC pipeline drain before READRES
     t_cl: int  # READRES to the start of its data burst
+    t_rtw: int  # READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
     burst_bytes: int  # data moved by one burst on the channel's bus
     t_refi: int
     t_rfc: int
