@@ -80,7 +80,7 @@ def _zoo_name(name: str) -> tuple[str, None, str]:
     import pimflow_zoo
 
     try:
-        known: str = pimflow_zoo.resolve(name)
+        known: str = pimflow_zoo.entry(name).name
     except LookupError as error:
         raise OptionError(str(error.args[0]), "see `pimflow zoo list`") from None
     return known, None, known

@@ -14,6 +14,7 @@ from pimflow.targets.schema import (
     StrictTiming,
     Target,
 )
+from pimflow.targets.writer import to_toml
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -34,4 +35,5 @@ __all__ = [
     "parse_target",
     "target_names",
     "target_text",
+    "to_toml",
 ]
