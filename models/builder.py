@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from pimflow_zoo import statistics
-from pimflow_zoo.statistics import Floats
+from pimflow_zoo import mean_field
+from pimflow_zoo.mean_field import Floats
 
 OPSET = 17
 IR_VERSION = 8
@@ -43,7 +43,7 @@ class Signal:
     width: int
     mean: Floats
     variance: Floats
-    before: tuple[statistics.Function, Floats, Floats] | None = None
+    before: tuple[mean_field.Function, Floats, Floats] | None = None
 
 
 class Net:
@@ -93,21 +93,21 @@ class Net:
 
     def relu(self, x: Signal, name: str) -> Signal:
         """Relu."""
-        return self._activate(x, "Relu", name, [x.name], statistics.relu)
+        return self._activate(x, "Relu", name, [x.name], mean_field.relu)
 
     def relu6(self, x: Signal, name: str) -> Signal:
         """Clip to [0, 6]."""
         bounds = [self._scalar("zero", 0.0), self._scalar("six", 6.0)]
-        return self._activate(x, "Clip", name, [x.name, *bounds], statistics.relu6)
+        return self._activate(x, "Clip", name, [x.name, *bounds], mean_field.relu6)
 
     def sigmoid(self, x: Signal, name: str) -> Signal:
         """Sigmoid."""
-        return self._activate(x, "Sigmoid", name, [x.name], statistics.sigmoid)
+        return self._activate(x, "Sigmoid", name, [x.name], mean_field.sigmoid)
 
     def silu(self, x: Signal, name: str) -> Signal:
         """x * sigmoid(x), as the two nodes that exporters write."""
         gate = self._node("Sigmoid", f"{name}.sigmoid", [x.name])
-        return self._activate(x, "Mul", name, [x.name, gate], statistics.silu)
+        return self._activate(x, "Mul", name, [x.name, gate], mean_field.silu)
 
     def add(self, x: Signal, y: Signal, name: str) -> Signal:
         """Residual sum."""
@@ -131,7 +131,7 @@ class Net:
         attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
         out = self._node("MaxPool", name, [x.name], attributes)
         height, width = ((size + 2 * pad - kernel) // stride + 1 for size in (x.height, x.width))
-        mean, variance = statistics.moments(*x.before, largest_of=kernel * kernel)
+        mean, variance = mean_field.moments(*x.before, largest_of=kernel * kernel)
         return Signal(out, x.channels, height, width, mean, variance)
 
     def global_average(self, x: Signal, name: str) -> Signal:
@@ -190,7 +190,7 @@ class Net:
         weight = self._weight((channels, x.channels // groups, kernel, kernel), std)
         if groups == 1:
             _blind(weight, x.mean)
-        coverage = [statistics.tap_coverage(size, kernel, stride, pad) for size in (x.height, x.width)]
+        coverage = [mean_field.tap_coverage(size, kernel, stride, pad) for size in (x.height, x.width)]
         taps = np.outer(*coverage).astype(np.float32).ravel()
         mean = _per_group(weight.reshape(channels, -1, kernel * kernel) @ taps, x.mean, groups)
         variance = _per_group(np.square(weight).reshape(channels, -1, kernel * kernel) @ taps, x.variance, groups)
@@ -212,10 +212,10 @@ class Net:
         return Signal(out, x.channels, x.height, x.width, shift, scale**2)
 
     def _activate(
-        self, x: Signal, op_type: str, name: str, inputs: Sequence[str], function: statistics.Function
+        self, x: Signal, op_type: str, name: str, inputs: Sequence[str], function: mean_field.Function
     ) -> Signal:
         out = self._node(op_type, name, inputs)
-        mean, variance = statistics.moments(function, x.mean, x.variance)
+        mean, variance = mean_field.moments(function, x.mean, x.variance)
         return Signal(out, x.channels, x.height, x.width, mean, variance, (function, x.mean, x.variance))
 
     def _node(
