@@ -1,0 +1,275 @@
+"""Measured kernel times as a table: what a profile writes, and what can stand in for the GPU cost model.
+
+The file is CSV with the columns of `COLUMNS`, one kernel a row, in any order and with others beside them. Shapes are
+written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`); an op's
+attributes are a JSON object of its fields. `op`, shapes and attributes together name a kernel; bias does not.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import statistics
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pimflow.errors import InputDataError, OutputError
+from pimflow.ir import (
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Gemm,
+    GlobalPool,
+    MatMul,
+    OnnxOp,
+    Op,
+    OpaqueAttribute,
+    Pad,
+    Pool2d,
+    Reshape,
+    Slice,
+    Transpose,
+    Value,
+    op_name,
+)
+
+Shape = tuple[int, ...]
+_TYPED: Mapping[str, type[Any]] = {
+    "Conv": Conv2d,
+    "Gemm": Gemm,
+    "MatMul": MatMul,
+    "BatchNormalization": BatchNorm,
+    "MaxPool": Pool2d,
+    "AveragePool": Pool2d,
+    "GlobalMaxPool": GlobalPool,
+    "GlobalAveragePool": GlobalPool,
+    "Slice": Slice,
+    "Pad": Pad,
+    "Concat": Concat,
+    "Reshape": Reshape,
+    "Transpose": Transpose,
+}
+_RANKS: Mapping[str, tuple[int, ...]] = {"Conv": (4, 4), "Gemm": (2, 2), "MatMul": (1, 1)}  # least rank by operand
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One kernel's time: the median over its runs, in microseconds, and where it was measured."""
+
+    op: Op
+    inputs: tuple[Shape | None, ...]
+    outputs: tuple[Shape, ...]
+    dtype: str
+    time_us: float
+    machine: str = ""
+    versions: str = ""
+
+    @property
+    def key(self) -> tuple[str, tuple[Shape | None, ...], str]:
+        """What names the kernel."""
+        return kernel_key(self.op, self.inputs)
+
+    def values(self) -> tuple[list[Value | None], list[Value]]:
+        """Operands and results as values, for the cost model."""
+        inputs = [None if shape is None else Value(f"in{i}", shape, self.dtype) for i, shape in enumerate(self.inputs)]
+        return inputs, [Value(f"out{i}", shape, self.dtype) for i, shape in enumerate(self.outputs)]
+
+
+COLUMNS = ("op", "input_shapes", "output_shapes", "attributes", "dtype", "time_us", "machine", "versions")
+
+
+class MeasuredTable:
+    """Kernel times by op and shapes; the median where a kernel was measured several times."""
+
+    def __init__(self, rows: Iterable[MeasuredRow]) -> None:
+        times: dict[tuple[str, tuple[Shape | None, ...], str], list[float]] = {}
+        for row in rows:
+            times.setdefault(row.key, []).append(row.time_us)
+        self._times = {key: statistics.median(values) for key, values in times.items()}
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def digest(self) -> str:
+        """Names the content: equal for equal tables, whatever order their rows were in."""
+        return hashlib.sha256(repr(sorted(self._times.items(), key=repr)).encode()).hexdigest()
+
+    def time_us(self, op: Op, inputs: Sequence[Value | None]) -> float | None:
+        """The measured time of an op on such operands, or None."""
+        return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs]))
+
+
+def kernel_key(op: Op, inputs: Sequence[Shape | None]) -> tuple[str, tuple[Shape | None, ...], str]:
+    """What names a kernel: op, operand shapes (without a bias, which is fused) and attributes."""
+    operands = tuple(inputs[:2]) if isinstance(op, (Conv2d, Gemm)) else tuple(inputs)
+    return op_name(op), operands, attributes_text(op)
+
+
+def attributes_text(op: Op) -> str:
+    """An op's fields as a JSON object with sorted keys; what the compiler carries but does not read, as a digest."""
+    pairs = (
+        op.attributes if hasattr(op, "attributes") else [(f.name, getattr(op, f.name)) for f in dataclasses.fields(op)]
+    )
+    return json.dumps({key: _plain(value) for key, value in pairs}, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, OpaqueAttribute):
+        return "sha256:" + hashlib.sha256(value.serialized).hexdigest()[:16]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value
+
+
+def write_table(rows: Iterable[MeasuredRow], path: str | Path) -> None:
+    """Writes rows as CSV.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(
+            (
+                op_name(row.op),
+                ";".join(map(_shape_text, row.inputs)),
+                ";".join(map(_shape_text, row.outputs)),
+                attributes_text(row.op),
+                row.dtype,
+                f"{row.time_us:.3f}",
+                row.machine,
+                row.versions,
+            )
+        )
+    try:
+        Path(path).write_text(text.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error}", "choose another file") from None
+
+
+def read_table(path: str | Path) -> list[MeasuredRow]:
+    """Reads rows from CSV.
+
+    Raises:
+        InputDataError: the file cannot be read, lacks a column, or a row is malformed (the message names the line).
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputDataError(f"cannot read {path}: {error}", "give a CSV file made by `pimflow profile`") from None
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise InputDataError(
+            f"{path}, line 1: missing column {', '.join(missing)}", "its header names " + ",".join(COLUMNS)
+        )
+    rows = []
+    try:
+        for record in reader:
+            rows.append(_row(record, f"{path}, line {reader.line_num}"))
+    except csv.Error as error:
+        raise InputDataError(f"{path}, line {reader.line_num}: {error}", "correct the line") from None
+    if not rows:
+        raise InputDataError(f"{path} has no rows", "profile a model first: `pimflow profile MODEL -o FILE.csv`")
+    return rows
+
+
+def _row(record: Mapping[str, str | None], where: str) -> MeasuredRow:
+    cells = {name: record[name] for name in COLUMNS}
+    if None in cells.values() or None in record:  # csv gives None for missing cells and under None the surplus ones
+        raise InputDataError(f"{where}: wrong number of cells", "every row needs one cell per column")
+    text = {name: str(value) for name, value in cells.items()}
+    outputs = _shapes(text["output_shapes"], where)
+    if None in outputs:
+        raise InputDataError(f"{where}: an output has no shape", "write shapes as 1x3x224x224")
+    inputs = _shapes(text["input_shapes"], where)
+    ranks = _RANKS.get(text["op"], ())
+    if len(inputs) < len(ranks) or any(len(s or ()) < rank for s, rank in zip(inputs, ranks, strict=False)):
+        raise InputDataError(
+            f"{where}: operands {text['input_shapes']!r} do not fit {text['op']}", "correct the shapes"
+        )
+    return MeasuredRow(
+        op=_op(text["op"], text["attributes"], where),
+        inputs=inputs,
+        outputs=tuple(shape for shape in outputs if shape is not None),
+        dtype=text["dtype"],
+        time_us=_time(text["time_us"], where),
+        machine=text["machine"],
+        versions=text["versions"],
+    )
+
+
+def _time(text: str, where: str) -> float:
+    try:
+        time_us = float(text)
+    except ValueError:
+        time_us = math.nan
+    if not 0 < time_us < math.inf:
+        raise InputDataError(f"{where}: time_us is {text!r}", "it must be a positive number")
+    return time_us
+
+
+def _shape_text(shape: Shape | None) -> str:
+    if shape is None:
+        return ""
+    return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def _shapes(text: str, where: str) -> tuple[Shape | None, ...]:
+    return tuple(_shape(part.strip(), where) for part in text.split(";"))
+
+
+def _shape(text: str, where: str) -> Shape | None:
+    if text == "":
+        return None
+    if text == "scalar":
+        return ()
+    parts = text.split("x")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise InputDataError(f"{where}: {text!r} is not a shape", "write shapes as 1x3x224x224")
+    return tuple(int(part) for part in parts)
+
+
+def _op(name: str, attributes: str, where: str) -> Op:
+    try:
+        fields = json.loads(attributes)
+    except json.JSONDecodeError as error:
+        raise InputDataError(f"{where}: attributes are not JSON: {error}", "write {} where there are none") from None
+    if not isinstance(fields, dict) or not name:
+        raise InputDataError(f"{where}: op or attributes missing", "write {} where an op has no attributes")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    kind = _TYPED.get(name)
+    if kind is None:
+        return OnnxOp(name, attributes=tuple(sorted(values.items())))
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    needed = {key for key, field in known.items() if field.default is dataclasses.MISSING}
+    hints = typing.get_type_hints(kind)
+    if not needed <= set(values) <= set(known) or not all(_fits(value, hints[key]) for key, value in values.items()):
+        fields_text = ", ".join(f"{key}: {field.type}" for key, field in known.items())
+        raise InputDataError(f"{where}: attributes of {name} are {attributes}", f"it has {fields_text}")
+    op: Op = kind(**values)
+    return op
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value has the type that a field of an op declares."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        fixed = arguments[-1] is not Ellipsis
+        whole = isinstance(value, tuple) and (not fixed or len(value) == len(arguments))
+        return whole and all(_fits(item, arguments[0]) for item in typing.cast("Shape", value))
+    if hint is bool:
+        return isinstance(value, bool)
+    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
