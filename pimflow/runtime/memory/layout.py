@@ -1,0 +1,113 @@
+"""How tensors lie in memory: axis order, strides, and when two shapes are the same bytes.
+
+Tensors of four axes are images, stored NHWC; all others are row-major. Shapes stay ONNX's (NCHW) everywhere: only the
+order in which the axes are laid out differs. All strides here are in elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+Index = tuple[int, ...]
+
+_WIDTHS = {
+    "float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16,
+    "float32": 4, "int32": 4, "uint32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
+    "bool": 1, "int8": 1, "uint8": 1, "int4": 1, "uint4": 1,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+}  # fmt: skip
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Bytes of one element in the arena; None for what has no fixed size (strings, sequences, unknown).
+
+    Four-bit types take a byte an element, as they do in numpy.
+    """
+    return _WIDTHS.get(dtype)
+
+
+def axis_order(rank: int) -> Index:
+    """The axes from outermost to innermost in memory."""
+    return (0, 2, 3, 1) if rank == 4 else tuple(range(rank))
+
+
+def dense_strides(extents: Sequence[int]) -> Index:
+    """Strides of a tensor that fills its space."""
+    strides = [0] * len(extents)
+    step = 1
+    for axis in reversed(axis_order(len(extents))):
+        strides[axis] = step
+        step *= extents[axis]
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether a box of `shape` inside a space of `extents` is one run of elements."""
+    partial = False
+    for axis in reversed(axis_order(len(shape))):
+        if partial and shape[axis] != 1:
+            return False
+        partial = partial or shape[axis] != extents[axis]
+    return True
+
+
+def reshape_keeps_bytes(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether a dense tensor means the same under another shape without moving a byte.
+
+    Reshape keeps the row-major order of elements, memory keeps the layout's order: both shapes are cut into the
+    shortest runs of axes with equal products, and every run must lie in memory as its counterpart does.
+    """
+    if 0 in before or 0 in after:
+        return True
+    moved = _reshaped_strides(before, dense_strides(before), after)
+    return moved is not None and same_strides(after, moved, dense_strides(after))
+
+
+def transpose_keeps_bytes(before: Sequence[int], perm: Sequence[int]) -> bool:
+    """Whether a dense tensor, its axes permuted, lies as a dense tensor of the new shape does."""
+    if 0 in before:
+        return True
+    strides = dense_strides(before)
+    after = tuple(before[axis] for axis in perm)
+    return same_strides(after, tuple(strides[axis] for axis in perm), dense_strides(after))
+
+
+def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two sets of strides address the same elements (axes of extent 1 do not matter)."""
+    return all(dim == 1 or a == b for dim, a, b in zip(shape, one, other, strict=True))
+
+
+def _reshaped_strides(before: Sequence[int], strides: Sequence[int], after: Sequence[int]) -> Index | None:
+    """Strides that show a strided tensor under another shape, or None where only a copy can."""
+    source = [(dim, stride) for dim, stride in zip(before, strides, strict=True) if dim != 1]
+    result = [1] * len(after)
+    taken = 0
+    position = 0
+    while position < len(after):
+        if after[position] == 1:
+            position += 1
+            continue
+        first, dims = taken, [after[position]]
+        axes = [position]
+        position += 1
+        product = source[taken][0]
+        taken += 1
+        while product != math.prod(dims):
+            if product < math.prod(dims):
+                product *= source[taken][0]
+                taken += 1
+                continue
+            dims.append(after[position])
+            axes.append(position)
+            position += 1
+        run = source[first:taken]
+        if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(run)):
+            return None
+        step = run[-1][1]
+        for axis in reversed(axes):
+            result[axis] = step
+            step *= after[axis]
+    return tuple(result)

@@ -1,0 +1,263 @@
+"""When every node runs: an event-driven schedule of a device-annotated graph over the GPU stream and the PIM channels.
+
+The program is a sequence of regions (node tag `region`): GPU and PIM meet at the end of each. Inside a region only the
+data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions' makespans, and a
+region that is cut out alone takes as long as it takes inside the whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pimflow.errors import GraphError
+from pimflow.ir import Graph, Node
+from pimflow.targets import Target
+
+Resource = Literal["gpu", "pim", "transfer", "none"]
+
+
+class NodePrice(Protocol):
+    """What the timeline asks of the price of one node."""
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds on the node's own device; 0 for what is fused or free."""
+
+    @property
+    def energy_mj(self) -> float:
+        """Millijoules spent by the node itself, static power apart."""
+
+
+class Costs(Protocol):
+    """Prices nodes of a device-annotated graph."""
+
+    def node_cost(self, graph: Graph, node: Node) -> NodePrice:
+        """The node's time and energy on its device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Moving a PIM node's operands to the PIM channels before it runs, and its results back after."""
+
+    load_us: float
+    store_us: float
+    energy_mj: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One use of a resource. `resource` is "none" for nodes that take no time (fused, or free movements).
+
+    `region` is the position of the region in the order of execution; `stage` is the pipeline's, if any.
+    """
+
+    node: str
+    resource: Resource
+    start_us: float
+    end_us: float
+    region: int
+    stage: int | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The schedule of a graph: events by start time, with what each resource is busy for and the energy spent.
+
+    `region_us` are the regions' makespans in order; `makespan_us` is their sum. `energy_mj` is by resource, with static
+    energy under "<component>_static".
+    """
+
+    events: tuple[Event, ...]
+    makespan_us: float
+    busy_us: Mapping[str, float]
+    energy_mj: Mapping[str, float]
+    region_us: tuple[float, ...]
+
+    @property
+    def total_energy_mj(self) -> float:
+        """All energy, static included."""
+        return sum(self.energy_mj.values())
+
+
+@dataclass(slots=True)
+class _Job:
+    """A piece of work on one resource; jobs of a region are numbered in topological order."""
+
+    node: Node
+    resource: Resource
+    duration_us: float
+    stage: int | None
+    successors: list[int]
+    waiting: int = 0
+
+
+TransferModel = Callable[[Graph, Node], Transfer]
+
+
+def build_timeline(
+    graph: Graph,
+    target: Target,
+    costs: Costs,
+    *,
+    transfers: TransferModel | None = None,
+    static_power_w: Mapping[str, float] | None = None,
+) -> Timeline:
+    """The schedule of a graph whose nodes have devices (no device: the GPU).
+
+    Args:
+        graph: nodes may carry the tags `region` (int as text; a node without one is its own region) and `stage`.
+        target: the machine; only named in errors here, prices come from `costs`.
+        costs: prices one node.
+        transfers: what moving operands of PIM nodes costs, on a machine where PIM cannot reach them itself.
+        static_power_w: watts drawn by each component for the whole makespan, whatever it does.
+
+    Raises:
+        GraphError: the regions' order contradicts the data flow.
+    """
+    events: list[Event] = []
+    busy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}
+    energy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}
+    region_us: list[float] = []
+    now = 0.0
+    for index, nodes in enumerate(regions(graph)):
+        jobs = _jobs(graph, nodes, costs, transfers, energy)
+        starts, makespan = _best_schedule(jobs)
+        for job, start in zip(jobs, starts, strict=True):
+            begin, end = now + start, now + (start + job.duration_us)
+            events.append(Event(job.node.name, job.resource, begin, end, index, job.stage))
+            if job.duration_us > 0:
+                busy[job.resource] = busy.get(job.resource, 0.0) + job.duration_us
+        region_us.append(makespan)
+        now += makespan
+    if len(region_us) > 1 or len(events) > 1:
+        events.sort(key=lambda event: (event.start_us, event.end_us))
+    for component, watts in (static_power_w or {}).items():
+        energy[f"{component}_static"] = watts * now * 1e-3
+    return Timeline(tuple(events), now, busy, energy, tuple(region_us))
+
+
+def regions(graph: Graph) -> list[list[Node]]:
+    """The nodes by region, in the order in which the regions run; inside a region in topological order.
+
+    Tagged regions go by number. A node without tag is a region of its own, directly after the last one it reads from.
+
+    Raises:
+        GraphError: a region reads from a later one.
+    """
+    keys: dict[str, tuple[int, int]] = {}
+    groups: dict[tuple[int, int], list[Node]] = {}
+    for position, node in enumerate(graph.nodes):
+        sources = [keys[name] for name in node.inputs if name in keys]
+        tag = node.tag("region")
+        key = (max(sources, default=(-1, 0))[0], 1 + position) if tag is None else (int(tag), 0)
+        if sources and max(sources) > key:
+            raise GraphError(f"node {node.name!r} of region {key[0]} reads from the later region {max(sources)[0]}")
+        for name in node.outputs:
+            keys[name] = key
+        groups.setdefault(key, []).append(node)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _jobs(
+    graph: Graph, nodes: Sequence[Node], costs: Costs, transfers: TransferModel | None, energy: dict[str, float]
+) -> list[_Job]:
+    """The region's work in topological order; adds its energy to `energy`."""
+    jobs: list[_Job] = []
+    maker: dict[str, int] = {}
+    for node in nodes:
+        price = costs.node_cost(graph, node)
+        device: Resource = "pim" if node.device == "pim" else "gpu"
+        energy[device] += price.energy_mj
+        stage = node.tag("stage")
+        stage_index = None if stage is None else int(stage)
+        steps: list[tuple[Resource, float]] = [(device if price.time_us > 0 else "none", price.time_us)]
+        if transfers is not None and device == "pim":
+            moved = transfers(graph, node)
+            steps = [("transfer", moved.load_us), *steps, ("transfer", moved.store_us)]
+            energy["transfer"] = energy.get("transfer", 0.0) + moved.energy_mj
+            steps = [step for step in steps if step[1] > 0] or steps[1:2]
+        before = {maker[name] for name in node.inputs if name in maker}
+        for resource, duration in steps:
+            for source in sorted(before):
+                jobs[source].successors.append(len(jobs))
+            jobs.append(_Job(node, resource, duration, stage_index, [], len(before)))
+            before = {len(jobs) - 1}
+        for name in node.outputs:
+            maker[name] = len(jobs) - 1
+    return jobs
+
+
+def _best_schedule(jobs: Sequence[_Job]) -> tuple[list[float], float]:
+    """Start times from 0 and the makespan: the better of two list schedules (both keep a pipeline's order of stages).
+
+    `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete.
+    Neither is always the better one; both are linear but for the ready queue.
+    """
+    if len(jobs) == 1:
+        return [0.0], jobs[0].duration_us
+    used = {job.resource for job in jobs}
+    by_stage = _list_schedule(jobs, by_arrival=False)
+    if len(used - {"none"}) < 2:
+        return by_stage
+    by_arrival = _list_schedule(jobs, by_arrival=True)
+    return by_arrival if by_arrival[1] < by_stage[1] else by_stage
+
+
+def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[float], float]:
+    """Non-delay list schedule: an idle resource starts the first of its ready jobs at once."""
+    starts = [0.0] * len(jobs)
+    waiting = [job.waiting for job in jobs]
+    queues: dict[str, list[tuple[float, int, int]]] = {"gpu": [], "pim": [], "transfer": []}
+    running: list[tuple[float, int]] = []
+    idle = {"gpu": True, "pim": True, "transfer": True}
+    released = [index for index, count in enumerate(waiting) if count == 0]
+    now = 0.0
+    while True:
+        _release(jobs, released, starts, waiting, queues, now, by_arrival)
+        for resource, queue in queues.items():
+            if queue and idle[resource]:
+                index = heapq.heappop(queue)[2]
+                starts[index] = now
+                idle[resource] = False
+                heapq.heappush(running, (now + jobs[index].duration_us, index))
+        if not running:
+            return starts, now
+        now = running[0][0]
+        released = []
+        while running and running[0][0] == now:
+            index = heapq.heappop(running)[1]
+            idle[jobs[index].resource] = True
+            released.extend(_finish(jobs[index], waiting))
+
+
+def _release(
+    jobs: Sequence[_Job],
+    released: list[int],
+    starts: list[float],
+    waiting: list[int],
+    queues: Mapping[str, list[tuple[float, int, int]]],
+    now: float,
+    by_arrival: bool,
+) -> None:
+    """Queues jobs whose inputs are complete; those that take no time are done at once."""
+    while released:
+        index = released.pop()
+        job = jobs[index]
+        if job.resource == "none":
+            starts[index] = now
+            released.extend(_finish(job, waiting))
+            continue
+        arrival = now if by_arrival else 0.0
+        heapq.heappush(queues[job.resource], (arrival, -1 if job.stage is None else job.stage, index))
+
+
+def _finish(job: _Job, waiting: list[int]) -> list[int]:
+    ready = []
+    for successor in job.successors:
+        waiting[successor] -= 1
+        if waiting[successor] == 0:
+            ready.append(successor)
+    return ready
