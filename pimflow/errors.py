@@ -37,6 +37,10 @@ class OptionError(PimflowError):
     """A command-line or API option has a value that does not exist."""
 
 
+class PlanError(PimflowError):
+    """A plan does not fit the graph: a node is unknown, missing or twice, or a decision cannot be carried out."""
+
+
 class TraceError(PimflowError):
     """A command trace is malformed; the message names file, line and column of text."""
 

@@ -125,6 +125,11 @@ class Graph:
                     users.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in users.items()}
 
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """The place of every node, by name, in the topological order."""
+        return {node.name: index for index, node in enumerate(self.nodes)}
+
     def node(self, name: str) -> Node:
         """The node of that name.
 
@@ -264,21 +269,23 @@ class GraphEditor:
             seen = self._renames[seen]
         return seen
 
-    def finish(self) -> Graph:
+    def finish(self, nodes: Sequence[Node] | None = None) -> Graph:
         """The new graph: edits applied, unused nodes' values and constants dropped, order topological.
 
         A graph output that was renamed keeps its public name: the producer of the new value is made to write it.
 
+        Args:
+            nodes: all nodes of the new graph, by a pass that rebuilds the list itself; else replacements apply.
+
         Raises:
             GraphError: the edits left a cycle.
         """
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            nodes.extend(self._replacements.get(node.name, (node,)))
+        if nodes is None:
+            nodes = [new for node in self.graph.nodes for new in self._replacements.get(node.name, (node,))]
         if self._renames:
             nodes = [replace(node, inputs=tuple(self._resolve(name) for name in node.inputs)) for node in nodes]
         outputs = [self._resolve(name) for name in self.graph.outputs]
-        nodes = self._keep_output_names(nodes, outputs)
+        nodes = self._keep_output_names(list(nodes), outputs)
         ordered = topological_order(nodes)
         used = set(self.graph.inputs) | set(self.graph.outputs)
         for node in ordered:

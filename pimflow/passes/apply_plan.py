@@ -1,0 +1,130 @@
+"""Carries out a plan: devices for nodes, MD-DP splits, pipelines and parallel branches."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from pimflow.errors import PlanError
+from pimflow.ir import Decision, Device, Graph, GraphEditor, Node, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.rows import RowRefusal
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.layout import MATRIX_OPS, Layout, pipeline_layout, split_layout
+from pimflow.passes.part_writer import PartWriter
+
+
+@dataclass(frozen=True)
+class ApplyPlan(Pass):
+    """Rewrites the graph as the plan says; nodes come out in the order of the plan's decisions.
+
+    Every node carries the tag `region` (the decision's index). Nodes that the pass makes carry `origin` (the node they
+    come from) and, in pipelines, `stage`; PIM nodes carry `mapping`. Slices and Concats have the device "gpu".
+    A `fused_into` tag of a node that is cut up points to the part that the part is fused into.
+
+    Time is linear in the nodes of the graph and the parts of the plan.
+
+    Raises (by `run`):
+        PlanError: the plan does not cover the graph, its order breaks the data flow, or a decision is impossible.
+    """
+
+    plan: Plan
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph."""
+        regions = _regions(graph, self.plan)
+        editor = GraphEditor(graph)
+        first_parts: dict[str, str] = {}
+        nodes: list[Node] = []
+        for index, decision in enumerate(self.plan.decisions):
+            _check_order(graph, decision, index, regions)
+            nodes.extend(_carry_out(graph, decision, str(index), editor, first_parts))
+        return PassResult(editor.finish(nodes), changed=True)
+
+
+def why_not(graph: Graph, decision: Decision) -> str | None:
+    """Why a decision cannot be carried out on this graph, or None. Costs about as much as carrying it out."""
+    unknown = [name for name in decision.nodes if name not in graph.node_by_name]
+    if unknown:
+        return _unknown_node(graph, unknown[0])
+    if isinstance(decision, SplitRows | Pipeline):
+        layout = _layout(graph, decision)
+        return layout.reason if isinstance(layout, RowRefusal) else None
+    placed = [(decision,)] if isinstance(decision, OnGpu | OnPim) else decision.branches
+    for one in (one for branch in placed for one in branch):
+        node = graph.node(one.node)
+        if isinstance(one, OnPim) and not isinstance(node.op, MATRIX_OPS):
+            return f"{node.name}: {node.kind} cannot run on PIM"
+    return None
+
+
+def _layout(graph: Graph, decision: SplitRows | Pipeline) -> Layout | RowRefusal:
+    return split_layout(graph, decision) if isinstance(decision, SplitRows) else pipeline_layout(graph, decision)
+
+
+def _unknown_node(graph: Graph, name: str) -> str:
+    close = difflib.get_close_matches(name, graph.node_by_name, n=1)
+    return f"no node {name!r} in graph {graph.name!r}" + (f" (did you mean {close[0]!r}?)" if close else "")
+
+
+def _regions(graph: Graph, plan: Plan) -> dict[str, int]:
+    """The decision that covers each node, by name."""
+    regions: dict[str, int] = {}
+    for index, decision in enumerate(plan.decisions):
+        for name in decision.nodes:
+            if name not in graph.node_by_name:
+                raise PlanError(f"decision {index} of the plan: {_unknown_node(graph, name)}", _HINT)
+            if name in regions:
+                raise PlanError(f"node {name!r} is in decision {regions[name]} and again in decision {index}", _HINT)
+            regions[name] = index
+    for node in graph.nodes:
+        if node.name not in regions:
+            raise PlanError(f"no decision of the plan covers node {node.name!r}", _HINT)
+    return regions
+
+
+_HINT = "make the plan anew for this graph"
+
+
+def _check_order(graph: Graph, decision: Decision, index: int, regions: dict[str, int]) -> None:
+    seen: set[str] = set()
+    for name in decision.nodes:
+        seen.add(name)
+        for value in graph.node(name).inputs:
+            producer = graph.producer(value)
+            if producer is None or regions[producer.name] < index or producer.name in seen:
+                continue
+            where = regions[producer.name]
+            raise PlanError(
+                f"decision {index} of the plan: {name!r} reads {value!r}, which {producer.name!r} makes later "
+                f"(decision {where})",
+                "order the decisions, and the nodes within them, along the data flow",
+            )
+
+
+def _carry_out(
+    graph: Graph, decision: Decision, region: str, editor: GraphEditor, first_parts: dict[str, str]
+) -> list[Node]:
+    if isinstance(decision, SplitRows | Pipeline):
+        layout = _layout(graph, decision)
+        if isinstance(layout, RowRefusal):
+            raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {layout.reason}")
+        writer = PartWriter(editor, region, decision.mapping, first_parts)
+        writer.write(layout)
+        return writer.nodes
+    reason = why_not(graph, decision)
+    if reason is not None:
+        raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {reason}")
+    branches = decision.branches if isinstance(decision, Parallel) else ((decision,),)
+    return [_placed(graph.node(one.node), one, region, first_parts) for branch in branches for one in branch]
+
+
+def _placed(node: Node, decision: OnGpu | OnPim, region: str, first_parts: dict[str, str]) -> Node:
+    tags = dict(node.tags) | {"region": region}
+    device: Device = "gpu"
+    if isinstance(decision, OnPim):
+        device = "pim"
+        tags["mapping"] = decision.mapping
+    into = tags.get("fused_into")
+    if into in first_parts:
+        tags["fused_into"] = first_parts[into]
+    return Node(node.op, node.inputs, node.outputs, node.name, device, tuple(sorted(tags.items())))
