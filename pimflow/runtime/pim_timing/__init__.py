@@ -1,0 +1,6 @@
+"""Exact timing of PIM command streams, under the profiles `artifact` and `strict`."""
+
+from pimflow.runtime.pim_timing.result import StreamTiming
+from pimflow.runtime.pim_timing.streams import GWRITE_LATENCIES, PROFILES, time_stream
+
+__all__ = ["GWRITE_LATENCIES", "PROFILES", "StreamTiming", "time_stream"]
