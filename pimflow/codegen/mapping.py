@@ -1,0 +1,125 @@
+"""`Mapping`: how a matrix problem is laid on the PIM channels, as plain data.
+
+A problem is a P x K source matrix times a K x N weight matrix. K is cut into chunks, each a number of column I/Os
+("slots") long; N into tiles of one output channel per bank; the pixels of a chunk into fills of the global buffer.
+The channels form groups that share the fills among them; within a group every channel sees the same fills, and the
+(tile, pixel) units of a fill are dealt round the channels, for every fill alike, so that the group advances together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Order = Literal["fills", "rows", "latch"]
+Deal = Literal["tiles", "units"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRun:
+    """`count` consecutive chunks of K, alike: each `columns` slots long, `pixels` of them in one buffer fill.
+
+    `pitch` is the distance of two pixels in the buffer, in slots: `columns`, or less where neighbouring windows
+    share data (an im2win strip: fills then never cross an output row).
+    """
+
+    columns: int
+    pixels: int
+    count: int = 1
+    pitch: int = 0  # 0: `columns`
+
+    @property
+    def step(self) -> int:
+        """Distance of two pixels in the buffer, in slots."""
+        return self.pitch or self.columns
+
+    @property
+    def slots(self) -> int:
+        """Slots of the buffer that one fill takes."""
+        return (self.pixels - 1) * self.step + self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Pixels `start` to `stop` of chunk run `run`: what a group of channels works on."""
+
+    run: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGroup:
+    """Channels that listen to one global buffer, and their work, in order."""
+
+    channels: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A point in the mapping space.
+
+    Args:
+        name: the policy that chose it, for people.
+        runs: the chunks of K, in order.
+        groups: channel groups and their shares of the work; together they cover every chunk's pixels once.
+        order: "fills": a fill, then all tiles on it (a row activated for each); "rows": a row stays open over all
+            fills; "latch": all chunks of one pixel and tile in a row, summed in the latch, one READRES.
+        deal: "units": (tile, pixel) units in tile-major order, cut into equal lengths; "tiles": whole tiles dealt
+            round, those left over split by pixels, then by columns of K.
+        early_fill: with "rows", the next GWRITE goes before the last READRES of the fill before it.
+        acts_first: G_ACTs issued before the GWRITE that shares their wait.
+        fills_held: buffers of a channel filled at a time.
+        tiles_per_row: 0: a row holds one tile, its weights repeated for every pixel of a fill (slot = column).
+            Otherwise so many tiles lie side by side, and COMP pairs any slot with any column.
+        window_block: 0: K runs over (channel, kh, kw); otherwise over (block, kw, kh, channel in block), window order.
+        gwrite_latency: "hidden" or "exposed" where the policy says so, None for the target's.
+    """
+
+    name: str
+    runs: tuple[ChunkRun, ...]
+    groups: tuple[ChannelGroup, ...]
+    order: Order = "fills"
+    deal: Deal = "units"
+    early_fill: bool = True
+    acts_first: int = 0
+    fills_held: int = 1
+    tiles_per_row: int = 0
+    window_block: int = 0
+    gwrite_latency: Literal["hidden", "exposed"] | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The mapping for people and files, in plain types."""
+        return {
+            "name": self.name,
+            "order": self.order,
+            "deal": self.deal,
+            "chunks": [
+                {"columns": run.columns, "pixels_per_fill": run.pixels, "count": run.count, "pitch": run.step}
+                for run in self.runs
+            ],
+            "groups": [
+                {"channels": group.channels, "pixels": sum(share.stop - share.start for share in group.shares)}
+                for group in self.groups
+            ],
+            "early_fill": self.early_fill,
+            "acts_first": self.acts_first,
+            "fills_held": self.fills_held,
+            "tiles_per_row": self.tiles_per_row,
+            "window_block": self.window_block,
+            "gwrite_latency": self.gwrite_latency,
+        }
+
+
+def chunk_runs(chunks: tuple[tuple[int, int], ...], ragged: bool) -> tuple[ChunkRun, ...]:
+    """Runs of equal (columns, pixels) chunks; with `ragged` (K is no multiple of a slot) the last stands alone."""
+    runs: list[ChunkRun] = []
+    last = len(chunks) - 1
+    for index, (columns, pixels) in enumerate(chunks):
+        alone = ragged and index == last
+        if runs and not alone and (runs[-1].columns, runs[-1].pixels) == (columns, pixels):
+            runs[-1] = ChunkRun(columns, pixels, runs[-1].count + 1)
+        else:
+            runs.append(ChunkRun(columns, pixels))
+    return tuple(runs)
