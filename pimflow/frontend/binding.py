@@ -1,0 +1,181 @@
+"""Static shapes for a model's inputs: from the model, and from what the user typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from pimflow.errors import ShapeError
+from pimflow.frontend.tensors import type_text
+from pimflow.ir import Value
+
+ShapeBindings = Mapping[str, tuple[int, ...] | int]
+_SYNTAX = "type --shape INPUT:1x3x224x224 or --shape DIM=1"
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...] | int]:
+    """Reads `input:1x3x224x224` (a whole input) and `N=1` (a symbolic dim).
+
+    Raises:
+        ShapeError: a text has neither form, a size is not a positive integer, or a name is bound twice differently.
+    """
+    shapes: dict[str, tuple[int, ...] | int] = {}
+    for text in texts:
+        name, bound = _parse_shape(text.strip())
+        if shapes.setdefault(name, bound) != bound:
+            raise ShapeError(f"--shape binds {name!r} twice, to {_show(shapes[name])} and {_show(bound)}")
+    return shapes
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...] | int]:
+    name, colon, dims = text.rpartition(":")
+    if colon and name and dims and "=" not in dims:
+        return name, tuple(_size(part, text) for part in dims.lower().split("x"))
+    name, equals, dim = text.rpartition("=")
+    if equals and name:
+        return name, _size(dim, text)
+    raise ShapeError(f"cannot read --shape {text!r}", _SYNTAX)
+
+
+def _size(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ShapeError(f"--shape {whole!r}: {text!r} is not a positive integer", _SYNTAX)
+    return int(text)
+
+
+def _show(bound: tuple[int, ...] | int) -> str:
+    return str(bound) if isinstance(bound, int) else "x".join(map(str, bound))
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """An input as the model declares it: a dim is a size, a symbol, or "" (unknown and nameless); None: no rank."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...] | None
+
+
+def bind_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: ShapeBindings) -> tuple[Value, ...]:
+    """The model's inputs with static shapes. Inputs that are not tensors have none.
+
+    A symbol bound by one input's shape is bound wherever it stands.
+
+    Raises:
+        ShapeError: a name is unknown, a shape does not fit, or dims are left unbound (all are listed).
+    """
+    declared = [_declared(info) for info in inputs]
+    tensors = {item.name: item for item in declared if "(" not in item.dtype}
+    symbols = {dim for item in tensors.values() for dim in item.dims or () if isinstance(dim, str) and dim}
+    sizes: dict[str, int] = {}
+    for name, bound in shapes.items():
+        _bind(name, bound, tensors, symbols, sizes)
+    values = [_resolve(item, shapes, sizes) for item in declared]
+    pairs = zip(declared, values, strict=True)
+    unbound = [item for item, value in pairs if item.name in tensors and value.shape is None]
+    if unbound:
+        _refuse_unbound(unbound, sizes)
+    return tuple(values)
+
+
+def _declared(info: onnx.ValueInfoProto) -> _Declared:
+    dtype = type_text(info.type)
+    if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
+        return _Declared(info.name, dtype, None)
+    dims: list[int | str] = []
+    for dim in info.type.tensor_type.shape.dim:
+        dims.append(dim.dim_value if dim.dim_value > 0 else dim.dim_param)
+    return _Declared(info.name, dtype, tuple(dims))
+
+
+def _bind(
+    name: str, bound: tuple[int, ...] | int, tensors: Mapping[str, _Declared], symbols: set[str], sizes: dict[str, int]
+) -> None:
+    """Checks one binding and records the symbols that it fixes."""
+    if isinstance(bound, int):
+        if name not in symbols:
+            raise ShapeError(f"the model has no symbolic dim {name!r}", _known(tensors, symbols))
+        _fix(name, bound, sizes)
+        return
+    item = tensors.get(name)
+    if item is None:
+        raise ShapeError(f"the model has no tensor input {name!r}", _known(tensors, symbols))
+    if any(size < 1 for size in bound):
+        raise ShapeError(f"the shape {_show(bound)} of input {name!r} has a size below 1")
+    if item.dims is None:
+        return
+    if len(bound) != len(item.dims):
+        raise ShapeError(
+            f"the shape {_show(bound)} of input {name!r} has {len(bound)} dims, the model's has {len(item.dims)}",
+            f"the model declares {_spell(item, {})}",
+        )
+    for axis, (size, dim) in enumerate(zip(bound, item.dims, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            raise ShapeError(
+                f"the shape {_show(bound)} of input {name!r} does not fit: dim {axis} is fixed to {dim}, not {size}",
+                f"the model declares {_spell(item, {})}",
+            )
+        if isinstance(dim, str) and dim:
+            _fix(dim, size, sizes)
+
+
+def _fix(symbol: str, size: int, sizes: dict[str, int]) -> None:
+    if size < 1:
+        raise ShapeError(f"the dim {symbol!r} cannot be {size}", "sizes are positive integers")
+    if sizes.setdefault(symbol, size) != size:
+        raise ShapeError(f"the dim {symbol!r} is bound twice, to {sizes[symbol]} and {size}")
+
+
+def _known(tensors: Mapping[str, _Declared], symbols: set[str]) -> str:
+    inputs = ", ".join(_spell(item, {}) for item in tensors.values())
+    dims = f"; its dims are {', '.join(sorted(symbols))}" if symbols else ""
+    return f"its inputs are {inputs}{dims}"
+
+
+def _resolve(item: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int]) -> Value:
+    bound = shapes.get(item.name)
+    if isinstance(bound, tuple):
+        return Value(item.name, bound, item.dtype)
+    if item.dims is None:
+        return Value(item.name, None, item.dtype)
+    dims = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in item.dims]
+    return Value(item.name, tuple(dims) if all(dims) else None, item.dtype)
+
+
+def _spell(item: _Declared, sizes: Mapping[str, int]) -> str:
+    if item.dims is None:
+        return f"{item.name}:(any shape)"
+    dims = [str(sizes.get(dim, dim) or "?") if isinstance(dim, str) else str(dim) for dim in item.dims]
+    return f"{item.name}:{'x'.join(dims)}"
+
+
+def _refuse_unbound(unbound: Sequence[_Declared], sizes: Mapping[str, int]) -> None:
+    """Raises the error that lists every unbound dim and what to type for it."""
+    listed: list[str] = []
+    typed: list[str] = []
+    for item in unbound:
+        dims = item.dims or ()
+        free = [dim for dim in dims if isinstance(dim, str) and dim not in sizes]
+        listed.append(f"{_spell(item, sizes)} ({_describe(free) if item.dims else 'rank unknown'})")
+        if item.dims is None or "" in free:
+            typed.append(f"--shape {_suggest(item, sizes)}")
+        else:
+            typed += [f"--shape {dim}=1" for dim in free]
+    raise ShapeError(
+        f"the model has dims without a size: {', '.join(listed)}", f"bind them, e.g. {' '.join(dict.fromkeys(typed))}"
+    )
+
+
+def _describe(free: Sequence[str]) -> str:
+    nameless = sum(1 for dim in free if not dim)
+    named = list(dict.fromkeys(dim for dim in free if dim))
+    return ", ".join(named + ([f"{nameless} without a name"] if nameless else [])) + " unbound"
+
+
+def _suggest(item: _Declared, sizes: Mapping[str, int]) -> str:
+    if item.dims is None:
+        return f"{item.name}:1x3x224x224"
+    dims = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in item.dims]
+    return f"{item.name}:{'x'.join(map(str, dims))}"

@@ -1,0 +1,96 @@
+"""Outer values that the subgraphs of If, Loop and Scan read: made inputs of the node, so that no rewrite loses them.
+
+A subgraph is carried as an opaque attribute, but ONNX lets it name any value of the graph around it. On import each
+such name becomes one more input of the node, after the operator's own, and the subgraph names it by position
+("@0", "@1", ...). The attribute `CAPTURES` holds how many of the node's inputs are such. On export the
+positions become the inputs' current names again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx
+
+from pimflow.ir import Node, OnnxOp
+
+CAPTURES = "_captures"
+"""Attribute of an `OnnxOp`: how many of the node's last inputs are values that its subgraphs read."""
+
+Rename = Callable[[str], str]
+
+
+def capture_count(node: Node) -> int:
+    """How many of the node's last inputs are there only because its subgraphs read them."""
+    if isinstance(node.op, OnnxOp):
+        for name, value in node.op.attributes:
+            if name == CAPTURES and isinstance(value, int):
+                return value
+    return 0
+
+
+def subgraphs(attributes: Sequence[onnx.AttributeProto]) -> Iterator[onnx.GraphProto]:
+    """The graphs directly inside a node's attributes."""
+    for attribute in attributes:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def abstract_captures(attributes: Sequence[onnx.AttributeProto]) -> tuple[str, ...]:
+    """Replaces, in place, the outer names that the subgraphs read by positions; returns the names in that order."""
+    positions: dict[str, str] = {}
+
+    def position(name: str) -> str:
+        return positions.setdefault(name, f"@{len(positions)}")
+
+    for graph in subgraphs(attributes):
+        rename_names(graph, position, lambda name: name)
+    return tuple(positions)
+
+
+def restore_captures(attributes: Sequence[onnx.AttributeProto], names: Sequence[str], taken: set[str]) -> None:
+    """The inverse, in place. A name made inside a subgraph that is also in `taken` gets a new one (no shadowing)."""
+    outer = {f"@{index}": name for index, name in enumerate(names)}
+
+    def fresh(name: str) -> str:
+        if name not in taken:
+            return name
+        while name in taken:
+            name += "_inner"
+        taken.add(name)
+        return name
+
+    for graph in subgraphs(attributes):
+        rename_names(graph, lambda name: outer.get(name, name), fresh)
+
+
+def rename_names(graph: onnx.GraphProto, free: Rename, bound: Rename, scope: dict[str, str] | None = None) -> None:
+    """Renames in place: names defined in the graph by `bound`, names it reads from outside by `free`."""
+    names = dict(scope or {})
+    names |= {name: bound(name) for name in _defined(graph)}
+
+    def new(name: str) -> str:
+        return names.get(name) or free(name) if name else ""
+
+    for info in (*graph.input, *graph.output):
+        info.name = new(info.name)
+    for info in graph.value_info:
+        info.name = names.get(info.name, info.name)
+    for tensor in graph.initializer:
+        tensor.name = new(tensor.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = new(sparse.values.name)
+    for node in graph.node:
+        node.input[:] = [new(name) for name in node.input]
+        node.output[:] = [new(name) for name in node.output]
+        for inner in subgraphs(node.attribute):
+            rename_names(inner, free, bound, names)
+
+
+def _defined(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (info.name for info in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output if name)

@@ -1,0 +1,147 @@
+"""Nodes whose results are known before the model runs: functions of constants and of static shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from pimflow.frontend.captures import capture_count
+from pimflow.frontend.session import GraphSession
+from pimflow.frontend.tensors import attribute_proto, sparse_to_array, to_array
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir.ops import AttributeValue, OpaqueAttribute
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators that give something else each time they run."""
+
+FOLD_LIMIT_BYTES = 256 * 2**20
+"""A folded result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""
+
+GROWTH_LIMIT = 8
+
+
+def fold(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> list[Array] | None:
+    """The node's results, or None where they depend on the model's inputs (or are better computed when it runs).
+
+    Args:
+        node: an opaque node.
+        graph: the graph it is from (for the opset).
+        values: all values known so far, with shapes.
+        constants: all constants known so far.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or capture_count(node) or op.op_type in RANDOM:
+        return None
+    attributes = dict(op.attributes)
+    if op.domain == "" and op.op_type in ("Shape", "Size"):
+        return _fold_shape(op.op_type, values[node.inputs[0]].shape, attributes)
+    if not all(name in constants for name in node.inputs if name):
+        return None
+    arrays = [constants[name] if name else None for name in node.inputs]
+    if op.domain == "" and op.op_type in _DIRECT:
+        return [_frozen(_DIRECT[op.op_type](arrays, attributes))]
+    if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
+        return None
+    return _run(node, graph, arrays, values)
+
+
+def _is_graph(value: OpaqueAttribute) -> bool:
+    return onnx.AttributeProto.FromString(value.serialized).type in (
+        onnx.AttributeProto.GRAPH,
+        onnx.AttributeProto.GRAPHS,
+    )
+
+
+def _frozen(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def _fold_shape(
+    op_type: str, shape: tuple[int, ...] | None, attributes: Mapping[str, AttributeValue]
+) -> list[Array] | None:
+    if shape is None:
+        return None
+    if op_type == "Size":
+        return [_frozen(np.array(np.prod(shape, dtype=np.int64)))]
+    start, end = attributes.get("start"), attributes.get("end")
+    bounds = slice(start if isinstance(start, int) else None, end if isinstance(end, int) else None)
+    return [_frozen(np.array(shape[bounds], np.int64))]
+
+
+def _identity(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
+    (array,) = arrays
+    assert array is not None
+    return array
+
+
+def _constant(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
+    ((name, value),) = attributes.items()
+    proto = attribute_proto(name, value)
+    if proto.type == onnx.AttributeProto.TENSOR:
+        return to_array(proto.t)
+    if proto.type == onnx.AttributeProto.SPARSE_TENSOR:
+        return sparse_to_array(proto.sparse_tensor)
+    plain = helper.get_attribute_value(proto)
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if name in dtypes:
+        return np.array(plain, dtypes[name])
+    texts = plain if isinstance(plain, list) else [plain]
+    array = np.array([text.decode("utf-8", "replace") for text in texts], object)
+    return array if isinstance(plain, list) else array.reshape(())
+
+
+def _constant_of_shape(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
+    """A read-only view of one element: weights filled in such a way take no memory."""
+    (shape,) = arrays
+    assert shape is not None
+    fill = np.zeros(1, np.float32)
+    value = attributes.get("value")
+    if isinstance(value, OpaqueAttribute):
+        fill = numpy_helper.to_array(onnx.AttributeProto.FromString(value.serialized).t)
+    return np.broadcast_to(fill.reshape(()), tuple(int(dim) for dim in shape))
+
+
+_DIRECT = {"Constant": _constant, "ConstantOfShape": _constant_of_shape, "Identity": _identity}
+
+
+def _run(node: Node, graph: Graph, arrays: Sequence[Array | None], values: Mapping[str, Value]) -> list[Array] | None:
+    """Evaluates a node of constants by ONNX Runtime, unless its results grow beyond the limit."""
+    given = sum(array.nbytes for array in arrays if array is not None)
+    limit = max(FOLD_LIMIT_BYTES, GROWTH_LIMIT * given)
+    baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
+    session = node_session(node, graph, values, baked)
+    for item in session.session.get_outputs():
+        dims = [dim for dim in item.shape or () if isinstance(dim, int)]
+        if 8 * np.prod(dims, dtype=np.float64) > limit:
+            return None
+    results = session.run({})
+    folded = [results[name] if name else None for name in node.outputs]
+    if not all(isinstance(array, np.ndarray) for array in folded if array is not None):
+        return None  # sequences and the like
+    return [np.zeros(0) if array is None else _frozen(array) for array in folded]
+
+
+def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> GraphSession:
+    """A session over one node; inputs that are constants are baked in, the others are to be fed.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the node.
+    """
+    names = tuple(dict.fromkeys(name for name in node.inputs if name))
+    outputs = tuple(name for name in node.outputs if name)
+    alone = Graph(
+        name=node.name,
+        inputs=tuple(name for name in names if name not in constants),
+        outputs=outputs,
+        nodes=(node,),
+        values={**{name: values[name] for name in names}, **{name: Value(name, None, "") for name in outputs}},
+        constants={name: constants[name] for name in names if name in constants},
+        opset=graph.opset,
+    )
+    return GraphSession(alone, threads=1, optimise=False)

@@ -1,0 +1,152 @@
+"""A checked `ModelProto` as a graph of opaque nodes: names, constants and subgraphs in our form, nothing inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import onnx
+from onnx import inliner
+
+from pimflow.errors import ModelError
+from pimflow.frontend.binding import ShapeBindings, bind_inputs
+from pimflow.frontend.captures import CAPTURES, abstract_captures
+from pimflow.frontend.export import METADATA_PREFIX, PLACEHOLDER, set_external
+from pimflow.frontend.reading import Source, is_external, load_tensor
+from pimflow.frontend.tensors import attribute_value, sparse_to_array, to_tensor, type_text
+from pimflow.ir import Array, Device, Graph, Node, OnnxOp, Value, topological_order
+
+DEFAULT_OPSET = 17
+"""For models that use no operator of ONNX's own domain, and so name no version of it."""
+
+
+def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Graph:
+    """The model's graph, with bound input shapes; every node is an `OnnxOp`, shapes of other values are unknown.
+
+    Args:
+        source: the model.
+        shapes: sizes of inputs and symbolic dims.
+        annotations: whether devices and tags that pimflow wrote into the model are read back.
+
+    Raises:
+        ModelError: a tensor is damaged.
+        ShapeError: dims are unbound, or a shape does not fit.
+    """
+    constants = {tensor.name: load_tensor(tensor, source.folder) for tensor in source.proto.graph.initializer}
+    for sparse in source.proto.graph.sparse_initializer:
+        constants[sparse.values.name] = sparse_to_array(sparse)
+    proto = _inlined(source, constants)
+    inputs = [info for info in proto.graph.input if info.name not in constants]
+    bound = bind_inputs(inputs, shapes)
+    nodes = topological_order(tuple(_nodes(proto.graph.node, annotations)))
+    values = {value.name: value for value in bound}
+    values |= {name: Value(name, array.shape, array.dtype.name) for name, array in constants.items()}
+    values |= {name: Value(name, None, "") for node in nodes for name in node.outputs if name}
+    for info in proto.graph.output:
+        if info.name not in values:
+            raise ModelError(f"model {source.name!r}: nothing makes its output {info.name!r}")
+        if not values[info.name].dtype:
+            values[info.name] = Value(info.name, None, type_text(info.type))
+    return Graph(
+        name=source.name,
+        inputs=tuple(info.name for info in inputs),
+        outputs=tuple(info.name for info in proto.graph.output),
+        nodes=nodes,
+        values=values,
+        constants=constants,
+        opset=_opsets(proto),
+    )
+
+
+def fresh_name(base: str, taken: Collection[str]) -> str:
+    """`base`, or the first longer name that is not taken."""
+    while base in taken:
+        base += "_"
+    return base
+
+
+def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
+    opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import}
+    opsets.setdefault("", DEFAULT_OPSET)
+    return opsets
+
+
+def _inlined(source: Source, constants: dict[str, Array]) -> onnx.ModelProto:
+    """A copy of the model without its weights, with local functions inlined and all attribute data inside."""
+    light = onnx.ModelProto()
+    light.ir_version = source.proto.ir_version
+    light.opset_import.extend(source.proto.opset_import)
+    light.functions.extend(source.proto.functions)
+    light.graph.name = source.proto.graph.name
+    light.graph.input.extend(source.proto.graph.input)
+    light.graph.output.extend(source.proto.graph.output)
+    light.graph.node.extend(source.proto.graph.node)
+    for node in (*light.graph.node, *(node for function in light.functions for node in function.node)):
+        _internalise(node, source)
+    if not light.functions:
+        return light
+    for name, array in constants.items():
+        tensor = light.graph.initializer.add(name=name, data_type=onnx.TensorProto.UINT8, dims=[array.nbytes])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        set_external(tensor, PLACEHOLDER, 0, array.nbytes)
+    return inliner.inline_local_functions(light, convert_version=True)
+
+
+def _internalise(node: onnx.NodeProto, source: Source) -> None:
+    """Brings external data of attributes (and of tensors in subgraphs) into the node, in place."""
+    for attribute in node.attribute:
+        tensors = [attribute.t, *attribute.tensors]
+        graphs = [attribute.g, *attribute.graphs]
+        for graph in graphs:
+            tensors.extend(graph.initializer)
+            for inner in graph.node:
+                _internalise(inner, source)
+        for tensor in tensors:
+            if is_external(tensor):
+                tensor.CopyFrom(to_tensor(tensor.name, load_tensor(tensor, source.folder)))
+
+
+def _nodes(protos: Iterable[onnx.NodeProto], annotations: bool) -> Iterator[Node]:
+    protos = list(protos)
+    taken = {proto.name for proto in protos}
+    used: set[str] = set()
+    for index, proto in enumerate(protos):
+        base = proto.name or f"{proto.op_type}_{index}"
+        name, count = base, 0
+        while name in used or (name != proto.name and name in taken):
+            count += 1
+            name = f"{base}_{count}"
+        used.add(name)
+        yield import_node(proto, name, annotations)
+
+
+def import_node(proto: onnx.NodeProto, name: str, annotations: bool = False) -> Node:
+    """One node as an `OnnxOp`; what its subgraphs read from outside becomes inputs of the node."""
+    attributes = list(proto.attribute)
+    captured = abstract_captures(attributes)
+    values = {attribute.name: attribute_value(attribute) for attribute in attributes}
+    if captured:
+        values[CAPTURES] = len(captured)
+    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    inputs, outputs = _stripped(proto.input), _stripped(proto.output)
+    device, tags = _annotations(proto) if annotations else (None, ())
+    return Node(
+        OnnxOp(proto.op_type, domain, tuple(sorted(values.items()))), (*inputs, *captured), outputs, name, device, tags
+    )
+
+
+def _stripped(names: Iterable[str]) -> tuple[str, ...]:
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return tuple(kept)
+
+
+def _annotations(proto: onnx.NodeProto) -> tuple[Device | None, tuple[tuple[str, str], ...]]:
+    entries = {
+        entry.key.removeprefix(METADATA_PREFIX): entry.value
+        for entry in proto.metadata_props
+        if entry.key.startswith(METADATA_PREFIX)
+    }
+    device = entries.pop("device", None)
+    known: Device | None = "gpu" if device == "gpu" else "pim" if device == "pim" else None
+    return known, tuple(sorted(entries.items()))

@@ -1,0 +1,198 @@
+"""One walk over a graph that folds what is constant and finds every other value's shape and element type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import shape_inference
+from onnx.defs import SchemaError
+from onnx.shape_inference import InferenceError
+
+from pimflow.errors import ModelError
+from pimflow.frontend.export import opaque_proto
+from pimflow.frontend.folding import RANDOM, fold, node_session
+from pimflow.frontend.importing import fresh_name
+from pimflow.frontend.tensors import NUMPY_NATIVE, to_tensor, type_proto, type_text
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+
+SMALL_ELEMENTS = 1024
+"""Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
+
+_ORT_DTYPES = {"float": "float32", "double": "float64", "string": "object"}
+
+Types = dict[str, Value]
+
+
+def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Graph:
+    """The graph with constants folded and, as far as they do not depend on data, all shapes known.
+
+    ONNX's inference is asked first, then ONNX Runtime's, which also knows operators outside the standard; last, for
+    such operators only, the node is run. What stays unknown is data-dependent (downstream of NonZero and its
+    like) and keeps the shape None.
+
+    Args:
+        graph: opaque nodes in topological order, static input shapes.
+        declared: static types that the model itself states, believed where nothing else is known.
+
+    Raises:
+        ModelError: ONNX Runtime refuses a node of constants.
+    """
+    walk = _Walk(graph, declared)
+    for node in graph.nodes:
+        walk.visit(node)
+    return walk.finish()
+
+
+class _Walk:
+    def __init__(self, graph: Graph, declared: Mapping[str, Value]) -> None:
+        self.graph = graph
+        self.declared = declared
+        self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.nodes: list[Node] = []
+        self.names = {node.name for node in graph.nodes}
+
+    def visit(self, node: Node) -> None:
+        """Folds the node, or keeps it and learns its results' types."""
+        arrays = fold(node, self.graph, self.values, self.constants)
+        if arrays is None:
+            self.nodes.append(node)
+            self.values |= self._types(node)
+            return
+        for name, array in zip(node.outputs, arrays, strict=False):
+            self._define(name, array)
+
+    def _define(self, name: str, array: Array) -> None:
+        """Records a constant; one that is a graph output stays the result of a node."""
+        if name in self.graph.outputs:
+            public, name = name, fresh_name(f"{name}_constant", self.graph.values)
+            self.names.add(label := fresh_name(f"{public}_identity", self.names))
+            self.nodes.append(Node(OnnxOp("Identity"), (name,), (public,), label))
+            self.values[public] = Value(public, array.shape, array.dtype.name)
+        self.constants[name] = array
+        self.values[name] = Value(name, array.shape, array.dtype.name)
+
+    def _types(self, node: Node) -> Types:
+        types = {name: Value(name, None, "") for name in node.outputs if name}
+        for source in (self._by_onnx, self._by_ort, self._by_running, self._by_declaration):
+            _refine(types, source(node))
+            if all(_is_known(value) for value in types.values()):
+                break
+        return types
+
+    def _by_onnx(self, node: Node) -> Types:
+        assert isinstance(node.op, OnnxOp)
+        opset = self.graph.opset
+        try:
+            schema = onnx.defs.get_schema(node.op.op_type, opset.get(node.op.domain, 1), node.op.domain)
+            inputs = [self.values[name] for name in dict.fromkeys(node.inputs) if name]
+            found = shape_inference.infer_node_outputs(
+                schema,
+                opaque_proto(node, node.op, self.graph.values),
+                {value.name: type_proto(value.dtype, value.shape) for value in inputs},
+                {
+                    value.name: to_tensor(value.name, self.constants[value.name])
+                    for value in inputs
+                    if self._small(value)
+                },
+                opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset.items()],
+            )
+        except (SchemaError, InferenceError, RuntimeError, ValueError):
+            return {}  # ONNX Runtime is asked next
+        return {name: Value(name, _static_shape(proto), type_text(proto)) for name, proto in found.items()}
+
+    def _small(self, value: Value) -> bool:
+        return value.name in self.constants and value.elements <= SMALL_ELEMENTS
+
+    def _by_ort(self, node: Node) -> Types:
+        if not all(self.values[name].dtype for name in node.inputs if name):
+            return {}
+        try:
+            session = node_session(node, self.graph, self.values, self.constants)
+        except ModelError:
+            return {}
+        return {item.name: _ort_value(item) for item in session.session.get_outputs()}
+
+    def _by_running(self, node: Node) -> Types:
+        """Runs an operator that no inference knows, on two inputs: equal shapes are taken as static."""
+        assert isinstance(node.op, OnnxOp)
+        fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.constants]
+        feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
+        if node.op.domain in ("", "ai.onnx.ml") or node.op.op_type in RANDOM or not feasible:
+            return {}
+        try:
+            session = node_session(node, self.graph, self.values, self.constants)
+            runs = [session.run({value.name: _example(value, seed) for value in fed}) for seed in (0, 1)]
+        except ModelError:
+            return {}
+        return {
+            name: Value(name, array.shape, array.dtype.name)
+            for name, array in runs[0].items()
+            if isinstance(array, np.ndarray) and array.shape == runs[1][name].shape
+        }
+
+    def _by_declaration(self, node: Node) -> Types:
+        if any(self.values[name].shape is None for name in node.inputs if name):
+            return {}
+        return {name: self.declared[name] for name in node.outputs if name in self.declared}
+
+    def finish(self) -> Graph:
+        """The graph without the nodes that were folded, and without constants that nobody reads."""
+        used = {*self.graph.inputs, *self.graph.outputs}
+        used.update(name for node in self.nodes for name in (*node.inputs, *node.outputs) if name)
+        return self.graph.replace(
+            nodes=self.nodes,
+            values={name: value for name, value in self.values.items() if name in used},
+            constants={name: array for name, array in self.constants.items() if name in used},
+        )
+
+
+def _is_known(value: Value) -> bool:
+    return "(" in value.dtype or (value.shape is not None and bool(value.dtype))
+
+
+def _refine(types: Types, found: Mapping[str, Value]) -> None:
+    for name, value in types.items():
+        new = found.get(name)
+        if new is not None:
+            shape = value.shape if value.shape is not None else new.shape
+            types[name] = Value(name, shape, value.dtype or new.dtype)
+
+
+def _static_shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
+    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    dims = proto.tensor_type.shape.dim
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return None
+    return tuple(int(dim.dim_value) for dim in dims)
+
+
+def _ort_value(item: object) -> Value:
+    """What a session says of one of its outputs."""
+    name, kind, shape = getattr(item, "name", ""), str(getattr(item, "type", "")), getattr(item, "shape", None)
+    if not kind.startswith("tensor("):
+        return Value(name, None, "")
+    dtype = kind[len("tensor(") : -1]
+    static = isinstance(shape, Sequence) and all(isinstance(dim, int) and dim >= 0 for dim in shape)
+    return Value(name, tuple(shape or ()) if static else None, _ORT_DTYPES.get(dtype, dtype))
+
+
+def _example(value: Value, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    shape = value.shape or ()
+    if value.dtype.startswith("float"):
+        return np.asarray(rng.standard_normal(shape)).astype(value.dtype)
+    return np.asarray(rng.integers(0, 2, shape)).astype(value.dtype)
+
+
+def declared_types(proto: onnx.GraphProto) -> dict[str, Value]:
+    """The static tensor types that a model states for its intermediate values and outputs."""
+    types: Types = {}
+    for info in (*proto.value_info, *proto.output):
+        shape = _static_shape(info.type)
+        if shape is not None:
+            types[info.name] = Value(info.name, shape, type_text(info.type))
+    return types

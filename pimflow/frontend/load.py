@@ -1,0 +1,41 @@
+"""The way in: any ONNX model that ONNX Runtime can run with static shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from pimflow.frontend.binding import ShapeBindings
+from pimflow.frontend.importing import import_graph
+from pimflow.frontend.inference import declared_types, infer_graph
+from pimflow.frontend.reading import read_source
+from pimflow.frontend.recognise import recognise
+from pimflow.frontend.session import GraphSession
+from pimflow.ir import Graph
+from pimflow.ir.verify import verify_graph
+
+
+def load_model(
+    source: str | Path | bytes | onnx.ModelProto,
+    shapes: ShapeBindings | None = None,
+    *,
+    annotations: bool = False,
+) -> Graph:
+    """Reads a model into the IR: typed ops where they are exact, constants folded, shapes static.
+
+    Args:
+        source: a path, a serialised model, or a parsed one. Only a path can have external data.
+        shapes: sizes of inputs (by name, a tuple) and of symbolic dims (by name, an int).
+        annotations: whether devices and tags that `save_onnx` wrote are read back.
+
+    Raises:
+        ModelError: the model cannot be read, is not valid, or ONNX Runtime refuses it.
+        ShapeError: dims are unbound (all are listed), or a shape does not fit.
+    """
+    given = read_source(source)
+    opaque = import_graph(given, shapes or {}, annotations)
+    GraphSession(opaque, optimise=False)  # the judge of what can be run
+    graph = recognise(infer_graph(opaque, declared_types(given.proto.graph)))
+    verify_graph(graph)
+    return graph

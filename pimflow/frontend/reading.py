@@ -1,0 +1,233 @@
+"""Safe reading of ONNX files: a `ModelProto` whose external data are known to exist inside the model's folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import TensorProto, helper
+from onnx.checker import ValidationError
+
+from pimflow.errors import ModelError
+from pimflow.frontend.session import ORT_ERRORS, refuse, session_options
+from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_name, to_array
+from pimflow.ir import Array
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 1
+"""What protobuf can serialise in one message."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was given: parsed, and where its external data would lie (None: nowhere)."""
+
+    proto: onnx.ModelProto
+    name: str
+    folder: Path | None
+    handle: str | bytes
+    """What the checker and ONNX Runtime can read it from; b"" where it is too large to hand over."""
+
+
+def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
+    """Reads and checks a model.
+
+    Raises:
+        ModelError: the file cannot be read, is not a valid ONNX model, or names data that are missing or not its own.
+    """
+    given = _open(source)
+    label = str(source) if isinstance(source, (str, Path)) else given.name
+    _require_model(given.proto, label)
+    for tensor in all_tensors(given.proto):
+        if is_external(tensor):
+            external_range(tensor, given.folder)
+    _check(given, label)
+    return given
+
+
+def _open(source: str | Path | bytes | onnx.ModelProto) -> Source:
+    if isinstance(source, onnx.ModelProto):
+        return Source(source, source.graph.name or "model", None, _serialised(source))
+    if isinstance(source, bytes):
+        proto = _parse(source, "the model given as bytes")
+        return Source(proto, proto.graph.name or "model", None, source)
+    path = Path(source)
+    return Source(_parse(_read_file(path), str(path)), path.stem, path.parent, str(path))
+
+
+def _serialised(proto: onnx.ModelProto) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except (EncodeError, ValueError):
+        return b""
+
+
+def _read_file(path: Path) -> bytes:
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder, not an ONNX file", "name the .onnx file in it")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"no such file: {path}") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if not data:
+        raise ModelError(f"{path} is empty", "export or download the model again")
+    if len(data) > PROTOBUF_LIMIT_BYTES:
+        raise ModelError(f"{path} is larger than the 2 GB that protobuf can read", "save its weights as external data")
+    return data
+
+
+def _parse(data: bytes, label: str) -> onnx.ModelProto:
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            f"{label} is not an ONNX model, or is cut short ({error})", "export or download the model again"
+        ) from error
+    return proto
+
+
+def _require_model(proto: onnx.ModelProto, label: str) -> None:
+    if proto.ir_version < 1 or not proto.HasField("graph") or not proto.graph.output:
+        raise ModelError(f"{label} is not an ONNX model: it holds no graph", "export or download the model again")
+    if not proto.opset_import:
+        raise ModelError(f"{label} names no opset", "the file is cut short or was written by a broken exporter")
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version < 7:
+            raise ModelError(
+                f"{label} uses opset {opset.version}; opset 7 is the oldest supported",
+                "raise it with onnx.version_converter",
+            )
+
+
+def _check(source: Source, label: str) -> None:
+    """Accepts what the checker accepts, and also what ONNX Runtime loads although the checker complains."""
+    if not source.handle:
+        return
+    try:
+        onnx.checker.check_model(source.handle)
+    except (ValidationError, EncodeError, ValueError) as error:
+        if not _loads(source):
+            reason = str(error).split("\n\n==>")[0]
+            raise ModelError(f"{label} is not a valid ONNX model: {reason[:400]}") from error
+
+
+def _loads(source: Source) -> bool:
+    try:
+        ort.InferenceSession(source.handle, session_options(optimise=False), providers=["CPUExecutionProvider"])
+    except ORT_ERRORS as error:
+        if "IR version" in str(error) or "pset" in str(error):
+            refuse(source.name, error)
+        return False
+    return True
+
+
+def all_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model: initialisers and attributes, in subgraphs and functions too."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: onnx.NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for sparse in [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []:
+            yield from (sparse.values, sparse.indices)
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _graph_tensors(graph)
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether a tensor's data lie in another file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Where an external tensor's bytes are."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
+    """The bytes of an external tensor.
+
+    Raises:
+        ModelError: they are not in a file inside the model's folder, or the range does not fit file and tensor.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    label = f"external data of tensor {tensor.name!r}"
+    if folder is None:
+        raise ModelError(f"{label} cannot be found: the model was not given as a file", "give the path of the model")
+    path = _inside(entries.get("location", ""), folder, label)
+    size = os.path.getsize(path)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or size - offset)
+    except ValueError:
+        raise ModelError(f"{label}: offset or length is not a number") from None
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelError(
+            f"{label}: bytes {offset} to {offset + length} are not in {path}, which has {size}",
+            "the data file is cut short or belongs to another model",
+        )
+    return FileRange(path, offset, length)
+
+
+def _inside(location: str, folder: Path, label: str) -> Path:
+    foreign = PureWindowsPath(location)
+    absolute = PurePosixPath(location).is_absolute() or foreign.is_absolute() or bool(foreign.drive)
+    if not location or absolute or ".." in foreign.parts:
+        raise ModelError(
+            f"{label}: {location!r} is not a file inside the model's folder {folder}", "such models are not opened"
+        )
+    path = folder / location
+    root = os.path.realpath(folder)
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        raise ModelError(
+            f"{label}: {location!r} leads outside the model's folder {folder}", "such models are not opened"
+        )
+    if not path.is_file():
+        raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")
+    return path
+
+
+def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
+    """A tensor's elements, read-only; external ones are mapped from their file, not read.
+
+    Raises:
+        ModelError: the data do not fit the tensor.
+    """
+    if not is_external(tensor):
+        return to_array(tensor)
+    place = external_range(tensor, folder)
+    name = dtype_name(tensor.data_type)
+    if name not in NUMPY_NATIVE:
+        return to_array(tensor, str(folder))
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    shape = tuple(tensor.dims)
+    if int(np.prod(shape, dtype=np.int64)) * dtype.itemsize != place.length:
+        raise ModelError(f"external data of tensor {tensor.name!r}: {place.length} bytes do not fill {name}{shape}")
+    if not place.length:
+        return np.zeros(shape, dtype)
+    return np.memmap(place.path, dtype, "r", place.offset, shape)

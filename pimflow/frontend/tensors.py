@@ -1,0 +1,146 @@
+"""Element types, tensors and attributes: ONNX's protobuf forms and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from pimflow.errors import ModelError
+from pimflow.ir import Array, OpaqueAttribute, Value
+from pimflow.ir.ops import AttributeValue
+
+
+def _dtype_table() -> dict[str, int]:
+    table: dict[str, int] = {}
+    for code in TensorProto.DataType.values():
+        if code != TensorProto.UNDEFINED:
+            table.setdefault(helper.tensor_dtype_to_np_dtype(code).name, code)
+    return table
+
+
+_CODES = _dtype_table()
+_NAMES: dict[int, str] = {code: helper.tensor_dtype_to_np_dtype(code).name for code in _CODES.values()}
+
+NUMPY_NATIVE = frozenset(
+    {"float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+"""Element types that numpy itself knows; the others come from ml_dtypes, and strings are Python objects."""
+
+
+def dtype_name(code: int) -> str:
+    """The element type's name; "" for one that this onnx does not know (or none given)."""
+    return _NAMES.get(code, "")
+
+
+def dtype_code(name: str) -> int:
+    """The ONNX code of an element type; 0 (undefined) for "" and for types that are not tensors."""
+    return _CODES.get(name, 0)
+
+
+def type_text(proto: onnx.TypeProto) -> str:
+    """A value's type as `Value.dtype` holds it: the element type of a tensor, "seq(float32)" and the like of others."""
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        return dtype_name(proto.tensor_type.elem_type)
+    if kind == "sequence_type":
+        return f"seq({type_text(proto.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({type_text(proto.optional_type.elem_type)})"
+    if kind == "map_type":
+        return f"map({dtype_name(proto.map_type.key_type)},{type_text(proto.map_type.value_type)})"
+    return ""
+
+
+def type_proto(dtype: str, shape: Sequence[int | str] | None) -> onnx.TypeProto:
+    """The inverse of `type_text`, with the shape (where it is a tensor's and known)."""
+    for prefix, make in (
+        ("seq(", helper.make_sequence_type_proto),
+        ("optional(", helper.make_optional_type_proto),
+    ):
+        if dtype.startswith(prefix):
+            return make(type_proto(dtype[len(prefix) : -1], None))
+    if dtype.startswith("map("):
+        key, value = dtype[4:-1].split(",", 1)
+        return helper.make_map_type_proto(dtype_code(key), type_proto(value, None))
+    return helper.make_tensor_type_proto(dtype_code(dtype), shape)
+
+
+def value_info(value: Value) -> onnx.ValueInfoProto:
+    """A value's name and type in ONNX's form."""
+    info = onnx.ValueInfoProto(name=value.name)
+    if value.dtype:
+        info.type.CopyFrom(type_proto(value.dtype, value.shape))
+    return info
+
+
+def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
+    """A tensor's elements as a read-only array.
+
+    Raises:
+        ModelError: the data do not fit the tensor's shape and type.
+    """
+    try:
+        array = np.asarray(numpy_helper.to_array(tensor, base_dir))
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r} of shape {list(tensor.dims)} cannot be decoded ({error})", "the file is damaged"
+        ) from error
+    array.flags.writeable = False
+    return array
+
+
+def sparse_to_array(sparse: onnx.SparseTensorProto) -> Array:
+    """A sparse tensor as a dense array."""
+    values, indices = to_array(sparse.values), to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    positions: Any = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
+    try:
+        dense.reshape(-1)[positions] = values
+    except IndexError as error:
+        raise ModelError(f"sparse tensor {sparse.values.name!r} has an index outside its shape ({error})") from error
+    dense.flags.writeable = False
+    return dense
+
+
+def to_tensor(name: str, array: Array) -> TensorProto:
+    """An array as an ONNX tensor with its data inside."""
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def attribute_value(proto: AttributeProto) -> AttributeValue:
+    """An attribute's value; what has no plain Python form (or would lose its type) is kept serialised."""
+    if proto.type == AttributeProto.INT:
+        return int(proto.i)
+    if proto.type == AttributeProto.FLOAT:
+        return float(proto.f)
+    if proto.type == AttributeProto.STRING:
+        return _text(proto.s)
+    if proto.type == AttributeProto.INTS and proto.ints:
+        return tuple(int(item) for item in proto.ints)
+    if proto.type == AttributeProto.FLOATS and proto.floats:
+        return tuple(float(item) for item in proto.floats)
+    if proto.type == AttributeProto.STRINGS and proto.strings:
+        texts = [_text(item) for item in proto.strings]
+        if all(isinstance(item, str) for item in texts):
+            return tuple(str(item) for item in texts)
+    return OpaqueAttribute(proto.SerializeToString(deterministic=True))
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw
+
+
+def attribute_proto(name: str, value: AttributeValue) -> AttributeProto:
+    """The inverse of `attribute_value`."""
+    if isinstance(value, OpaqueAttribute):
+        parsed: AttributeProto = AttributeProto.FromString(value.serialized)
+        return parsed
+    proto: AttributeProto = helper.make_attribute(name, value)
+    return proto
