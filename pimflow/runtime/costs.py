@@ -11,11 +11,12 @@ from pimflow.codegen.problem import PimProblem, Refusal, problem_of
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Value
 from pimflow.runtime.gpu_cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
+from pimflow.runtime.gpu_work import element_width
+from pimflow.runtime.memory import Movement, element_bytes, movement
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
     from pimflow.runtime.measured import MeasuredTable
-    from pimflow.runtime.memory import Movement
     from pimflow.runtime.pim_cost import PimCost
 
 PimPricing = Callable[[PimProblem, str], "PimCost | Refusal"]
@@ -130,9 +131,9 @@ class CostModel:
         return cost
 
     def _gpu_cost(self, graph: Graph, node: Node) -> GpuCost:
-        movement = self._movement(graph, node)
-        if movement is not None:
-            return FREE if movement.free else movement_cost(movement.bytes, self.target.gpu, self.gpu_channels)
+        verdict = self._movement(graph, node)
+        if verdict is not None:
+            return FREE if verdict.free else self._copy(graph.value(node.output), verdict)
         if self._fused(graph, node):
             return FREE
         inputs = [graph.value(name) if name else None for name in node.inputs]
@@ -141,6 +142,12 @@ class CostModel:
         if key not in self._gpu_memo:
             self._gpu_memo[key] = self._price(node.op, inputs, outputs)
         return self._gpu_memo[key]
+
+    def _copy(self, value: Value, verdict: Movement) -> GpuCost:
+        """A copy kernel over the bytes that stay, at the width that the GPU stores floating-point elements in."""
+        moved = verdict.bytes * element_width(value.dtype, self.target.gpu.element_bytes)
+        moved //= element_bytes(value.dtype) or 1
+        return movement_cost(moved, self.target.gpu, self.gpu_channels)
 
     def _price(self, op: Op, inputs: list[Value | None], outputs: list[Value]) -> GpuCost:
         """The model's cost, or the measured time where the table has this kernel.
@@ -163,7 +170,5 @@ class CostModel:
 
     def _movement(self, graph: Graph, node: Node) -> Movement | None:
         if graph not in self._movements:
-            from pimflow.runtime.memory import movement
-
             self._movements[graph] = movement(graph)
         return self._movements[graph].get(node.name)

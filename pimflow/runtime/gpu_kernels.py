@@ -60,10 +60,9 @@ def _stream(gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launc
 
 
 def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
+    if min(work.m, work.n) < GEMV_ROWS:
+        return _stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1)
     launches = gpu.conv_launches if work.convolution else 1
-    if not work.convolution and min(work.m, work.n) < GEMV_ROWS:
-        rate = gpu.sms * gpu.operations_per_sm_cycle
-        return _stream(gpu, channels, gpu.fill_cycles + work.macs / rate, work.bytes, launches)
     options = [_tiled(work, gpu, channels, tile[0], tile[1], launches) for tile in gpu.tiles]
     return min(options, key=lambda option: option.total)
 

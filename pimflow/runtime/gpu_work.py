@@ -125,10 +125,11 @@ def gpu_work(op: Op, inputs: Sequence[Value | None], outputs: Sequence[Value], e
 
 def value_bytes(value: Value, element_bytes: int) -> int:
     """Bytes of a tensor on the GPU; 0 where its shape is unknown."""
-    return value.elements * _width(value.dtype, element_bytes)
+    return value.elements * element_width(value.dtype, element_bytes)
 
 
-def _width(dtype: str, element_bytes: int) -> int:
+def element_width(dtype: str, element_bytes: int) -> int:
+    """Bytes of one element on the GPU: `element_bytes` for floating-point types, else the type's own size."""
     if dtype in ("", "bfloat16") or dtype.startswith("float"):
         return element_bytes
     try:

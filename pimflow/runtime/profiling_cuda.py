@@ -1,0 +1,154 @@
+"""Kernel times on an NVIDIA GPU through PyTorch: fp16, channels-last, CUDA events. Imports torch when made, not before.
+
+Times are of the device alone: `INNER` runs between two events, so that the launch of one hides behind the run of the
+one before wherever the kernel is longer than its launch. What the table holds is therefore kernel time, and the fit of
+a target to it yields the launch cost that remains visible.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pimflow.errors import OptionError
+from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, GlobalPool, Graph, MatMul, Node, OnnxOp, Pool2d, Transpose
+
+INNER = 20
+
+_ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the function of the same meaning in torch
+    "Relu": "relu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Neg": "neg",
+    "Abs": "abs",
+    "Erf": "erf",
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Div": "div",
+    "Pow": "pow",
+}
+
+Run = Callable[[], object]
+
+
+class CudaTimer:
+    """A CUDA device through PyTorch.
+
+    Args:
+        torch: the module, or one like it in a test.
+
+    Raises:
+        OptionError: PyTorch is not installed, or sees no CUDA device.
+    """
+
+    dtype = "float16"
+
+    def __init__(self, torch: Any = None) -> None:
+        self._torch = torch if torch is not None else _import_torch()
+        if not self._torch.cuda.is_available():
+            raise OptionError("PyTorch sees no CUDA device", "profile with --device cpu")
+        self._torch.backends.cudnn.benchmark = True  # the library's best algorithm, as a deployed model would use
+        self.machine = str(self._torch.cuda.get_device_name(0))
+        versions = f"torch {self._torch.__version__}, cuda {self._torch.version.cuda}"
+        self.versions = f"{versions}, cudnn {self._torch.backends.cudnn.version()}"
+
+    def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float] | None:
+        """Times of the node's kernel by CUDA events; None for ops without a counterpart here."""
+        with self._torch.inference_mode():
+            run = self._runner(graph, node)
+            if run is None:
+                return None
+            for _ in range(warmup):
+                run()
+            self._torch.cuda.synchronize()
+            return [self._once(run) for _ in range(repeats)]
+
+    def _once(self, run: Run) -> float:
+        start = self._torch.cuda.Event(enable_timing=True)
+        end = self._torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(INNER):
+            run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / INNER  # elapsed_time is in milliseconds
+
+    def _tensor(self, shape: Sequence[int]) -> Any:
+        tensor = self._torch.randn(tuple(shape), device="cuda", dtype=self._torch.float16)
+        return tensor.to(memory_format=self._torch.channels_last) if len(shape) == 4 else tensor
+
+    def _runner(self, graph: Graph, node: Node) -> Run | None:
+        shapes = [graph.value(name).shape for name in node.inputs if name]
+        tensors = [self._tensor(shape) for shape in shapes if shape is not None]
+        if len(tensors) != len(shapes):
+            return None
+        op, functional = node.op, self._torch.nn.functional
+        if isinstance(op, Conv2d):
+            return self._convolution(op, tensors)
+        if isinstance(op, Gemm):
+            left = tensors[0].t() if op.trans_a else tensors[0]
+            right = tensors[1] if op.trans_b else tensors[1].t()
+            return lambda: functional.linear(left, right, *tensors[2:3])
+        if isinstance(op, MatMul):
+            return lambda: self._torch.matmul(tensors[0], tensors[1])
+        if isinstance(op, Pool2d):
+            return self._pool(op, tensors[0])
+        if isinstance(op, GlobalPool):
+            pool = functional.adaptive_avg_pool2d if op.kind == "average" else functional.adaptive_max_pool2d
+            return lambda: pool(tensors[0], 1)
+        if isinstance(op, BatchNorm):
+            x, scale, bias, mean, variance = tensors
+            return lambda: functional.batch_norm(x, mean, variance.abs(), scale, bias, eps=op.epsilon)
+        if isinstance(op, Transpose):
+            return lambda: tensors[0].permute(op.perm).contiguous()
+        return self._elementwise(op, tensors)
+
+    def _convolution(self, op: Conv2d, tensors: Sequence[Any]) -> Run:
+        """Pads that differ between the sides become a padded input, outside what is timed."""
+        functional = self._torch.nn.functional
+        top, left, bottom, right = op.pads
+        x, padding = tensors[0], (top, left)
+        if (top, left) != (bottom, right):
+            x, padding = functional.pad(x, (left, right, top, bottom)), (0, 0)
+        bias = tensors[2] if len(tensors) > 2 else None
+        return lambda: functional.conv2d(x, tensors[1], bias, op.strides, padding, op.dilations, op.groups)
+
+    def _pool(self, op: Pool2d, x: Any) -> Run | None:
+        functional = self._torch.nn.functional
+        top, left, bottom, right = op.pads
+        if (top, left) != (bottom, right):
+            return None
+        if op.kind == "max":
+            return lambda: functional.max_pool2d(
+                x, op.kernel, op.strides, (top, left), op.dilations, ceil_mode=op.ceil_mode
+            )
+        return lambda: functional.avg_pool2d(x, op.kernel, op.strides, (top, left), op.ceil_mode, op.count_include_pad)
+
+    def _elementwise(self, op: object, tensors: Sequence[Any]) -> Run | None:
+        if isinstance(op, OnnxOp) and op.op_type == "Softmax":
+            axis = next((value for key, value in op.attributes if key == "axis"), -1)
+            return lambda: self._torch.softmax(tensors[0], axis)
+        if not isinstance(op, Elementwise):
+            return None
+        if op.kind == "Clip":
+            bounds = dict(op.attributes)
+            return lambda: self._torch.clamp(tensors[0], bounds.get("min"), bounds.get("max"))
+        if op.kind == "HardSwish":
+            return lambda: self._torch.nn.functional.hardswish(tensors[0])
+        name = _ELEMENTWISE.get(op.kind)
+        if name is None:
+            return None
+        function = getattr(self._torch, name)
+        return lambda: function(*tensors)
+
+
+def _import_torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise OptionError("PyTorch is not installed", "install torch with CUDA, or profile with --device cpu") from None
