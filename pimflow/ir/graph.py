@@ -249,6 +249,11 @@ class GraphEditor:
         self._constants[name] = array
         return name
 
+    def set_constant(self, name: str, array: Array) -> None:
+        """Makes a value of the graph a constant; its producer has to be removed as well."""
+        self._values[name] = Value(name, array.shape, array.dtype.name)
+        self._constants[name] = array
+
     def new_node_name(self, base: str) -> str:
         """A node name that nobody has yet."""
         name = self._fresh(base, self._node_names)

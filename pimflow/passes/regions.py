@@ -66,7 +66,7 @@ def can_pipeline(graph: Graph, run: Sequence[str]) -> str | None:
         return f"{nodes[-1].name}: {rows} output rows cannot be cut into stages"
     members = {node.name: node for node in nodes}
     for node in nodes:
-        reason = _row_wise(graph, node, members) or _independent(graph, node, members)
+        reason = _row_wise(graph, node, members) or outside_dependence(graph, node, members)
         if reason is not None:
             return reason
     return None
@@ -83,7 +83,7 @@ def followers_of(graph: Graph, node: Node) -> tuple[str, ...]:
     def accept(follower: Node, members: Mapping[str, Node]) -> bool:
         if node_rows(graph, follower) != rows or _row_wise(graph, follower, members) is not None:
             return False
-        return _independent(graph, follower, members) is None
+        return outside_dependence(graph, follower, members) is None
 
     return tuple(follower.name for follower in elementwise_chain(graph, node, accept))
 
@@ -139,7 +139,7 @@ def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | No
     return None
 
 
-def _independent(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
+def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
     first = min(graph.position[name] for name in members)
     seen: set[str] = set()

@@ -1,0 +1,168 @@
+"""Folds per-channel scale and shift behind a convolution or matrix product into its weights and bias.
+
+    s * (W x + b) + t  =  (s W) x + (s b + t),    s and t constant per output channel
+
+A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe2's exports spell it as Mul and Add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Array, BatchNorm, Conv2d, Elementwise, Gemm, Graph, GraphEditor, MatMul, Node
+from pimflow.passes.base import Pass, PassResult
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """y = scale * x + shift per channel (shape [C]), in double precision; `last` is the value it ends in."""
+
+    scale: Vector
+    shift: Vector
+    last: str
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoldBatchNorm(Pass):
+    """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the Conv, Gemm or MatMul before them.
+
+    Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
+    users apart. A MatMul (of two matrices) becomes a Gemm.
+    """
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph."""
+        chains: dict[str, _Affine] = {}  # by name of the matrix node
+        ends: dict[str, Node] = {}  # value that a chain has come to -> its matrix node
+        notes: list[str] = []
+        for node in graph.nodes:
+            if _takes_affine(graph, node):
+                ends[node.output] = node
+            elif isinstance(node.op, BatchNorm | Elementwise) and node.inputs[0]:
+                _extend(graph, node, chains, ends, notes)
+        if not chains:
+            return PassResult(graph, False, tuple(notes))
+        editor = GraphEditor(graph)
+        for name, affine in chains.items():
+            editor.replace_node(name, [_folded(editor, graph.node(name), affine)])
+            for step in affine.steps:
+                editor.replace_node(step, ())
+        return PassResult(editor.finish(), True, tuple(notes))
+
+
+def _takes_affine(graph: Graph, node: Node) -> bool:
+    if not isinstance(node.op, Conv2d | Gemm | MatMul):
+        return False
+    weights = graph.constants.get(node.inputs[1])
+    if weights is None or weights.dtype.kind != "f":
+        return False
+    if isinstance(node.op, MatMul):
+        return weights.ndim == 2 and len(graph.value(node.output).shape or ()) == 2
+    return all(not name or name in graph.constants for name in node.inputs[2:])
+
+
+def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str, Node], notes: list[str]) -> None:
+    """Adds `node` to the chain that ends in what it reads, if it is a step per channel."""
+    source = next((name for name in node.inputs if name in ends), None)
+    step = _step(graph, node, source) if source is not None else None
+    if source is None or step is None:
+        if isinstance(node.op, BatchNorm):
+            producer = graph.producer(node.inputs[0])
+            notes.append(f"{node.name}: {producer.name if producer else 'a graph input'} cannot take it up")
+        return
+    if len(graph.users(source)) != 1 or source in graph.outputs:
+        notes.append(f"{node.name}: {source!r} is read by others too")
+        return
+    root = ends.pop(source)
+    scale, shift = step
+    old = chains.get(root.name)
+    if old is not None:
+        chains[root.name] = _Affine(old.scale * scale, old.shift * scale + shift, node.output, (*old.steps, node.name))
+    else:
+        chains[root.name] = _Affine(scale, shift, node.output, (node.name,))
+    ends[node.output] = root
+
+
+def _step(graph: Graph, node: Node, source: str) -> tuple[Vector, Vector] | None:
+    """The step as (scale, shift), each of shape [C]; None if it is not one."""
+    shape = graph.value(source).shape
+    if shape is None or graph.value(node.output).shape != shape:
+        return None
+    channels = shape[1]
+    if isinstance(node.op, BatchNorm):
+        return _batch_norm_step(graph, node, node.op, channels)
+    if len(node.inputs) != 2 or not isinstance(node.op, Elementwise):
+        return None
+    other = node.inputs[1] if node.inputs[0] == source else node.inputs[0]
+    vector = _per_channel(graph.constants.get(other), len(shape), channels)
+    if vector is None:
+        return None
+    one, zero = np.ones(channels), np.zeros(channels)
+    first = node.inputs[0] == source
+    steps = {"Mul": (vector, zero), "Add": (one, vector)}
+    if first:
+        steps |= {"Sub": (one, -vector)}
+    else:
+        steps |= {"Sub": (-one, vector)}
+    if first and np.all(vector != 0):
+        steps |= {"Div": (1 / vector, zero)}
+    return steps.get(node.op.kind)
+
+
+def _batch_norm_step(graph: Graph, node: Node, op: BatchNorm, channels: int) -> tuple[Vector, Vector] | None:
+    arrays = [graph.constants.get(name) for name in node.inputs[1:5]]
+    if any(array is None or array.shape != (channels,) for array in arrays):
+        return None
+    scale, bias, mean, variance = (np.asarray(array, np.float64) for array in arrays)
+    factor = scale / np.sqrt(variance + op.epsilon)
+    return factor, bias - factor * mean
+
+
+def _per_channel(array: Array | None, rank: int, channels: int) -> Vector | None:
+    """A constant that varies along axis 1 of a tensor of that rank only, as a vector [C]."""
+    if array is None or array.ndim > rank or array.dtype.kind != "f":
+        return None
+    dims = (1,) * (rank - array.ndim) + array.shape
+    if any(dim != 1 for axis, dim in enumerate(dims) if axis != 1) or dims[1] not in (1, channels):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (channels,))
+
+
+def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
+    """The matrix node with the affine map in its weights and bias, making the map's last value."""
+    weights = editor.graph.constants[node.inputs[1]]
+    along = _along_outputs(node, weights.ndim)
+    scaled = node.inputs[1]
+    if np.any(affine.scale != 1):
+        array = (weights.astype(np.float64) * affine.scale.reshape(along)).astype(weights.dtype)
+        scaled = editor.new_constant(f"{node.inputs[1]}_folded", array)
+    bias = _bias(editor.graph, node) * affine.scale + affine.shift
+    name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))
+    op = node.op
+    if isinstance(op, Gemm):
+        op = replace(op, beta=1.0)
+    elif isinstance(op, MatMul):
+        op = Gemm()
+    return replace(node, op=op, inputs=(node.inputs[0], scaled, name), outputs=(affine.last,))
+
+
+def _along_outputs(node: Node, rank: int) -> Sequence[int]:
+    """The shape under which a vector of output channels multiplies the weights."""
+    if isinstance(node.op, Conv2d) or (isinstance(node.op, Gemm) and node.op.trans_b):
+        return (-1, *(1,) * (rank - 1))
+    return (1, -1)
+
+
+def _bias(graph: Graph, node: Node) -> Vector:
+    """The bias as it counts: shape [C], [M, C] for a Gemm with rows of biases, or a zero."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return np.zeros(1)
+    beta = node.op.beta if isinstance(node.op, Gemm) else 1.0
+    return np.asarray(graph.constants[node.inputs[2]], np.float64) * beta

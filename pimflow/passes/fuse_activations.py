@@ -1,0 +1,66 @@
+"""Marks elementwise nodes that a GPU library runs inside the kernel before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, Graph, MatMul, Node
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.regions import elementwise_chain, outside_dependence
+
+Accept = Callable[[Node, Mapping[str, Node]], bool]
+
+
+@dataclass(frozen=True)
+class FuseActivations(Pass):
+    """Gives elementwise nodes the tag `fused_into`: the name of the node whose kernel computes them in its epilogue.
+
+    What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
+    and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result and
+    constants: bias, ReLU, clip, sigmoid, x * sigmoid(x), hard-swish in parts. They are fused only if a single value
+    leaves the kernel. A residual Add has a second tensor to read, which a PIM result on its way out cannot do; it is a
+    kernel of its own (with the activation behind it fused), unless `residual` is set.
+
+    Args:
+        residual: whether Adds of a second tensor are fused into convolutions and matrix products too.
+    """
+
+    residual: bool = False
+
+    def run(self, graph: Graph) -> PassResult:
+        """Tags nodes; the graph computes the same."""
+        fused: dict[str, str] = {}
+        matrix = [node for node in graph.nodes if isinstance(node.op, Conv2d | Gemm | MatMul | BatchNorm)]
+        others = [node for node in graph.nodes if isinstance(node.op, Elementwise)]
+        for node in (*matrix, *others):
+            if node.name in fused:
+                continue
+            for follower in elementwise_chain(graph, node, self._accepts(graph, node, fused)):
+                fused[follower.name] = node.name
+        tagged = [_with_fusion(node, fused.get(node.name)) for node in graph.nodes]
+        changed = any(new is not old for new, old in zip(tagged, graph.nodes, strict=True))
+        return PassResult(graph.replace(nodes=tagged) if changed else graph, changed)
+
+    def _accepts(self, graph: Graph, root: Node, fused: Mapping[str, str]) -> Accept:
+        shape = graph.value(root.output).shape
+        residual = self.residual and isinstance(root.op, Conv2d | Gemm | MatMul)
+
+        def accept(node: Node, members: Mapping[str, Node]) -> bool:
+            if node.name in fused or graph.value(node.output).shape != shape:
+                return False
+            producers = [graph.producer(name) for name in graph.activations(node)]
+            if all(producer is not None and producer.name in members for producer in producers):
+                return True
+            added = isinstance(node.op, Elementwise) and node.op.kind in ("Add", "Sum")
+            return residual and added and outside_dependence(graph, node, members) is None
+
+        return accept
+
+
+def _with_fusion(node: Node, into: str | None) -> Node:
+    if node.tag("fused_into") == into:
+        return node
+    if into is not None:
+        return node.with_tags(fused_into=into)
+    return replace(node, tags=tuple(tag for tag in node.tags if tag[0] != "fused_into"))

@@ -1,0 +1,28 @@
+"""Removes nodes, values and constants that no graph output depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.ir import Graph
+from pimflow.passes.base import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class RemoveDeadCode(Pass):
+    """Keeps what the outputs depend on. Graph inputs stay, read or not: they are the model's interface."""
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph."""
+        live = set(graph.outputs)
+        kept = []
+        for node in reversed(graph.nodes):
+            if live.intersection(node.outputs):
+                kept.append(node)
+                live.update(name for name in node.inputs if name)
+        named = live.union(graph.inputs, *(node.outputs for node in kept))
+        values = {name: value for name, value in graph.values.items() if name in named}
+        constants = {name: array for name, array in graph.constants.items() if name in named}
+        if len(kept) == len(graph.nodes) and len(constants) == len(graph.constants):
+            return PassResult(graph, False)
+        return PassResult(graph.replace(nodes=reversed(kept), values=values, constants=constants), True)
