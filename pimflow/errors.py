@@ -45,6 +45,10 @@ class TraceError(PimflowError):
     """A command trace is malformed; the message names file, line and column of text."""
 
 
+class TextError(PimflowError):
+    """The text form of a graph is malformed, or lacks a constant; the message names line and column."""
+
+
 class CommandOrderError(PimflowError):
     """A command stream does what hardware would refuse; the message names the command's index."""
 
@@ -59,6 +63,10 @@ class InputDataError(PimflowError):
 
 class GraphError(ValueError):
     """An IR graph breaks one of its own rules: a bug in a frontend or a pass, not a user's mistake."""
+
+
+class MemoryPlanError(ValueError):
+    """A memory plan lets live values overlap or misplaces one: a bug in the planner, not a user's mistake."""
 
 
 class PassError(RuntimeError):

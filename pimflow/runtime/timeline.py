@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
@@ -36,6 +36,14 @@ class Costs(Protocol):
 
     def node_cost(self, graph: Graph, node: Node) -> NodePrice:
         """The node's time and energy on its device."""
+
+
+@runtime_checkable
+class DrawsStaticPower(Protocol):
+    """Costs of a machine that draws power for as long as it is on."""
+
+    def static_energy_mj(self, makespan_us: float) -> float:
+        """Millijoules drawn over a run, whatever it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,8 @@ class Event:
 class Timeline:
     """The schedule of a graph: events by start time, with what each resource is busy for and the energy spent.
 
-    `region_us` are the regions' makespans in order; `makespan_us` is their sum. `energy_mj` is by resource, with static
-    energy under "<component>_static".
+    `region_us` are the regions' makespans in order; `makespan_us` is their sum. `energy_mj` is by resource; what
+    the machine draws anyway is under "static".
     """
 
     events: tuple[Event, ...]
@@ -103,16 +111,14 @@ def build_timeline(
     costs: Costs,
     *,
     transfers: TransferModel | None = None,
-    static_power_w: Mapping[str, float] | None = None,
 ) -> Timeline:
     """The schedule of a graph whose nodes have devices (no device: the GPU).
 
     Args:
         graph: nodes may carry the tags `region` (int as text; a node without one is its own region) and `stage`.
         target: the machine; only named in errors here, prices come from `costs`.
-        costs: prices one node.
+        costs: prices one node; static energy is added if it has `static_energy_mj`.
         transfers: what moving operands of PIM nodes costs, on a machine where PIM cannot reach them itself.
-        static_power_w: watts drawn by each component for the whole makespan, whatever it does.
 
     Raises:
         GraphError: the regions' order contradicts the data flow.
@@ -134,8 +140,8 @@ def build_timeline(
         now += makespan
     if len(region_us) > 1 or len(events) > 1:
         events.sort(key=lambda event: (event.start_us, event.end_us))
-    for component, watts in (static_power_w or {}).items():
-        energy[f"{component}_static"] = watts * now * 1e-3
+    if isinstance(costs, DrawsStaticPower):
+        energy["static"] = costs.static_energy_mj(now)
     return Timeline(tuple(events), now, busy, energy, tuple(region_us))
 
 

@@ -62,7 +62,7 @@ def reshape_keeps_bytes(before: Sequence[int], after: Sequence[int]) -> bool:
     """
     if 0 in before or 0 in after:
         return True
-    moved = _reshaped_strides(before, dense_strides(before), after)
+    moved = reshaped_strides(before, dense_strides(before), after)
     return moved is not None and same_strides(after, moved, dense_strides(after))
 
 
@@ -80,8 +80,10 @@ def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int])
     return all(dim == 1 or a == b for dim, a, b in zip(shape, one, other, strict=True))
 
 
-def _reshaped_strides(before: Sequence[int], strides: Sequence[int], after: Sequence[int]) -> Index | None:
+def reshaped_strides(before: Sequence[int], strides: Sequence[int], after: Sequence[int]) -> Index | None:
     """Strides that show a strided tensor under another shape, or None where only a copy can."""
+    if 0 in before:
+        return dense_strides(after)
     source = [(dim, stride) for dim, stride in zip(before, strides, strict=True) if dim != 1]
     result = [1] * len(after)
     taken = 0

@@ -1,0 +1,393 @@
+"""`MemoryPlan`: where in the arena every value of a graph lies, from when to when, and what that takes in all."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pimflow.errors import MemoryPlanError
+from pimflow.ir import Elementwise, Graph, Node
+from pimflow.runtime.memory.layout import Index, dense_strides, element_bytes, reshaped_strides
+from pimflow.runtime.memory.movement import Movement, Placement, place
+from pimflow.runtime.memory.packing import Block, live_peak, pack
+from pimflow.runtime.memory.spaces import Alias, Box, Space
+from pimflow.runtime.timeline import regions
+
+ALIGNMENT = 64
+"""Bytes; regions start at multiples of it (two DRAM bursts, and the widest vector load)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledBox:
+    """Cells of a region that hold a constant: origin and shape in the region's own coordinates (ONNX axis order)."""
+
+    origin: Index
+    shape: Index
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaRegion:
+    """A piece of the arena, alive from step `first` to step `last`, both included.
+
+    `shape` is in ONNX axis order (NCHW); four axes are stored NHWC, others row-major.
+    """
+
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    shape: Index
+    dtype: str
+    filled: tuple[FilledBox, ...] = ()
+
+    @property
+    def strides(self) -> Index:
+        """Element strides, in ONNX axis order."""
+        return dense_strides(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlace:
+    """Where a value lies: byte offset in the arena and byte strides, in ONNX axis order (NCHW).
+
+    `first` and `last` are the steps at which it is first written and last read.
+    """
+
+    region: int
+    offset: int
+    shape: Index
+    strides: Index
+    dtype: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The arena of a graph.
+
+    A step is a region of the program (see `timeline.regions`): its nodes may run at the same time, so whatever is alive
+    in one step has space of its own.
+
+    Args:
+        regions: the pieces of the arena.
+        places: the place of every value in it, by name.
+        movements: what holds for every movement node when the graph is run in this arena, by node name.
+        arena_bytes: size of the arena: the peak with reuse.
+        bytes_without_reuse: what it would take if no region shared space with another.
+        live_bytes: the most that is alive at one step, which no arena can go below.
+        weight_bytes: constants, which lie outside the arena.
+        filled_bytes: padding filled before the first write, in all regions together.
+        outside: values that have no place in the arena (no static shape, or no fixed element size).
+        steps: number of steps.
+    """
+
+    regions: tuple[ArenaRegion, ...]
+    places: Mapping[str, ValuePlace]
+    movements: Mapping[str, Movement]
+    arena_bytes: int
+    bytes_without_reuse: int
+    live_bytes: int
+    weight_bytes: int
+    filled_bytes: int
+    outside: tuple[str, ...]
+    steps: int
+
+    @cached_property
+    def eliminated(self) -> tuple[str, ...]:
+        """Names of the movement nodes that do nothing."""
+        return tuple(name for name, verdict in self.movements.items() if verdict.free)
+
+    @cached_property
+    def kept(self) -> Mapping[str, Movement]:
+        """The movement nodes that move bytes."""
+        return {name: verdict for name, verdict in self.movements.items() if not verdict.free}
+
+    def check(self) -> None:
+        """Proves that regions alive at the same time are apart, and that values lie inside their region and its time.
+
+        Raises:
+            MemoryPlanError: they are not.
+        """
+        for index, region in enumerate(self.regions):
+            if region.offset % ALIGNMENT or region.offset + region.bytes > self.arena_bytes:
+                raise MemoryPlanError(f"region {index} at {region.offset} is misaligned or outside the arena")
+        for name, spot in self.places.items():
+            _check_place(name, spot, self.regions[spot.region])
+        _check_apart(self.regions)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as JSON values, byte-stable."""
+        return {
+            "arena_bytes": self.arena_bytes,
+            "bytes_without_reuse": self.bytes_without_reuse,
+            "live_bytes": self.live_bytes,
+            "weight_bytes": self.weight_bytes,
+            "filled_bytes": self.filled_bytes,
+            "steps": self.steps,
+            "outside": list(self.outside),
+            "regions": [_region_json(region) for region in self.regions],
+            "places": {name: _plain(spot) for name, spot in self.places.items()},
+            "movements": {name: _plain(verdict) for name, verdict in self.movements.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MemoryPlan:
+        """The plan that `as_json` was called on."""
+        plan = dict(data)
+        plan["outside"] = tuple(plan["outside"])
+        plan["regions"] = tuple(_region_of(region) for region in plan["regions"])
+        plan["places"] = {name: ValuePlace(**_tuples(spot)) for name, spot in plan["places"].items()}
+        plan["movements"] = {name: Movement(**_tuples(verdict)) for name, verdict in plan["movements"].items()}
+        return cls(**plan)
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    values = {name: getattr(item, name) for name in item.__dataclass_fields__}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+def _region_json(region: ArenaRegion) -> dict[str, Any]:
+    return {**_plain(region), "filled": [_plain(box) for box in region.filled]}
+
+
+def _region_of(data: Mapping[str, Any]) -> ArenaRegion:
+    filled = tuple(FilledBox(**_tuples(box)) for box in data["filled"])
+    return ArenaRegion(**{**_tuples(data), "filled": filled})
+
+
+def _check_place(name: str, spot: ValuePlace, region: ArenaRegion) -> None:
+    if 0 not in spot.shape:
+        reach = sum((dim - 1) * stride for dim, stride in zip(spot.shape, spot.strides, strict=True))
+        end = spot.offset + reach + (element_bytes(spot.dtype) or 0)
+        if spot.offset < region.offset or end > region.offset + region.bytes:
+            raise MemoryPlanError(f"value {name!r} reaches outside its region")
+    if spot.first < region.first or spot.last > region.last:
+        raise MemoryPlanError(f"value {name!r} outlives its region")
+
+
+def _check_apart(pieces: tuple[ArenaRegion, ...]) -> None:
+    """Sweeps over the steps with the live regions sorted by offset: neighbours must not overlap."""
+    begin = sorted((region.first, index) for index, region in enumerate(pieces) if region.bytes)
+    end = sorted((region.last, index) for index, region in enumerate(pieces) if region.bytes)
+    live: list[tuple[int, int, int]] = []
+    done = 0
+    for step, index in begin:
+        while done < len(end) and end[done][0] < step:
+            gone = pieces[end[done][1]]
+            del live[bisect_left(live, (gone.offset, gone.bytes, end[done][1]))]
+            done += 1
+        region = pieces[index]
+        entry = (region.offset, region.bytes, index)
+        insort(live, entry)
+        at = bisect_left(live, entry)
+        for one, other in zip(live[max(0, at - 1) : at + 1], live[max(1, at) : at + 2], strict=False):
+            if one[0] + one[1] > other[0]:
+                raise MemoryPlanError(f"regions {one[2]} and {other[2]} overlap at step {step}")
+
+
+def plan_memory(graph: Graph) -> MemoryPlan:
+    """Gives every value of a graph its place in one arena.
+
+    Linear in the graph but for the packing, which is linear in the pairs of regions alive at the same time.
+    """
+    placement = place(graph)
+    spaces, boxes = _with_updates_in_place(graph, placement)
+    lives, steps = _lifetimes(graph)
+    builder = _Builder(graph, spaces, boxes, lives)
+    for name in _values_in_order(graph):
+        builder.add(name)
+    return builder.finish(placement, steps)
+
+
+def _values_in_order(graph: Graph) -> list[str]:
+    names = [name for name in graph.inputs if not graph.is_constant(name)]
+    names.extend(output for node in graph.nodes for output in node.outputs if output)
+    return names
+
+
+def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
+    """First and last step of every value, and the number of steps.
+
+    Inputs are there from step 0 on, outputs until the end.
+    """
+    order = regions(graph)
+    first = dict.fromkeys(graph.inputs, 0)
+    last = dict.fromkeys(graph.inputs, 0)
+    for step, nodes in enumerate(order):
+        for node in nodes:
+            for name in (*node.inputs, *node.outputs):
+                first.setdefault(name, step)
+                last[name] = step
+    for name in graph.outputs:
+        first.setdefault(name, 0)
+        last[name] = max(0, len(order) - 1)
+    return {name: (first[name], last[name]) for name in first if name}, len(order)
+
+
+def _with_updates_in_place(graph: Graph, placement: Placement) -> tuple[dict[str, Space], dict[str, Box]]:
+    """Spaces and boxes, with elementwise nodes writing over an input that nobody else reads.
+
+    Such an input goes to where the output is; from the last node to the first, so that a chain shares one place.
+    """
+    spaces = dict(placement.spaces)
+    boxes = {name: space.places[name] for name, space in spaces.items()}
+    outputs = frozenset(graph.outputs)
+    for node in reversed(graph.nodes):
+        target = _overwritten(graph, node, spaces, outputs)
+        if target is None:
+            continue
+        out = node.output
+        if out not in spaces:
+            spaces[out] = _own_space(graph, out)
+            boxes[out] = spaces[out].hull
+        spaces[target] = spaces[out]
+        boxes[target] = boxes[out]
+    return spaces, boxes
+
+
+def _overwritten(graph: Graph, node: Node, spaces: Mapping[str, Space], outputs: frozenset[str]) -> str | None:
+    """The input that an elementwise node may write over: same shape and type, made by a node, read by this one only."""
+    if not isinstance(node.op, Elementwise) or element_bytes(graph.value(node.output).dtype) is None:
+        return None
+    out = graph.value(node.output)
+    for name in node.inputs:
+        if not name or name in outputs or graph.producer(name) is None or len(graph.users(name)) != 1:
+            continue
+        value = graph.value(name)
+        alone = name not in spaces or (len(spaces[name].places) == 1 and not spaces[name].fixed)
+        if alone and value.shape is not None and (value.shape, value.dtype) == (out.shape, out.dtype):
+            return name
+    return None
+
+
+def _own_space(graph: Graph, name: str) -> Space:
+    value = graph.value(name)
+    shape = graph.shape(name)
+    return Space(Box.at((0,) * len(shape), shape), value.dtype, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A space in its arena region: the element offset of its coordinate 0, and its strides in elements."""
+
+    region: int
+    origin: int
+    strides: Index
+
+
+class _Builder:
+    """Turns spaces into regions and boxes into strided places, in topological order (an alias's base comes first)."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        spaces: dict[str, Space],
+        boxes: Mapping[str, Box],
+        lives: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self.graph = graph
+        self.spaces = spaces
+        self.boxes = boxes
+        self.lives = lives
+        self.outside: list[str] = []
+        self._frames: dict[Space, _Frame] = {}
+        self._roots: list[Space] = []
+        self._times: list[tuple[int, int]] = []
+        self._spots: dict[str, tuple[_Frame, int]] = {}
+
+    def add(self, name: str) -> None:
+        """Places one value."""
+        value = self.graph.value(name)
+        if value.shape is None or element_bytes(value.dtype) is None:
+            self.outside.append(name)
+            return
+        space = self.spaces.get(name)
+        if space is None:
+            space = _own_space(self.graph, name)
+        frame = self._frames.get(space)
+        if frame is None:
+            frame = self._frames[space] = self._frame(space)
+        box = self.boxes.get(name, space.hull)
+        origin = frame.origin + sum(low * stride for low, stride in zip(box.lo, frame.strides, strict=True))
+        self._spots[name] = (frame, origin)
+        first, last = self.lives[name]
+        begin, end = self._times[frame.region]
+        self._times[frame.region] = (min(begin, first), max(end, last))
+
+    def _frame(self, space: Space) -> _Frame:
+        if space.alias is not None:
+            return self._alias_frame(space.alias, space.hull.shape)
+        strides = dense_strides(space.hull.shape)
+        origin = -sum(low * stride for low, stride in zip(space.hull.lo, strides, strict=True))
+        self._roots.append(space)
+        self._times.append((1 << 62, -1))
+        return _Frame(len(self._roots) - 1, origin, strides)
+
+    def _alias_frame(self, alias: Alias, shape: Index) -> _Frame:
+        base, origin = self._spots[alias.base]
+        strides = base.strides
+        if alias.kind == "step":
+            origin += alias.start * strides[alias.axis]
+            strides = tuple(
+                stride * alias.step if axis == alias.axis else stride for axis, stride in enumerate(strides)
+            )
+        elif alias.kind == "transpose":
+            strides = tuple(strides[axis] for axis in alias.perm)
+        else:
+            shown = reshaped_strides(self.graph.shape(alias.base), strides, shape)
+            if shown is None:
+                raise MemoryPlanError(f"value {alias.base!r} is reshaped but not one run of elements")
+            strides = shown
+        return _Frame(base.region, origin, strides)
+
+    def finish(self, placement: Placement, steps: int) -> MemoryPlan:
+        """Packs the regions."""
+        sizes = [space.hull.volume * (element_bytes(space.dtype) or 0) for space in self._roots]
+        blocks = [
+            Block(-(-size // ALIGNMENT) * ALIGNMENT, first, last)
+            for size, (first, last) in zip(sizes, self._times, strict=True)
+        ]
+        offsets, arena_bytes = pack(blocks)
+        pieces = tuple(
+            ArenaRegion(offset, size, block.first, block.last, space.hull.shape, space.dtype, _filled(space))
+            for space, block, size, offset in zip(self._roots, blocks, sizes, offsets, strict=True)
+        )
+        return MemoryPlan(
+            regions=pieces,
+            places={name: self._spot(name, pieces) for name in self._spots},
+            movements=placement.actual,
+            arena_bytes=arena_bytes,
+            bytes_without_reuse=sum(block.size for block in blocks),
+            live_bytes=live_peak(blocks),
+            weight_bytes=sum(array.nbytes for array in self.graph.constants.values()),
+            filled_bytes=sum(
+                math.prod(box.shape) * (element_bytes(region.dtype) or 0) for region in pieces for box in region.filled
+            ),
+            outside=tuple(self.outside),
+            steps=steps,
+        )
+
+    def _spot(self, name: str, pieces: tuple[ArenaRegion, ...]) -> ValuePlace:
+        frame, origin = self._spots[name]
+        value = self.graph.value(name)
+        width = element_bytes(value.dtype) or 0
+        strides = tuple(stride * width for stride in frame.strides)
+        offset = pieces[frame.region].offset + origin * width
+        first, last = self.lives[name]
+        return ValuePlace(frame.region, offset, self.graph.shape(name), strides, value.dtype, first, last)
+
+
+def _filled(space: Space) -> tuple[FilledBox, ...]:
+    back = tuple(-low for low in space.hull.lo)
+    boxes = dict.fromkeys((fill.box.shifted(back), fill.value) for fill in space.fills)
+    return tuple(FilledBox(box.lo, box.shape, value) for box, value in boxes)
