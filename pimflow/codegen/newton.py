@@ -1,66 +1,94 @@
-"""Newton+ and Newton++: the mappings that PIMFlow published, with streams that are right (see docs/mapping.md).
+"""Newton+ and Newton++: the mappings that PIMFlow published, with streams that are right.
 
 K <= one buffer: as many pixels in a fill as fit. Longer K: whole buffers with the chunk loop outermost, then the
 remainder packed like a short K. n global buffers: the channels form n groups that share the fills; the (tile, pixel)
-units of a fill are dealt round the group's channels. Newton+ is one buffer with exposed GWRITE.
+units of a fill are dealt round the group's channels, in tile-major order or whole tile by tile. Newton+ is one buffer
+with exposed GWRITE and published order; Newton++ overlaps the GWRITE with the first G_ACT.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
 from pimflow.codegen.deal import deal_units
-from pimflow.codegen.mapping import ChannelGroup, ChunkRun, Mapping, Share, chunk_runs
-from pimflow.codegen.problem import PimProblem, Refusal
+from pimflow.codegen.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
+from pimflow.codegen.problem import PimProblem
 from pimflow.codegen.views import Geometry, geometry
 from pimflow.targets import PimSpec
 
 NewtonPolicy = Literal["newton+", "newton++"]
 
 
-def newton_mapping(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> Mapping | Refusal:
-    """The published mapping with the published choice of n: fewest G_ACTs on the slowest channel, then fewest n."""
+def newton_mapping(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> Mapping:
+    """The policy's mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
     shape = geometry(problem, pim)
-    mappings = newton_mappings(problem, pim, policy)
-    return min(mappings, key=lambda mapping: _row_visits(mapping, shape))
+    return min(newton_mappings(problem, pim, policy), key=lambda mapping: _row_visits(mapping, shape))
 
 
 def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
-    """The policy's mapping for every number of channel groups that the machine allows (powers of two)."""
+    """The policy's mappings: for every number of channel groups (powers of two), units dealt both ways."""
     shape = geometry(problem, pim)
-    latency: Literal["exposed"] | None = "exposed" if policy == "newton+" else None
+    if policy == "newton+":
+        return (_mapping(policy, shape, pim, 1, "units"),)
     counts = [1]
-    while policy == "newton++" and 2 * counts[-1] <= min(pim.buffers, pim.channels):
+    while 2 * counts[-1] <= min(pim.buffers, pim.channels):
         counts.append(2 * counts[-1])
-    runs = newton_runs(shape, pim)
-    return tuple(
-        Mapping(policy, runs, _even_groups(shape, runs, pim.channels, count), gwrite_latency=latency)
-        for count in counts
-    )
+    deals: tuple[Deal, ...] = ("units", "tiles")
+    return tuple(_mapping(policy, shape, pim, count, deal) for count in counts for deal in deals)
 
 
-def newton_runs(shape: Geometry, pim: PimSpec) -> tuple[ChunkRun, ...]:
-    """Whole buffers, then the remainder with as many pixels as fit."""
+def _mapping(policy: NewtonPolicy, shape: Geometry, pim: PimSpec, count: int, deal: Deal) -> Mapping:
+    runs = newton_runs(shape, pim, count)
+    groups = _even_groups(shape, runs, pim.channels, count)
+    if policy == "newton+":
+        return Mapping(policy, runs, groups, deal=deal, gwrite_latency="exposed")
+    return Mapping(policy, runs, groups, deal=deal, acts_first=1)
+
+
+def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ...]:
+    """Chunks of whole buffers, then the remainder with as many pixels as fit.
+
+    For `count` channel groups the whole chunks come as one run for each group, and those left over one by one.
+    """
     slots = min(pim.buffer_columns, pim.columns)
     full, rest = divmod(shape.slots, slots)
-    chunks = ((slots, 1),) * full
-    if rest:
-        chunks += ((rest, min(slots // rest, shape.pixels)),)
-    return chunk_runs(chunks, shape.ragged)
+    if not rest and shape.ragged:
+        full, rest = full - 1, slots
+    each, left = divmod(full, count)
+    runs = (ChunkRun(slots, 1, each),) * (count if each else 0) + (ChunkRun(slots, 1),) * (left if count > 1 else 0)
+    return (*runs, ChunkRun(rest, max(1, min(slots // rest, shape.pixels)))) if rest else runs
 
 
 def _even_groups(shape: Geometry, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
-    """Equal groups of channels, the fills of every run in equal, contiguous shares."""
+    """Equal groups of channels, the fills in equal shares; groups without work are left out."""
     shares: list[list[Share]] = [[] for _ in range(count)]
-    for index, run in enumerate(runs):
-        fills = -(-shape.pixels // run.pixels)
-        for group in range(count):
-            start, stop = (run.pixels * (fills * part // count) for part in (group, group + 1))
-            if start < stop:
-                shares[group].append(Share(index, start, min(stop, shape.pixels)))
+    whole = count if runs[0].count > 1 or sum(run.pixels == 1 for run in runs) >= count else 0
+    for index in range(whole):
+        shares[index].append(Share(index, 0, shape.pixels))
+    single = [index for index in range(whole, len(runs)) if runs[index].pixels == 1]
+    packed = [index for index in range(whole, len(runs)) if runs[index].pixels > 1]
+    for indices, order in ((single, range(count)), (packed, range(count - 1, -1, -1))):
+        fills = [(index, -(-shape.pixels // runs[index].pixels)) for index in indices]
+        for group, part in enumerate(order):
+            shares[group].extend(_part_shares(shape, runs, fills, part, count))
     sizes = [channels * (part + 1) // count - channels * part // count for part in range(count)]
     return tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
+
+
+def _part_shares(
+    shape: Geometry, runs: tuple[ChunkRun, ...], fills: list[tuple[int, int]], part: int, parts: int
+) -> Iterator[Share]:
+    """One of `parts` equal parts of the fills of several runs, laid end to end."""
+    total = sum(number for _, number in fills)
+    first, stop = total * part // parts, total * (part + 1) // parts
+    for index, number in fills:
+        low, high = max(first, 0), min(stop, number)
+        if low < high:
+            pixels = runs[index].pixels
+            yield Share(index, low * pixels, min(high * pixels, shape.pixels))
+        first, stop = first - number, stop - number
 
 
 def _row_visits(mapping: Mapping, shape: Geometry) -> int:
@@ -71,13 +99,13 @@ def _row_visits(mapping: Mapping, shape: Geometry) -> int:
         for share in group.shares:
             run = mapping.runs[share.run]
             fills = -(-(share.stop - share.start) // run.pixels) * run.count
-            for channel, rows in enumerate(_rows_by_channel(shape.tiles, run, group.channels)):
+            for channel, rows in enumerate(_rows_by_channel(shape.tiles, run, group.channels, mapping.deal)):
                 visits[channel] += fills * rows
         worst = max(worst, *visits)
     return worst
 
 
 @lru_cache(maxsize=65536)
-def _rows_by_channel(tiles: int, run: ChunkRun, channels: int) -> tuple[int, ...]:
-    dealt = deal_units(tiles, run.pixels, run.columns, channels, "units", 1)
+def _rows_by_channel(tiles: int, run: ChunkRun, channels: int, deal: Deal) -> tuple[int, ...]:
+    dealt = deal_units(tiles, run.pixels, run.columns, channels, deal, 1)
     return tuple(sum(visit.count for visit in visits) for visits in dealt)

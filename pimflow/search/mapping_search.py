@@ -1,0 +1,75 @@
+"""Chooses the mapping of one matrix problem: Newton+, Newton++, or the best of the mapping space.
+
+Candidates are ranked by a closed-form estimate; the shortlist is lowered and timed exactly, and the fastest wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pimflow.codegen import Mapping, PimProblem, PimProgram, Refusal, lower, newton_mappings
+from pimflow.errors import OptionError
+from pimflow.runtime.pim_cost import PimCost, price, time_classes, total_cycles
+from pimflow.runtime.pim_timing import StreamTiming
+from pimflow.targets import Target
+
+POLICIES = ("newton+", "newton++", "auto")
+
+_memo: dict[tuple[int, str | None], tuple[Target, dict[tuple[PimProblem, str], PimCost | Refusal]]] = {}
+
+
+def choose_mapping(problem: PimProblem, target: Target, policy: str, profile: str | None = None) -> PimCost | Refusal:
+    """The fastest mapping that a policy allows, priced; memoised for the life of the process.
+
+    Args:
+        problem: the matrix work.
+        target: the machine.
+        policy: "newton+", "newton++" or "auto", case-insensitive.
+        profile: timing profile; the target's default if None. `auto` is searched anew for each.
+
+    Raises:
+        OptionError: no such policy.
+    """
+    name = policy.lower()
+    if name not in POLICIES:
+        raise OptionError(f"unknown mapping policy {policy!r}", f"choose one of {', '.join(POLICIES)}")
+    memo = _memo_of(target, profile)
+    key = (problem, name)
+    if key not in memo:
+        memo[key] = _search(problem, target, name, profile)
+    return memo[key]
+
+
+def _memo_of(target: Target, profile: str | None) -> dict[tuple[PimProblem, str], PimCost | Refusal]:
+    """The memo of this very target object (hashing a whole machine on every call would cost more than the look-up)."""
+    key = id(target), profile
+    entry = _memo.get(key)
+    if entry is None or entry[0] is not target:
+        if len(_memo) > 64:
+            _memo.clear()
+        entry = _memo[key] = (target, {})
+    return entry[1]
+
+
+def _search(problem: PimProblem, target: Target, policy: str, profile: str | None) -> PimCost | Refusal:
+    if policy == "newton+":
+        return _best(newton_mappings(problem, target.pim, "newton+"), problem, target, profile)
+    return _best(newton_mappings(problem, target.pim, "newton++"), problem, target, profile)
+
+
+def _best(mappings: Iterable[Mapping], problem: PimProblem, target: Target, profile: str | None) -> PimCost | Refusal:
+    """The fastest of some mappings by exact timing (of equals the first), or why none fits."""
+    best: tuple[int, PimProgram, tuple[StreamTiming, ...]] | None = None
+    refusal: Refusal | None = None
+    for mapping in mappings:
+        program = lower(problem, mapping, target.pim)
+        if isinstance(program, Refusal):
+            refusal = refusal or program
+            continue
+        timings = time_classes(program, profile)
+        cycles = total_cycles(program, timings)
+        if best is None or cycles < best[0]:
+            best = (cycles, program, timings)
+    if best is None:
+        return refusal or Refusal("no mapping of the policy fits the machine")
+    return price(best[1], best[2], profile)
