@@ -1,5 +1,6 @@
 """The intermediate representation: graph, ops, plan, verifier and text form."""
 
+from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.graph import Array, Device, Graph, GraphEditor, Node, Value, topological_order
 from pimflow.ir.ops import (
     Attributes,
@@ -22,6 +23,7 @@ from pimflow.ir.ops import (
     window_out,
 )
 from pimflow.ir.plan import Decision, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.text import parse_graph, print_graph
 
 __all__ = [
     "Array",
@@ -53,7 +55,11 @@ __all__ = [
     "SplitRows",
     "Transpose",
     "Value",
+    "first_difference",
+    "graphs_equal",
     "op_name",
+    "parse_graph",
+    "print_graph",
     "topological_order",
     "window_out",
 ]
