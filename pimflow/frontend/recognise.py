@@ -36,20 +36,75 @@ from pimflow.ir.shapes import infer
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """Element types of the products and windows that the compiler reasons about; others stay opaque."""
 
-# fmt: off
-ELEMENTWISE = frozenset(
-    [  # of one input
-        "Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Swish", "HardSwish",
-        "HardSigmoid", "Sigmoid", "Tanh", "Softplus", "Softsign", "Exp", "Log", "Sqrt", "Abs", "Neg",
-        "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan",
-        "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Not", "IsNaN", "IsInf", "BitwiseNot",
-    ] + [  # of several, with broadcasting
-        "Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu", "Min", "Max", "Mean", "And", "Or", "Xor", "Equal",
-        "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "BitShift", "BitwiseAnd", "BitwiseOr",
-        "BitwiseXor",
-    ]
+ELEMENTWISE = (
+    # of one input
+    "Relu",
+    "LeakyRelu",
+    "ThresholdedRelu",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Gelu",
+    "Mish",
+    "Swish",
+    "HardSwish",
+    "HardSigmoid",
+    "Sigmoid",
+    "Tanh",
+    "Softplus",
+    "Softsign",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Abs",
+    "Neg",
+    "Reciprocal",
+    "Sign",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Erf",
+    "Sin",
+    "Cos",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "Not",
+    "IsNaN",
+    "IsInf",
+    "BitwiseNot",
+    # of several, with broadcasting
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Mod",
+    "PRelu",
+    "Min",
+    "Max",
+    "Mean",
+    "And",
+    "Or",
+    "Xor",
+    "Equal",
+    "Greater",
+    "Less",
+    "GreaterOrEqual",
+    "LessOrEqual",
+    "Where",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
 )
-# fmt: on
+"""Operators of ONNX's own domain that become `Elementwise` as they are."""
 
 
 class Typed(NamedTuple):
