@@ -1,1 +1,19 @@
 """The search: which candidates a policy may use, what each costs, and the cheapest plan made of them."""
+
+from pimflow.search.policies import DEFAULT_POLICY, find_policy, policies
+from pimflow.search.solve import prove, solve
+from pimflow.search.table import CacheInfo, CacheWarning, ProfileTable, cache_clear, cache_folder, cache_info
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "CacheInfo",
+    "CacheWarning",
+    "ProfileTable",
+    "cache_clear",
+    "cache_folder",
+    "cache_info",
+    "find_policy",
+    "policies",
+    "prove",
+    "solve",
+]

@@ -119,10 +119,11 @@ def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
 def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "cache"
     blocked.write_text("not a folder")
-    with pytest.warns(CacheWarning, match="without it"):
-        table = ProfileTable(blocked, "scope")
-        table.put("c" * 32, 3.0)
-        table.flush()
+    with pytest.warns(CacheWarning, match="without it") as caught:
+        fill(blocked)
+    assert len(caught) == 1
+    table = ProfileTable(None, "scope")
+    table.put("c" * 32, 3.0)
     assert table.get("c" * 32) == 3.0
     assert blocked.read_text() == "not a folder"
 

@@ -1,0 +1,127 @@
+"""Policies by name: which candidates the search may choose from, as data.
+
+A policy is one or more spaces; its candidates are the union of theirs. A policy whose spaces include another's can
+therefore never find a worse plan than it: `auto` includes `pimflow`, which includes `md-dp`, `pipeline` and `newton++`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from pimflow.errors import OptionError
+
+MAX_STAGES = 64
+EVERY_ROW = Fraction(0)
+TENTHS = Fraction(1, 10)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of candidates.
+
+    Args:
+        mapping: the mapping policy of whatever goes to PIM.
+        gpu: whether a node that PIM can have may stay on the GPU; False sends all of them to PIM.
+        split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the GPU); 0 is every row
+            count, None no MD-DP.
+        runs: pipelines: none, PIMFlow's three patterns, or any run of fusible neighbours.
+        stages: how many stages a pipeline may have.
+        max_run: anchors (nodes that are not fused into another) in a pipeline of `runs="any"`, at most.
+        concurrent: whether branches may run on the GPU and on PIM at once.
+    """
+
+    mapping: str
+    gpu: bool = True
+    split: Fraction | None = None
+    runs: Literal["none", "patterns", "any"] = "none"
+    stages: tuple[int, ...] = (2,)
+    max_run: int = 4
+    concurrent: bool = False
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A named set of spaces.
+
+    `pim_mode` forces the machine into PIM mode; without it a plan that is slower than the GPU alone, with all memory
+    channels, gives way to the GPU alone.
+    """
+
+    name: str
+    summary: str
+    spaces: tuple[Space, ...]
+    pim_mode: bool = False
+
+
+_NEWTON_PP = Space("newton++")
+_MD_DP = replace(_NEWTON_PP, split=TENTHS)
+_PIPELINE = replace(_NEWTON_PP, runs="patterns")
+_PIMFLOW = replace(_NEWTON_PP, split=TENTHS, runs="patterns")
+_AUTO = Space("auto", split=EVERY_ROW, runs="any", stages=(2, 3, 4, 5), concurrent=True)
+
+_POLICIES = (
+    Policy("gpu", "every node on the GPU, with all memory channels: the baseline", ()),
+    Policy("newton+", "each convolution or product on the GPU or on PIM, mapping of Newton+", (Space("newton+"),)),
+    Policy("newton++", "each convolution or product on the GPU or on PIM, mapping of Newton++", (_NEWTON_PP,)),
+    Policy("pim", "everything that PIM can compute goes to PIM, faster or not", (Space("auto", gpu=False),), True),
+    Policy("md-dp", "newton++, and rows split over GPU and PIM on a grid of 10 %", (_MD_DP,)),
+    Policy("pipeline", "newton++, and PIMFlow's three pipeline patterns in two stages", (_PIPELINE,)),
+    Policy("pimflow", "PIMFlow's whole space: md-dp and pipeline together", (_PIMFLOW,)),
+    Policy(
+        "auto",
+        "everything: best mappings, any row count, longer and deeper pipelines, concurrent branches, pimflow's space",
+        (_PIMFLOW, _AUTO),
+    ),
+)
+_ALIASES = {"mddp": "md-dp"}
+_BY_NAME = {policy.name: policy for policy in _POLICIES}
+DEFAULT_POLICY = "auto"
+
+
+def policies() -> dict[str, str]:
+    """Every policy with one line about it, from the least to the most that it may do."""
+    return {policy.name: policy.summary for policy in _POLICIES}
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of a name or alias, case-insensitive.
+
+    Raises:
+        OptionError: there is none.
+    """
+    wanted = name.strip().lower()
+    wanted = _ALIASES.get(wanted, wanted)
+    if wanted in _BY_NAME:
+        return _BY_NAME[wanted]
+    near = difflib.get_close_matches(wanted, [*_BY_NAME, *_ALIASES], n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    raise OptionError(f"unknown policy {name!r}", f"{guess}policies are {', '.join(_BY_NAME)}")
+
+
+def with_options(policy: Policy, grid: float | None, stages: Sequence[int] | int | None) -> Policy:
+    """The policy with the row grid of its MD-DP and the stage counts of its pipelines replaced.
+
+    Args:
+        policy: spaces without MD-DP or pipelines stay without.
+        grid: share of the rows from one split to the next, 0 < grid <= 0.5; 0 is every row count.
+        stages: stage counts from 2 up, one or several.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    if grid is not None and not 0 <= grid <= 0.5:
+        raise OptionError(f"grid {grid} is no share of the rows", "give 0 (every row) or a value up to 0.5, as 0.1")
+    counts = None if stages is None else (stages,) if isinstance(stages, int) else tuple(sorted(set(stages)))
+    if counts is not None and (not counts or min(counts) < 2 or max(counts) > MAX_STAGES):
+        raise OptionError(f"stages {stages} out of range", f"a pipeline has 2 to {MAX_STAGES} stages")
+    spaces = policy.spaces
+    if grid is not None:
+        step = Fraction(grid).limit_denominator(10_000)
+        spaces = tuple(space if space.split is None else replace(space, split=step) for space in spaces)
+    if counts is not None:
+        spaces = tuple(replace(space, stages=counts) for space in spaces)
+    return replace(policy, spaces=spaces)

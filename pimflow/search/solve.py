@@ -1,0 +1,160 @@
+"""`solve`: the cheapest plan of a policy for a graph and a machine.
+
+What is exact: over the candidates of the policy, and over the execution order (`order.execution_order`), the plan is
+the cheapest (`chain.solve_chain`; `prove` asks an integer program). Costs are as exact as the cost models: every
+candidate's is the makespan of the timeline of its rewritten region, and regions meet at their ends, so the plan's cost
+is the makespan of the whole rewritten graph.
+
+With PIM in use its channels are lost to the GPU for the whole run. So the best plan in PIM mode is compared with the
+GPU alone with all channels, and the cheaper of the two is the plan (except under `pim`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pimflow.errors import OptionError
+from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Plan
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search.candidates import Candidates
+from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.ilp import SolverName, solve_intervals
+from pimflow.search.policies import Policy, find_policy, with_options
+from pimflow.search.pricing import Pricer
+from pimflow.search.table import ProfileTable, cache_folder, code_fingerprint
+from pimflow.targets import Target
+
+Progress = Callable[[str, int], None]
+"""Called now and then with what is being done and how many candidates have been priced."""
+
+Decisions = tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A policy's candidates over one graph, priced: what both solvers solve.
+
+    `positions` nodes in order; `intervals` cover them; `baseline_us` is the GPU alone; `priced` counts candidates;
+    `complete` is False if the time budget ended before all candidates were priced.
+    """
+
+    positions: int
+    intervals: tuple[Interval[Decisions], ...]
+    baseline_us: float
+    baseline: Decisions
+    priced: int
+    complete: bool
+
+
+def solve(
+    graph: Graph,
+    target: Target,
+    policy: str,
+    *,
+    costs: CostModel,
+    cache: ProfileTable | Path | bool | None = None,
+    grid: float | None = None,
+    stages: Sequence[int] | int | None = None,
+    time_budget_s: float | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The cheapest plan of a policy.
+
+    Args:
+        graph: cleaned up (batch norms folded, activations tagged `fused_into`).
+        target: the machine; the one that `costs` prices.
+        policy: a name of `policies()`, case-insensitive.
+        costs: the cost model in PIM mode.
+        cache: the profile table: a table, its folder, True for the user's cache folder, None or False for memory only.
+        grid: share of rows from one MD-DP split to the next, in place of the policy's; 0 is every row count.
+        stages: stage counts of pipelines, in place of the policy's.
+        time_budget_s: stop pricing candidates after so long and solve over those at hand. A plan is always found.
+        progress: told how far the search is.
+
+    Raises:
+        OptionError: the policy is unknown or an option out of range.
+    """
+    started = time.perf_counter()
+    chosen = with_options(find_policy(policy), grid, stages)
+    problem = pose(graph, target, chosen, costs, cache, time_budget_s, progress)
+    cost, decisions = _best_in_pim_mode(problem)
+    if not chosen.pim_mode and problem.baseline_us <= cost:
+        cost, decisions = problem.baseline_us, problem.baseline
+    return Plan(
+        chosen.name, decisions, cost, problem.baseline_us, problem.priced, round(time.perf_counter() - started, 6)
+    )
+
+
+def prove(
+    graph: Graph, target: Target, policy: str, *, costs: CostModel, solver: SolverName | None = None
+) -> tuple[float, float]:
+    """(cost by the dynamic program, cost by the integer program) of the same problem; they are equal."""
+    problem = pose(graph, target, find_policy(policy), costs, None, None, None)
+    if not problem.intervals:
+        return problem.baseline_us, problem.baseline_us
+    return solve_chain(problem.positions, problem.intervals)[0], solve_intervals(
+        problem.positions, problem.intervals, solver
+    )[0]
+
+
+def pose(
+    graph: Graph,
+    target: Target,
+    policy: Policy,
+    costs: CostModel,
+    cache: ProfileTable | Path | bool | None = None,
+    time_budget_s: float | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """Prices a policy's candidates until they or the time are used up; the GPU alone is always among them."""
+    if time_budget_s is not None and not time_budget_s >= 0:
+        raise OptionError(f"time budget {time_budget_s} is not a time", "give seconds, 0 or more")
+    deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
+    table = open_table(cache, costs)
+    pricer = Pricer(graph, costs, table)
+    candidates = Candidates(graph, policy, pricer)
+    baseline: Decisions = tuple(OnGpu(node.name) for node in candidates.order)
+    baseline_us = build_timeline(graph, target, costs.gpu_only()).makespan_us
+    intervals: list[Interval[Decisions]] = []
+    complete = True
+    for candidate in candidates if policy.spaces else ():
+        if deadline is not None and not candidate.certain and time.perf_counter() > deadline:
+            complete = False
+            break
+        cost = pricer.cost(candidate.decisions)
+        if cost is not None:
+            intervals.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
+        if progress is not None and pricer.priced % 64 == 0:
+            progress(f"{policy.name}: pricing candidates", pricer.priced)
+    table.flush()
+    return Problem(len(baseline), tuple(intervals), baseline_us, baseline, pricer.priced, complete)
+
+
+def open_table(cache: ProfileTable | Path | bool | None, costs: CostModel) -> ProfileTable:
+    """The profile table for a cost model: the given one, that of a folder, the user's (True), or one in memory only."""
+    if isinstance(cache, ProfileTable):
+        return cache
+    measured = "" if costs.measured is None else costs.measured.digest
+    scope = f"{code_fingerprint()} {costs.target!r} {costs.gpu_channels} {measured}"
+    folder = cache if isinstance(cache, Path) else cache_folder() if cache else None
+    return ProfileTable(folder, scope)
+
+
+def _best_in_pim_mode(problem: Problem) -> tuple[float, Decisions]:
+    """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
+    if not problem.intervals:
+        return problem.baseline_us, problem.baseline
+    cost, chosen = solve_chain(problem.positions, problem.intervals)
+    decisions = tuple(decision for interval in chosen for decision in interval.payload)
+    return (cost, decisions) if any(map(uses_pim, decisions)) else (problem.baseline_us, problem.baseline)
+
+
+def uses_pim(decision: Decision) -> bool:
+    """Whether any part of a decision runs on PIM."""
+    if isinstance(decision, Parallel):
+        return any(isinstance(item, OnPim) for branch in decision.branches for item in branch)
+    return not isinstance(decision, OnGpu)

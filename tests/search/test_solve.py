@@ -1,0 +1,197 @@
+"""Plans: their cost is the timeline's, policies nest, the oracle agrees, time budgets and tables change no result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from search_fakes import fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+
+from pimflow.errors import OptionError
+from pimflow.ir import Graph, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.passes.apply_plan import ApplyPlan
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search import ProfileTable, policies, prove, solve
+from pimflow.search.policies import find_policy
+from pimflow.search.solve import pose, uses_pim
+
+GRAPHS = {
+    "inverted": inverted_residuals(),
+    "tall": inverted_residuals(1, 40),
+    "fire": fire_modules(),
+    "heavy": heavy_chain(),
+    **{f"random{seed}": random_graph(seed) for seed in range(4)},
+}
+
+
+def plan_for(graph: Graph, policy: str, costs: CostModel | None = None, **options: object) -> Plan:
+    costs = costs or fake_costs()
+    return solve(graph, costs.target, policy, costs=costs, **options)  # type: ignore[arg-type]
+
+
+def recomputed_us(graph: Graph, plan: Plan) -> float:
+    """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
+    costs = fake_costs()
+    if not any(uses_pim(decision) for decision in plan.decisions):
+        costs = costs.gpu_only()
+    return build_timeline(ApplyPlan(plan).run(graph).graph, costs.target, costs).makespan_us
+
+
+@pytest.mark.parametrize("policy", policies())
+@pytest.mark.parametrize("name", GRAPHS)
+def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: str) -> None:
+    graph = GRAPHS[name]
+    plan = plan_for(graph, policy)
+    assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan), rel=1e-9)
+    covered = [node for decision in plan.decisions for node in decision.nodes]
+    assert sorted(covered) == sorted(node.name for node in graph.nodes)
+    gpu_only = Plan("gpu", tuple(OnGpu(node.name) for node in graph.nodes), 0.0, 0.0)
+    assert plan.baseline_us == pytest.approx(recomputed_us(graph, gpu_only), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_policy_is_never_worse_than_one_it_includes(name: str) -> None:
+    cost = {policy: plan_for(GRAPHS[name], policy).predicted_us for policy in policies()}
+    tolerance = 1 + 1e-12
+    assert cost["newton++"] <= cost["newton+"] * tolerance, "the fake's newton++ is the faster mapping"
+    assert cost["md-dp"] <= cost["newton++"] * tolerance
+    assert cost["pipeline"] <= cost["newton++"] * tolerance
+    assert cost["pimflow"] <= min(cost["md-dp"], cost["pipeline"]) * tolerance
+    assert cost["auto"] <= cost["pimflow"] * tolerance
+    assert all(cost[policy] <= cost["gpu"] * tolerance for policy in cost if policy != "pim")
+
+
+def test_policies_differ_where_they_should() -> None:
+    costs = {policy: [plan_for(graph, policy).predicted_us for graph in GRAPHS.values()] for policy in policies()}
+    assert len({tuple(values) for values in costs.values()}) == len(costs)
+
+
+def test_every_kind_of_decision_is_chosen_somewhere() -> None:
+    chosen = {
+        type(decision)
+        for graph in GRAPHS.values()
+        for policy in ("auto", "md-dp")
+        for decision in plan_for(graph, policy).decisions
+    }
+    assert chosen == {OnGpu, OnPim, SplitRows, Pipeline, Parallel}
+
+
+def test_pim_sends_everything_it_can_to_pim() -> None:
+    plan = plan_for(GRAPHS["fire"], "pim")
+    on_pim = {decision.node for decision in plan.decisions if isinstance(decision, OnPim)}
+    assert on_pim == {node.name for node in GRAPHS["fire"].nodes if node.kind == "Conv"}
+
+
+def test_no_slow_down_gpu_alone_wins_where_pim_does_not_pay() -> None:
+    plan = plan_for(GRAPHS["fire"], "newton+")
+    assert plan.predicted_us == plan.baseline_us
+    assert {type(decision) for decision in plan.decisions} == {OnGpu}
+
+
+@pytest.mark.parametrize("policy", ["newton++", "pimflow", "auto"])
+@pytest.mark.parametrize("name", ["inverted", "fire", "random1", "random3"])
+def test_integer_program_finds_the_same_optimum(name: str, policy: str) -> None:
+    costs = fake_costs()
+    by_chain, by_program = prove(GRAPHS[name], costs.target, policy, costs=costs)
+    assert by_program == pytest.approx(by_chain, rel=1e-7)
+
+
+def test_md_dp_takes_rows_off_its_grid_only() -> None:
+    splits = []
+    for graph in GRAPHS.values():
+        plan = plan_for(graph, "md-dp")
+        for decision in plan.decisions:
+            if isinstance(decision, SplitRows):
+                rows = graph.shape(graph.node(decision.node).output)[-2]
+                splits.append((decision.gpu_rows, rows))
+    assert splits
+    assert all(gpu_rows in {-(-rows * tenth // 10) for tenth in range(1, 10)} for gpu_rows, rows in splits)
+
+
+def test_finer_grid_is_never_worse() -> None:
+    coarse = [plan_for(graph, "md-dp", grid=0.5).predicted_us for graph in GRAPHS.values()]
+    every = [plan_for(graph, "md-dp", grid=0).predicted_us for graph in GRAPHS.values()]
+    assert all(fine <= rough * (1 + 1e-12) for fine, rough in zip(every, coarse, strict=True))
+    assert sum(every) < sum(coarse)
+
+
+def test_stage_counts_are_obeyed() -> None:
+    counts = set()
+    for graph in GRAPHS.values():
+        for decision in plan_for(graph, "auto", stages=3).decisions:
+            if isinstance(decision, Pipeline):
+                counts.add(len(decision.stage_rows))
+    assert 3 in counts
+    assert counts <= {2, 3}, "two stages come from PIMFlow's own space only"
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.01])
+def test_time_budget_still_gives_a_whole_plan(budget: float) -> None:
+    graph = GRAPHS["inverted"]
+    full = plan_for(graph, "auto")
+    plan = plan_for(graph, "auto", time_budget_s=budget)
+    assert plan.candidates < full.candidates
+    assert full.predicted_us <= plan.predicted_us <= plan.baseline_us * (1 + 1e-12)
+    assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan), rel=1e-9)
+    forced = plan_for(graph, "pim", time_budget_s=budget)
+    assert forced.decisions == plan_for(graph, "pim").decisions
+
+
+def test_same_input_same_plan_with_or_without_table(tmp_path: Path) -> None:
+    graph = GRAPHS["inverted"]
+    cold = plan_for(graph, "auto", cache=tmp_path)
+    warm = plan_for(graph, "auto", cache=tmp_path)
+    without = plan_for(graph, "auto")
+    assert cold.decisions == warm.decisions == without.decisions
+    assert cold.predicted_us == warm.predicted_us == without.predicted_us
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_warm_table_builds_nothing_and_equal_layers_are_built_once(tmp_path: Path) -> None:
+    costs = fake_costs()
+    table = ProfileTable(tmp_path, "scope")
+    problem = pose(GRAPHS["inverted"], costs.target, find_policy("auto"), costs, table)
+    assert table.misses == len(table)
+    assert table.misses < problem.priced, "the second block repeats the first"
+    again = ProfileTable(tmp_path, "scope")
+    pose(GRAPHS["inverted"], costs.target, find_policy("auto"), costs, again)
+    assert again.misses == 0
+    assert again.hits == problem.priced
+
+
+def test_renamed_graph_has_the_same_table_entries(tmp_path: Path) -> None:
+    graph = inverted_residuals()
+    table = ProfileTable(tmp_path, "scope")
+    costs = fake_costs()
+    pose(graph, costs.target, find_policy("pimflow"), costs, table)
+    misses = table.misses
+    deeper = inverted_residuals(blocks=3)
+    pose(deeper, costs.target, find_policy("pimflow"), costs, table)
+    assert table.misses == misses, "a third block equals the second, whatever its names"
+
+
+def test_progress_is_told() -> None:
+    heard: list[tuple[str, int]] = []
+    plan_for(GRAPHS["inverted"], "auto", progress=lambda text, count: heard.append((text, count)))
+    assert heard
+    assert [count for _, count in heard] == sorted(count for _, count in heard)
+
+
+def test_unknown_policy_and_options_are_told() -> None:
+    graph = GRAPHS["fire"]
+    with pytest.raises(OptionError, match=r"unknown policy 'newtonn\+\+'.*did you mean 'newton\+\+'"):
+        plan_for(graph, "newtonn++")
+    assert plan_for(graph, "MDDP").policy == plan_for(graph, "Md-Dp").policy == "md-dp"
+    with pytest.raises(OptionError, match="grid"):
+        plan_for(graph, "md-dp", grid=0.7)
+    with pytest.raises(OptionError, match="stages"):
+        plan_for(graph, "auto", stages=1)
+    with pytest.raises(OptionError, match="time budget"):
+        plan_for(graph, "auto", time_budget_s=-1)
+
+
+def test_empty_graph_has_an_empty_plan() -> None:
+    graph = GRAPHS["fire"]
+    empty = graph.replace(nodes=(), outputs=("x",))
+    assert plan_for(empty, "auto").decisions == ()
