@@ -129,30 +129,26 @@ def _plain(value: object) -> object:
     return value
 
 
-def write_table(rows: Iterable[MeasuredRow], path: str | Path) -> None:
-    """Writes rows as CSV.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+def table_text(rows: Iterable[MeasuredRow]) -> str:
+    """Rows as CSV text."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
-        writer.writerow(
-            (
-                op_name(row.op),
-                ";".join(map(_shape_text, row.inputs)),
-                ";".join(map(_shape_text, row.outputs)),
-                attributes_text(row.op),
-                row.dtype,
-                f"{row.time_us:.3f}",
-                row.machine,
-                row.versions,
-            )
-        )
+        shapes = (";".join(map(_shape_text, row.inputs)), ";".join(map(_shape_text, row.outputs)))
+        measured = (row.dtype, f"{row.time_us:.3f}", row.machine, row.versions)
+        writer.writerow((op_name(row.op), *shapes, attributes_text(row.op), *measured))
+    return text.getvalue()
+
+
+def write_table(rows: Iterable[MeasuredRow], path: str | Path) -> None:
+    """Writes rows as a CSV file.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     try:
-        Path(path).write_text(text.getvalue(), encoding="utf-8")
+        Path(path).write_text(table_text(rows), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error}", "choose another file") from None
 

@@ -88,7 +88,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """One measured kernel as the model sees it."""
 
     work: GpuWork
@@ -138,7 +138,7 @@ def calibrate(target: Target, table: str | Path | Sequence[MeasuredRow], *, fold
     )
 
 
-def fit(gpu: GpuSpec, samples: Sequence[_Sample]) -> GpuSpec:
+def fit(gpu: GpuSpec, samples: Sequence[Sample]) -> GpuSpec:
     """The parameters with the least mean squared log error; those that no sample depends on stay as they are."""
     return coordinate_search(gpu, lambda spec: sum(log_error(sample, spec) ** 2 for sample in samples))
 
@@ -167,10 +167,10 @@ def _moved(gpu: GpuSpec, name: str, factor: float) -> GpuSpec:
     return replace(gpu, **{name: round(value) if name == "launch_cycles" else value})
 
 
-def _sample(row: MeasuredRow, gpu: GpuSpec) -> _Sample | None:
+def _sample(row: MeasuredRow, gpu: GpuSpec) -> Sample | None:
     inputs, outputs = row.values()
     work = gpu_work(row.op, inputs, outputs, gpu.element_bytes)
-    return None if work is None else _Sample(work, row.time_us, class_name(row, work))
+    return None if work is None else Sample(work, row.time_us, class_name(row, work))
 
 
 def class_name(row: MeasuredRow, work: GpuWork) -> str:
@@ -184,14 +184,14 @@ def class_name(row: MeasuredRow, work: GpuWork) -> str:
     return op_name(row.op)
 
 
-def log_error(sample: _Sample, gpu: GpuSpec) -> float:
+def log_error(sample: Sample, gpu: GpuSpec) -> float:
     """log(modelled time / measured time)."""
     cycles = kernel_cycles(sample.work, gpu, gpu.memory_channels)
     return math.log(max(cycles.total, 1e-9) / gpu.clock_mhz / sample.time_us)
 
 
 def _errors(
-    samples: Sequence[_Sample], before: GpuSpec, fitted: GpuSpec, held_out: Sequence[float]
+    samples: Sequence[Sample], before: GpuSpec, fitted: GpuSpec, held_out: Sequence[float]
 ) -> tuple[ClassError, ...]:
     logs = [(log_error(s, before), log_error(s, fitted), out) for s, out in zip(samples, held_out, strict=True)]
 
