@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from pimflow.codegen.mapping import Deal
 
@@ -105,7 +106,7 @@ def _deal_units(tiles: int, pixels: int, columns: int, channels: int) -> tuple[V
         return tuple(visits) + ((),) * (channels - units * parts)
     length = -(-units // channels)
     cuts = [min(length * channel, units) for channel in range(channels + 1)]
-    return tuple(_unit_range(start, stop, pixels, columns) for start, stop in zip(cuts, cuts[1:], strict=False))
+    return tuple(_unit_range(start, stop, pixels, columns) for start, stop in pairwise(cuts))
 
 
 def _unit_range(start: int, stop: int, pixels: int, columns: int) -> Visits:

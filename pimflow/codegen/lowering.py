@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pimflow.codegen.deal import Visit, Visits, deal_units
@@ -63,6 +63,19 @@ class PimProgram:
         lowering = _Lowering(self.mapping, self.shape, self.pim)
         made = {channel: lowering.stream(channel) for channel in sorted(busy)}
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
+
+    def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
+        """The same program with other streams: those of a file, say, which need not be what lowering makes."""
+        other = replace(self)
+        other.__dict__["streams"] = streams
+        return other
+
+    def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
+        """The same program with other streams, one a channel: those read back from a file, or changed by hand."""
+        classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
+        program = replace(self, classes=classes)
+        program.__dict__["streams"] = streams  # fills the cached property
+        return program
 
     @cached_property
     def layout(self) -> WeightLayout:
