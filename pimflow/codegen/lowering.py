@@ -65,12 +65,6 @@ class PimProgram:
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
-        """The same program with other streams: those of a file, say, which need not be what lowering makes."""
-        other = replace(self)
-        other.__dict__["streams"] = streams
-        return other
-
-    def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
         """The same program with other streams, one a channel: those read back from a file, or changed by hand."""
         classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
         program = replace(self, classes=classes)
