@@ -17,9 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from pimflow.errors import GraphError, InputDataError
+from pimflow.errors import GraphError
 from pimflow.ir import Array, Graph, Node
 from pimflow.runtime.memory import ArenaRegion, MemoryPlan, ValuePlace
+from pimflow.runtime.ort import NodeKernels, check_inputs
 from pimflow.runtime.timeline import regions
 
 POISON = 0xFF
@@ -28,11 +29,11 @@ POISON = 0xFF
 class Kernels(Protocol):
     """Executes one node by value."""
 
-    def run(self, node: Node, inputs: list[Array | None]) -> Sequence[Array]:
-        """The node's outputs, in order; `inputs` are dense, None for absent ones."""
+    def run(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """The node's results, one for each named output; `inputs` are dense, None for absent ones."""
 
 
-PimExecute = Callable[[Node, list[Array | None]], Sequence[Array]]
+PimExecute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 """Executes a node that is placed on PIM, from its dense operands: the value model of the PIM channels."""
 
 
@@ -75,14 +76,10 @@ def run_in_arena(
         pim_execute: executes the nodes on PIM; by default `kernels` does.
 
     Raises:
-        InputDataError: an input is missing or does not have the shape or type of the graph's input.
+        InputDataError: an input is missing, unknown, or has another shape or element type.
     """
-    if kernels is None:
-        from pimflow.runtime.ort import NodeKernels
-
-        kernels = NodeKernels(graph)
-    run = _Run(graph, plan, kernels, pim_execute)
-    return run.execute(inputs)
+    check_inputs(graph, inputs)
+    return _Run(graph, plan, kernels or NodeKernels(graph), pim_execute).execute(inputs)
 
 
 class _Run:
@@ -107,8 +104,7 @@ class _Run:
         order = regions(self.graph)
         self._begin_regions(0)
         for name in self.graph.inputs:
-            if not self.graph.is_constant(name):
-                self._write(name, _checked(self.graph, name, inputs))
+            self._write(name, np.asarray(inputs[name]))
         for step, nodes in enumerate(order):
             if step:
                 self._begin_regions(step)
@@ -137,10 +133,12 @@ class _Run:
     def _region_view(self, region: ArenaRegion) -> Array:
         dtype = np.dtype(region.dtype)
         strides = tuple(step * dtype.itemsize for step in region.strides)
-        return np.ndarray(region.shape, dtype, self.memory, region.offset, strides)
+        view: Array = np.ndarray(region.shape, dtype, self.memory, region.offset, strides)
+        return view
 
     def _view(self, spot: ValuePlace) -> Array:
-        return np.ndarray(spot.shape, np.dtype(spot.dtype), self.memory, spot.offset, spot.strides)
+        view: Array = np.ndarray(spot.shape, np.dtype(spot.dtype), self.memory, spot.offset, spot.strides)
+        return view
 
     def _read(self, name: str) -> Array:
         """A value where it lies."""
@@ -192,24 +190,10 @@ class _Run:
         else:
             results = self.kernels.run(node, staged)
             self.executed += 1
-        for name, result in zip(node.outputs, results, strict=False):
-            if name:
-                self._write(name, result)
+        for name, result in zip((name for name in node.outputs if name), results, strict=True):
+            self._write(name, result)
 
 
 def _dense(array: Array) -> Array:
     """The array in ONNX Runtime's layout; values that are no arrays (sequences) are passed on."""
     return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else array.copy(order="C")
-
-
-def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
-    if name not in inputs:
-        raise InputDataError(f"no array for input {name!r}", f"give {', '.join(graph.inputs)}")
-    array = inputs[name]
-    value = graph.value(name)
-    if value.shape is None:
-        return array
-    if np.shape(array) != value.shape or array.dtype.name != value.dtype:
-        found, wanted = list(np.shape(array)), list(value.shape)
-        raise InputDataError(f"input {name!r} is {array.dtype.name}{found}", f"the model takes {value.dtype}{wanted}")
-    return array
