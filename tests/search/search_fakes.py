@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pimflow.codegen.problem import PimProblem, Refusal, problem_of
+from pimflow.codegen.stream import CommandCounts
 from pimflow.ir import (
     Concat,
     Conv2d,
@@ -33,6 +34,14 @@ GPU_RATE = 1.0e6
 class FakeCost:
     time_us: float
     energy_mj: float = 0.0
+    pim: FakePimCost | None = None
+
+
+@dataclass(frozen=True)
+class FakePimCost:
+    time_us: float
+    cycles: int
+    commands: CommandCounts
 
 
 class FakeCosts:
@@ -51,18 +60,21 @@ class FakeCosts:
     def gpu_only(self) -> FakeCosts:
         return FakeCosts(32)
 
-    def pim_cost(self, problem: PimProblem, mapping: str) -> FakeCost | Refusal:
+    def pim_cost(self, problem: PimProblem, mapping: str) -> FakePimCost | Refusal:
         if problem.depth > 4096:
             return Refusal("too deep for the fake")
-        return FakeCost(0.5 + problem.macs / PIM_RATE[mapping])
+        return FakePimCost(0.5 + problem.macs / PIM_RATE[mapping], problem.macs, CommandCounts(comp=problem.macs))
+
+    def static_energy_mj(self, makespan_us: float) -> float:
+        return 0.1 * makespan_us
 
     def node_cost(self, graph: Graph, node: Node) -> FakeCost:
         problem = problem_of(graph, node)
         if node.device == "pim":
             assert not isinstance(problem, Refusal)
             cost = self.pim_cost(problem, node.tag("mapping") or "")
-            assert isinstance(cost, FakeCost)
-            return cost
+            assert isinstance(cost, FakePimCost)
+            return FakeCost(cost.time_us, problem.macs * 1e-6, cost)
         if isinstance(node.op, (Slice, Concat, Reshape)):
             return FakeCost(0.02)
         if node.tag("fused_into"):

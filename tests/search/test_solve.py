@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ def plan_for(graph: Graph, policy: str, costs: CostModel | None = None, **option
     return solve(graph, costs.target, policy, costs=costs, **options)  # type: ignore[arg-type]
 
 
+@lru_cache
+def default_plan(name: str, policy: str) -> Plan:
+    """Plans that several tests look at."""
+    return plan_for(GRAPHS[name], policy)
+
+
 def recomputed_us(graph: Graph, plan: Plan) -> float:
     """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
     costs = fake_costs()
@@ -42,7 +49,7 @@ def recomputed_us(graph: Graph, plan: Plan) -> float:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: str) -> None:
     graph = GRAPHS[name]
-    plan = plan_for(graph, policy)
+    plan = default_plan(name, policy)
     assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan), rel=1e-9)
     covered = [node for decision in plan.decisions for node in decision.nodes]
     assert sorted(covered) == sorted(node.name for node in graph.nodes)
@@ -52,7 +59,7 @@ def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: st
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_policy_is_never_worse_than_one_it_includes(name: str) -> None:
-    cost = {policy: plan_for(GRAPHS[name], policy).predicted_us for policy in policies()}
+    cost = {policy: default_plan(name, policy).predicted_us for policy in policies()}
     tolerance = 1 + 1e-12
     assert cost["newton++"] <= cost["newton+"] * tolerance, "the fake's newton++ is the faster mapping"
     assert cost["md-dp"] <= cost["newton++"] * tolerance
@@ -63,16 +70,16 @@ def test_a_policy_is_never_worse_than_one_it_includes(name: str) -> None:
 
 
 def test_policies_differ_where_they_should() -> None:
-    costs = {policy: [plan_for(graph, policy).predicted_us for graph in GRAPHS.values()] for policy in policies()}
+    costs = {policy: [default_plan(name, policy).predicted_us for name in GRAPHS] for policy in policies()}
     assert len({tuple(values) for values in costs.values()}) == len(costs)
 
 
 def test_every_kind_of_decision_is_chosen_somewhere() -> None:
     chosen = {
         type(decision)
-        for graph in GRAPHS.values()
+        for name in GRAPHS
         for policy in ("auto", "md-dp")
-        for decision in plan_for(graph, policy).decisions
+        for decision in default_plan(name, policy).decisions
     }
     assert chosen == {OnGpu, OnPim, SplitRows, Pipeline, Parallel}
 
