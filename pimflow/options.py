@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pimflow.runtime.measured import MeasuredTable, read_table
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
 DEFAULT_POLICY = "auto"
@@ -44,6 +45,8 @@ class Options:
         disabled_passes: clean-up passes to leave out, by name.
         seed: seed of the inputs that checks make up.
         use_cache: whether the profile table on disk is read and written.
+        profile: a CSV file of measured kernel times that stand in for the GPU cost model.
+        debug: what to show and check between passes.
     """
 
     target: Target = field(default_factory=lambda: load_target(DEFAULT_TARGET))
@@ -57,3 +60,11 @@ class Options:
     use_cache: bool = True
     profile: str | None = None
     debug: Debug = field(default_factory=Debug)
+
+    def measured_table(self) -> MeasuredTable | None:
+        """The table that `profile` names.
+
+        Raises:
+            InputDataError: it cannot be read.
+        """
+        return None if self.profile is None else MeasuredTable(read_table(self.profile))

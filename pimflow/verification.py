@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from pimflow.codegen import PimProgram
 from pimflow.errors import InputDataError
-from pimflow.ir import Array, Graph, Value
+from pimflow.ir import Array, Graph
+from pimflow.original import run_original
+from pimflow.runtime.arena import run_in_arena
+from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.ort import check_inputs, random_inputs, run_graph
+from pimflow.runtime.pim_nodes import PimExecutor
 
 DEFAULT_RTOL = 1e-4
+OPERAND_RTOL = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
+"""Bounds by operand type, relative to the largest magnitude of an output.
+
+Rounding an operand costs a relative error of up to u = 2**-11 (fp16) or 2**-8 (bf16). The errors of the two operands of
+a product add up; over a network's L layers of random signs they grow like sqrt(2 L) u: for L = 50, 0.5 % and 4 % of the
+standard deviation of the output. The bounds allow twice that.
+"""
 
 
 @dataclass(frozen=True)
@@ -126,42 +140,96 @@ def _compare_numbers(name: str, expected: Array, actual: Array, rtol: float) -> 
     return OutputCheck(name, error, relative, float(np.std(wide[finite])), passed, "" if passed else "values differ")
 
 
-def read_inputs(path: str | Path, graph: Graph) -> dict[str, Array]:
+def verify_compiled(
+    original: str | bytes | onnx.ModelProto,
+    graph: Graph,
+    *,
+    inputs: str | Path | Mapping[str, Array] | None,
+    seed: int,
+    rtol: float | None,
+    programs: Mapping[str, PimProgram] | None,
+    operand: str,
+    memory: MemoryPlan | None,
+    progress: Callable[[str], None],
+) -> Verification:
+    """Runs the original model and the rewritten graph on the same inputs and compares all outputs.
+
+    Args:
+        original: the model that was compiled, as ONNX Runtime reads it.
+        graph: the rewritten graph.
+        inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
+        seed: of random inputs.
+        rtol: largest error over the largest magnitude of an output; None for the operands' own.
+        programs: command streams by node, to be executed by value; None lets ONNX Runtime stand for PIM.
+        operand: what `programs` multiply: "fp32", "fp16" or "bf16".
+        memory: run inside this arena; None lets ONNX Runtime place the values.
+        progress: receives a line of text now and then.
+
+    Raises:
+        InputDataError: the inputs do not fit the model.
+        ModelError: ONNX Runtime refuses a model.
+    """
+    feeds = _feeds(graph, inputs, seed)
+    limit = rtol if rtol is not None else OPERAND_RTOL[operand] if programs is not None else DEFAULT_RTOL
+    progress("running the original model")
+    expected = run_original(original, feeds)
+    progress("running the compiled model")
+    actual = _run_compiled(graph, feeds, programs, operand, memory, progress)
+    checks = compare_outputs(expected, actual, limit)
+    return Verification(
+        passed=all(check.passed for check in checks),
+        outputs=checks,
+        nodes_checked=len(graph.nodes),
+        rtol=limit,
+        notes=_notes(original, graph, expected, inputs, seed),
+    )
+
+
+def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:
+    if inputs is None:
+        return random_inputs(graph, seed)
+    arrays = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    check_inputs(graph, arrays)
+    return {name: np.asarray(arrays[name]) for name in graph.inputs}
+
+
+def _run_compiled(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    programs: Mapping[str, PimProgram] | None,
+    operand: str,
+    memory: MemoryPlan | None,
+    progress: Callable[[str], None],
+) -> dict[str, Array]:
+    if programs is None and memory is None:
+        return run_graph(graph, feeds)
+    pim = None if programs is None else PimExecutor(graph, programs, operand, progress)
+    return run_in_arena(graph, memory or plan_memory(graph), feeds, pim_execute=pim).outputs
+
+
+def _notes(
+    original: str | bytes | onnx.ModelProto, graph: Graph, expected: Mapping[str, Array], inputs: object, seed: int
+) -> tuple[str, ...]:
+    """What makes a pass say little: outputs that do not depend on the input."""
+    if inputs is not None or not graph.inputs:
+        return ()
+    other = run_original(original, random_inputs(graph, seed + 1))
+    still = [name for name in expected if np.array_equal(expected[name], other[name], equal_nan=True)]
+    if not still:
+        return ()
+    return (f"output {', '.join(still)} is the same for two different inputs: equality there shows little",)
+
+
+def read_inputs(path: str | Path) -> dict[str, Array]:
     """Inputs from an npz file keyed by the model's input names.
 
     Raises:
-        InputDataError: not an npz file, or its arrays do not fit the model's inputs.
+        InputDataError: it is no npz file.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             if not hasattr(file, "files"):
                 raise InputDataError(f"{path} holds one bare array", "save the inputs by name with numpy.savez")
-            arrays = {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputDataError(f"{path} cannot be read as an npz file: {error}", "make it with numpy.savez") from None
-    return check_inputs(arrays, graph)
-
-
-def check_inputs(arrays: Mapping[str, Array], graph: Graph) -> dict[str, Array]:
-    """The arrays, if they are what the graph's inputs ask for.
-
-    Raises:
-        InputDataError: names what is missing, unknown, or of another shape or element type.
-    """
-    wanted = ", ".join(_describe(graph.value(name)) for name in graph.inputs)
-    for name in arrays:
-        if name not in graph.inputs:
-            raise InputDataError(f"the model has no input {name!r}", f"its inputs are {wanted}")
-    for name in graph.inputs:
-        if name not in arrays:
-            raise InputDataError(f"input {name!r} is missing", f"the model's inputs are {wanted}")
-        value, array = graph.value(name), np.asarray(arrays[name])
-        if value.shape is not None and array.shape != value.shape:
-            raise InputDataError(f"input {name!r} has shape {list(array.shape)}", f"the model wants {_describe(value)}")
-        if value.dtype and array.dtype.name != value.dtype:
-            raise InputDataError(f"input {name!r} is {array.dtype.name}", f"the model wants {_describe(value)}")
-    return {name: np.asarray(arrays[name]) for name in graph.inputs}
-
-
-def _describe(value: Value) -> str:
-    return f"{value.name}: {value.dtype}{list(value.shape) if value.shape is not None else ''}"

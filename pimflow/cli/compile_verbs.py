@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import (
     Parser,
     add_json,
@@ -17,7 +18,6 @@ from pimflow.cli.parsing import (
     seed_int,
     target_of,
 )
-from pimflow.cli.tables import Progress, print_json
 from pimflow.errors import OptionError
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from pimflow.cli.output import print_json
 from pimflow.cli.parsing import Parser, add_json, add_target, target_of
-from pimflow.cli.tables import number, print_json, render_table
+from pimflow.tables import number, render_table
 
 
 def add_verbs(verbs: Any) -> None:

@@ -7,9 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import Parser, add_json, add_model, add_target, positive_int, seed_int, target_of
-from pimflow.cli.tables import number, print_json, render_table
 from pimflow.errors import OptionError
+from pimflow.tables import number, render_table
 
 
 def add_verbs(verbs: Any) -> None:
@@ -110,14 +111,21 @@ def _profile(arguments: argparse.Namespace) -> int:
     from pimflow.compiler import profile_source
     from pimflow.frontend import parse_shapes
     from pimflow.output import write_whole
+    from pimflow.runtime.measured import table_text
 
-    text = profile_source(
-        arguments.model,
-        device=arguments.device,
-        shapes=parse_shapes(arguments.shape),
-        runs=arguments.runs,
-        warmup=arguments.warmup,
-    )
+    progress = Progress()
+    try:
+        rows = profile_source(
+            arguments.model,
+            device=arguments.device,
+            shapes=parse_shapes(arguments.shape),
+            runs=arguments.runs,
+            warmup=arguments.warmup,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+    text = table_text(rows)
     if not arguments.output:
         print(text, end="")
         return 0

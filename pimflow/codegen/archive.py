@@ -10,6 +10,18 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from pimflow.codegen.lowering import PimProgram, lower
+from pimflow.codegen.mapping import ChannelGroup, ChunkRun, Mapping, Share
+from pimflow.codegen.problem import ConvProblem, MatmulProblem, Refusal
+from pimflow.codegen.stream import Affine, CommandStream, Comp, GAct, GWrite, Loop, ReadRes
+from pimflow.targets import PimSpec
+
+_CLASSES = (
+    *(Affine, Comp, CommandStream, GAct, GWrite, Loop, ReadRes),
+    *(ChannelGroup, ChunkRun, Mapping, Share),
+    *(ConvProblem, MatmulProblem),
+)
+
 
 def encode(item: Any) -> Any:
     """JSON values for a tree of dataclasses, tuples and plain values.
@@ -49,3 +61,21 @@ def _decode(data: Any, classes: dict[str, type[Any]]) -> Any:
         return classes[name](**{key: _decode(value, classes) for key, value in fields.items()})
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def archive_program(program: PimProgram) -> Any:
+    """A program as JSON values: problem, mapping and the streams of all channels as loop nests."""
+    return {name: encode(getattr(program, name)) for name in ("problem", "mapping", "streams")}
+
+
+def restore_program(data: Any, pim: PimSpec) -> PimProgram:
+    """The program that `archive_program` was given, with the streams that were archived.
+
+    Raises:
+        ValueError: the data are not a program for this machine.
+    """
+    problem, mapping, streams = (decode(data[name], _CLASSES) for name in ("problem", "mapping", "streams"))
+    program = lower(problem, mapping, pim)
+    if isinstance(program, Refusal):
+        raise ValueError(program.reason)
+    return program.with_streams(streams)

@@ -1,13 +1,11 @@
-"""Plain-text tables and JSON for people and programs."""
+"""Plain-text tables for people."""
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -47,43 +45,3 @@ def number(value: float | None, digits: int = 1) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     return f"{value:,.{digits}f}" if digits else f"{value:,.0f}"
-
-
-def print_json(document: Any, stream: TextIO | None = None) -> None:
-    """One JSON document, with a newline."""
-    json.dump(document, stream or sys.stdout, indent=2, allow_nan=False)
-    (stream or sys.stdout).write("\n")
-
-
-class Progress:
-    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere."""
-
-    def __init__(self, enabled: bool = True, every_s: float = 5.0) -> None:
-        import time
-
-        self._clock = time.monotonic
-        self._tty = sys.stderr.isatty()
-        self._enabled = enabled
-        self._every_s = 0.1 if self._tty else every_s
-        self._last = self._clock()
-        self._shown = 0
-
-    def __call__(self, text: str) -> None:
-        """Says where the work is; shown at most every so often."""
-        now = self._clock()
-        if not self._enabled or now - self._last < self._every_s:
-            return
-        self._last = now
-        if self._tty:
-            sys.stderr.write("\r" + text.ljust(self._shown))
-            self._shown = len(text)
-        else:
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        """Wipes the line."""
-        if self._shown:
-            sys.stderr.write("\r" + " " * self._shown + "\r")
-            sys.stderr.flush()
-            self._shown = 0

@@ -1,0 +1,47 @@
+"""What the command line prints beside tables: JSON documents on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, TextIO
+
+
+def print_json(document: Any, stream: TextIO | None = None) -> None:
+    """One JSON document, with a newline."""
+    json.dump(document, stream or sys.stdout, indent=2, allow_nan=False)
+    (stream or sys.stdout).write("\n")
+
+
+class Progress:
+    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere."""
+
+    def __init__(self, enabled: bool = True, every_s: float = 5.0) -> None:
+        import time
+
+        self._clock = time.monotonic
+        self._tty = sys.stderr.isatty()
+        self._enabled = enabled
+        self._every_s = 0.1 if self._tty else every_s
+        self._last = self._clock()
+        self._shown = 0
+
+    def __call__(self, text: str) -> None:
+        """Says where the work is; shown at most every so often."""
+        now = self._clock()
+        if not self._enabled or now - self._last < self._every_s:
+            return
+        self._last = now
+        if self._tty:
+            sys.stderr.write("\r" + text.ljust(self._shown))
+            self._shown = len(text)
+        else:
+            sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Wipes the line."""
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
+            self._shown = 0

@@ -1,0 +1,312 @@
+"""`CompiledModel`: what a compilation made, in memory and as a folder."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import platform
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from pimflow.codegen import PimProgram
+from pimflow.codegen.archive import archive_program, decode, encode, restore_program
+from pimflow.codegen.stream import CommandStream
+from pimflow.errors import ModelError, OptionError
+from pimflow.frontend import load_model, save_onnx
+from pimflow.ir import Array, Graph, Plan
+from pimflow.ir.plan import PLAN_CLASSES
+from pimflow.options import Options
+from pimflow.original import copy_model
+from pimflow.output import new_output, read_manifest, write_json
+from pimflow.runtime.chrome_trace import chrome_trace
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.measured import MeasuredTable
+from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.ort import OrtRunner
+from pimflow.runtime.timeline import Timeline, build_timeline
+from pimflow.search.mapping_search import choose_mapping
+from pimflow.search.report import PlanReport
+from pimflow.source import ZOO_PREFIX, ModelSource, model_source
+from pimflow.summary import summary_text
+from pimflow.targets import Target, parse_target, to_toml
+from pimflow.verification import Verification, verify_compiled
+from pimflow.version import __version__
+
+FORMAT = "pimflow/1"
+ORIGINAL = "original.onnx"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A target with the cost model that prices graphs for it."""
+
+    target: Target
+    measured: MeasuredTable | None = None
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """The machine in PIM mode; `costs.gpu_only()` is the baseline."""
+        return CostModel(
+            self.target,
+            lambda problem, policy: choose_mapping(problem, self.target, policy),
+            measured=self.measured,
+        )
+
+    def costs_of(self, graph: Graph) -> CostModel:
+        """The cost model that a rewritten graph runs under: all memory channels serve the GPU if PIM has no node."""
+        return self.costs if any(node.device == "pim" for node in graph.nodes) else self.costs.gpu_only()
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """A compiled model.
+
+    Args:
+        source: the original model.
+        options: what the compilation was asked for.
+        machine: the target and its cost model.
+        plan: what runs where.
+        graph: the rewritten graph, a device on every node.
+        programs: the command streams of every PIM node, with weight layout and mapping.
+        report: times, energy and commands by node of the original, and in all.
+    """
+
+    source: ModelSource
+    options: Options
+    machine: Machine
+    plan: Plan
+    graph: Graph
+    programs: Mapping[str, PimProgram]
+    report: PlanReport
+
+    @property
+    def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
+        """One command stream per PIM channel, by node name."""
+        return {name: program.streams for name, program in self.programs.items()}
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When every node runs; its makespan is the time that the summary reports."""
+        costs = self.machine.costs_of(self.graph)
+        return build_timeline(self.graph, self.machine.target, costs)
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """Where every activation lies, and which Slices, Pads and Concats cost nothing."""
+        return plan_memory(self.graph)
+
+    @cached_property
+    def _runner(self) -> OrtRunner:
+        return OrtRunner(self.graph)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The rewritten model's outputs by name, computed by ONNX Runtime.
+
+        Args:
+            inputs: arrays by the model's input names.
+
+        Raises:
+            InputDataError: an input is missing, unknown, or of another shape or element type.
+        """
+        return self._runner.run({name: np.asarray(array) for name, array in inputs.items()})
+
+    def verify(
+        self,
+        *,
+        inputs: str | Path | Mapping[str, Array] | None = None,
+        seed: int | None = None,
+        rtol: float | None = None,
+        pim: str = "ort",
+        operand: str | None = None,
+        arena: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> Verification:
+        """Runs the original and the compiled model on the same inputs and compares all outputs.
+
+        Args:
+            inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
+            seed: of the random inputs; by default the compilation's.
+            rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and with fp16 or
+                bf16 operands what their rounding justifies.
+            pim: "ort" (ONNX Runtime stands for PIM) or "values" (PIM nodes execute their command streams by value).
+            operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
+            arena: run inside the planned memory arena.
+            progress: receives a line of text now and then.
+
+        Raises:
+            InputDataError: the inputs do not fit the model.
+        """
+        return verify_compiled(
+            self.source.content,
+            self.graph,
+            inputs=inputs,
+            seed=self.options.seed if seed is None else seed,
+            rtol=rtol,
+            programs=self.programs if pim == "values" else None,
+            operand=operand or self.machine.target.pim.operand,
+            memory=self.memory if arena else None,
+            progress=progress or (lambda text: None),
+        )
+
+    def trace(self, node: str, channel: int) -> Iterator[str]:
+        """The commands of one PIM channel for one node as lines of text.
+
+        Raises:
+            OptionError: no such node runs on PIM, or there is no such channel.
+        """
+        program = self.programs.get(node) or self._program_from(node)
+        if not 0 <= channel < len(program.streams):
+            raise OptionError(
+                f"channel {channel} does not exist", f"the target has channels 0 to {len(program.streams) - 1}"
+            )
+        from pimflow.codegen.trace import write_trace
+
+        return write_trace(program.streams[channel], program.pim)
+
+    def _program_from(self, node: str) -> PimProgram:
+        """The program of the one PIM node that was made from the original node of this name."""
+        made = [other.name for other in self.graph.nodes if other.device == "pim" and other.tag("origin") == node]
+        if len(made) == 1:
+            return self.programs[made[0]]
+        near = difflib.get_close_matches(node, self.programs, n=3)
+        hint = f"parts of it on PIM are {', '.join(made)}" if made else ""
+        hint = hint or (f"did you mean {' or '.join(near)}?" if near else "see the summary for the nodes on PIM")
+        raise OptionError(f"no node {node!r} runs on PIM", hint)
+
+    def summary(self, verbose: bool = False) -> str:
+        """A table of where every node runs and what it costs, and the totals, for people."""
+        return summary_text(self, verbose)
+
+    def document(self, output_dir: str | None = None) -> dict[str, Any]:
+        """The result as one JSON document, as `pimflow compile --json` prints it."""
+        return {
+            "pimflow": __version__,
+            "model": self.source.text,
+            "target": self.machine.target.name,
+            "policy": self.plan.policy,
+            **self.report.as_json(),
+            "search": {"candidates": self.plan.candidates, "seconds": self.plan.search_seconds},
+            "memory": {
+                "peak_bytes": self.memory.arena_bytes,
+                "bytes_without_reuse": self.memory.bytes_without_reuse,
+                "weight_bytes": self.memory.weight_bytes,
+            },
+            "output_dir": output_dir,
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the compiled model as a folder, whole or not at all (see docs/file-formats.md).
+
+        Raises:
+            OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+        """
+        folder = Path(folder)
+        with new_output(folder) as scratch:
+            save_onnx(self.graph, scratch / "model.onnx")
+            original = self._save_original(scratch)
+            write_json(scratch / "plan.json", {**self.document(str(folder)), "plan": encode(self.plan)})
+            write_json(scratch / "memory.json", self.memory.as_json())
+            write_json(scratch / "timeline.json", chrome_trace(self.timeline, self.source.name), indent=None)
+            _write_streams(scratch / "streams.json.gz", self.programs)
+            (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
+            write_json(scratch / "config.json", self._config(original))
+        return folder
+
+    def _save_original(self, folder: Path) -> str:
+        if self.source.zoo is not None:
+            return self.source.text
+        content = self.source.content
+        if isinstance(content, str):
+            copy_model(content, folder / ORIGINAL)
+        else:
+            data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
+            (folder / ORIGINAL).write_bytes(data)
+        return ORIGINAL
+
+    def _config(self, original: str) -> dict[str, Any]:
+        options = self.options
+        return {
+            "format": FORMAT,
+            "versions": {
+                "pimflow": __version__,
+                "python": platform.python_version(),
+                "onnx": onnx.__version__,
+                "onnxruntime": onnxruntime.__version__,
+                "numpy": np.__version__,
+            },
+            "model": self.source.text,
+            "name": self.source.name,
+            "original": original,
+            "original_sha256": self.source.digest(),
+            "policy": self.plan.policy,
+            "shapes": {name: list(size) if isinstance(size, tuple) else size for name, size in options.shapes.items()},
+            "grid": options.grid,
+            "stages": None if options.stages is None else list(options.stages),
+            "time_budget_s": options.time_budget_s,
+            "disabled_passes": list(options.disabled_passes),
+            "seed": options.seed,
+            "profile": options.profile,
+        }
+
+
+def _write_streams(path: Path, programs: Mapping[str, PimProgram]) -> None:
+    document = {"format": FORMAT, "nodes": {name: archive_program(program) for name, program in programs.items()}}
+    data = json.dumps(document, separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))
+
+
+def load(folder: str | Path) -> CompiledModel:
+    """Reads an output folder of `CompiledModel.save`.
+
+    Raises:
+        ModelError: it is none, or files in it are missing or damaged.
+    """
+    folder = Path(folder)
+    if read_manifest(folder) is None:
+        raise ModelError(f"{folder} is no output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
+    try:
+        return _load(folder)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise ModelError(f"{folder} is damaged: {error}", "compile the model again") from None
+
+
+def _load(folder: Path) -> CompiledModel:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config["format"] != FORMAT:
+        raise ModelError(f"{folder} was written by pimflow {config['versions']['pimflow']}", "compile the model again")
+    target = parse_target((folder / "target.toml").read_text(encoding="utf-8"), str(folder / "target.toml"))
+    shapes = {name: tuple(size) if isinstance(size, list) else size for name, size in config["shapes"].items()}
+    options = Options(
+        target=target,
+        policy=config["policy"],
+        shapes=shapes,
+        grid=config["grid"],
+        stages=None if config["stages"] is None else tuple(config["stages"]),
+        time_budget_s=config["time_budget_s"],
+        disabled_passes=tuple(config["disabled_passes"]),
+        seed=config["seed"],
+        profile=config["profile"],
+    )
+    zoo = config["original"].startswith(ZOO_PREFIX)
+    source = model_source(config["original"] if zoo else folder / config["original"])
+    document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    graph = load_model(folder / "model.onnx", annotations=True)
+    streams = json.loads(gzip.decompress((folder / "streams.json.gz").read_bytes()))["nodes"]
+    return CompiledModel(
+        source=replace(source, name=config["name"]),
+        options=options,
+        machine=Machine(target, options.measured_table()),
+        plan=decode(document["plan"], PLAN_CLASSES),
+        graph=graph,
+        programs={name: restore_program(data, target.pim) for name, data in streams.items()},
+        report=PlanReport.from_json(document),
+    )

@@ -1,0 +1,97 @@
+"""Which nodes of a model can go to PIM, and why the others cannot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pimflow.codegen import Refusal, problem_of
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node
+from pimflow.ir.text import print_graph
+from pimflow.runtime.costs import CostModel
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """What PIM can do with one node.
+
+    Args:
+        name, op: the node and its ONNX op.
+        shape: of its first output, as text.
+        macs: multiply-accumulates, where it is a convolution or matrix product.
+        can_pim: whether PIM can run it.
+        reason: why not, else "".
+        gpu_us: on the GPU with all memory channels.
+        pim_us: on PIM with the Newton++ mapping, else None.
+    """
+
+    name: str
+    op: str
+    shape: str
+    macs: int
+    can_pim: bool
+    reason: str
+    gpu_us: float
+    pim_us: float | None
+
+    @property
+    def verdict(self) -> str:
+        """For a table."""
+        return f"yes, {self.pim_us:.1f} us (GPU: {self.gpu_us:.1f} us)" if self.can_pim else f"no: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The verdicts over a model, after the clean-up passes."""
+
+    model: str
+    nodes: tuple[NodeVerdict, ...]
+    graph: Graph = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {"model": self.model, "nodes": [asdict(node) for node in self.nodes]}
+
+    def text_form(self) -> str:
+        """The graph in the compiler's text form."""
+        return print_graph(self.graph)
+
+
+def inspect_graph(graph: Graph, costs: CostModel, model: str) -> Inspection:
+    """Asks for every node of a cleaned-up graph whether PIM can have it."""
+    return Inspection(model, tuple(_verdict(graph, node, costs) for node in graph.nodes), graph)
+
+
+def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
+    problem = problem_of(graph, node)
+    cost = problem if isinstance(problem, Refusal) else costs.pim_cost(problem, "newton++")
+    refused = isinstance(cost, Refusal)
+    return NodeVerdict(
+        name=node.name,
+        op=node.kind,
+        shape=_shape(graph, node),
+        macs=_macs(graph, node),
+        can_pim=not refused,
+        reason=cost.reason if isinstance(cost, Refusal) else "",
+        gpu_us=costs.gpu_only().node_cost(graph, node).time_us,
+        pim_us=None if isinstance(cost, Refusal) else cost.time_us,
+    )
+
+
+def _shape(graph: Graph, node: Node) -> str:
+    shape = graph.value(node.output).shape if node.output else None
+    return "?" if shape is None else "x".join(map(str, shape)) or "scalar"
+
+
+def _macs(graph: Graph, node: Node) -> int:
+    """Multiply-accumulates of a convolution or matrix product; 0 for anything else."""
+    if not isinstance(node.op, (Conv2d, Gemm, MatMul)):
+        return 0
+    shapes = [graph.value(name).shape for name in (*node.inputs[:2], node.output)]
+    left, right, out = shapes
+    if left is None or right is None or out is None:
+        return 0
+    if isinstance(node.op, Conv2d):
+        return math.prod(out) * math.prod(right[1:])
+    return math.prod(out) * (left[0] if isinstance(node.op, Gemm) and node.op.trans_a else left[-1])

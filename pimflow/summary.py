@@ -1,0 +1,74 @@
+"""The table and the totals that `pimflow compile` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pimflow.search.report import NodeRow
+from pimflow.tables import number, render_table
+
+if TYPE_CHECKING:
+    from pimflow.compiled import CompiledModel
+
+_HEADER = ("node", "op", "runs on", "PIM share", "GPU us", "PIM us", "time us")
+_PLACES = {"gpu": "GPU", "pim": "PIM", "md-dp": "GPU + PIM", "pipeline": "pipeline"}
+
+
+def summary_text(compiled: CompiledModel, verbose: bool) -> str:
+    """The table of nodes and the totals; `verbose` adds a column with the reasons."""
+    rows = compiled.report.nodes
+    shown = [row for row in rows if verbose or row.time_us > 0]
+    header = (*_HEADER, "why") if verbose else _HEADER
+    table = render_table(header, [_row(row, verbose) for row in shown], right=(3, 4, 5, 6))
+    hidden = len(rows) - len(shown)
+    note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
+    return f"{table}{note}\n\n{_totals(compiled)}"
+
+
+def _row(row: NodeRow, verbose: bool) -> tuple[str, ...]:
+    share = f"{100 * row.pim_fraction:.0f} %" if row.pim_fraction else "-"
+    cells = (
+        row.name,
+        row.op,
+        _PLACES[row.mode],
+        share,
+        number(row.gpu_us or None),
+        number(row.pim_us or None),
+        number(row.time_us),
+    )
+    return (*cells, row.why) if verbose else cells
+
+
+def _totals(compiled: CompiledModel) -> str:
+    report, memory = compiled.report, compiled.memory
+    baseline, result = report.baseline, report.result
+    modes = Counter(str(row.mode) for row in report.nodes if row.time_us > 0)
+    placed = ", ".join(f"{modes[mode]} {_PLACES[mode]}" for mode in _PLACES if modes[mode])
+    saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
+    lines = [
+        ("model", f"{compiled.source.text} on {compiled.machine.target.name}, policy {compiled.plan.policy}"),
+        ("nodes", placed or "none"),
+        ("time", f"{number(result.time_us)} us (GPU alone: {number(baseline.time_us)} us)"),
+        ("speedup", f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"),
+        (
+            "energy",
+            f"{number(result.energy_mj, 2)} mJ (GPU alone: {number(baseline.energy_mj, 2)} mJ, {saved:+.0f} %)",
+        ),
+        (
+            "memory",
+            f"{number(memory.arena_bytes / 1e6)} MB of activations at peak, without reuse "
+            f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights",
+        ),
+        ("movement", _movement(compiled)),
+        ("search", f"{number(compiled.plan.candidates, 0)} candidates in {compiled.plan.search_seconds:.2f} s"),
+    ]
+    return "\n".join(f"{name:<9} {text}" for name, text in lines)
+
+
+def _movement(compiled: CompiledModel) -> str:
+    memory = compiled.memory
+    kept = memory.kept
+    bytes_moved = sum(movement.bytes for movement in kept.values())
+    text = f"{len(memory.eliminated)} Slice, Pad, Concat and view nodes cost nothing"
+    return f"{text}, {len(kept)} are kept and move {number(bytes_moved / 1e6, 2)} MB" if kept else text
