@@ -141,27 +141,6 @@ def table_text(rows: Iterable[MeasuredRow]) -> str:
     return text.getvalue()
 
 
-def table_text(rows: Iterable[MeasuredRow]) -> str:
-    """Rows as CSV text with a header."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        writer.writerow(
-            (
-                op_name(row.op),
-                ";".join(map(_shape_text, row.inputs)),
-                ";".join(map(_shape_text, row.outputs)),
-                attributes_text(row.op),
-                row.dtype,
-                f"{row.time_us:.3f}",
-                row.machine,
-                row.versions,
-            )
-        )
-    return text.getvalue()
-
-
 def write_table(rows: Iterable[MeasuredRow], path: str | Path) -> None:
     """Writes rows as CSV.
 
