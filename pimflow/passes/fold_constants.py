@@ -24,7 +24,7 @@ from pimflow.ir import (
 from pimflow.passes.base import Pass, PassResult
 
 Evaluate = Callable[[Graph, Node, Sequence["Array | None"]], Sequence[Array]]
-"""Runs one node of a graph on arrays (None for absent inputs) and returns all its outputs."""
+"""Runs one node of a graph on arrays (None for absent inputs) and returns one for each named output."""
 
 _NOT_PURE = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
@@ -78,7 +78,7 @@ class FoldConstants(Pass):
             arrays = self._fold(graph, node, known, notes)
             if arrays is None:
                 continue
-            made = {name: array for name, array in zip(node.outputs, arrays, strict=False) if name}
+            made = dict(zip((name for name in node.outputs if name), arrays, strict=True))
             known.update(made)
             for name, array in made.items():
                 editor.set_constant(name, array)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pimflow.errors import GraphError, OptionError, PassError, PimflowError
 from pimflow.ir import Graph
+from pimflow.ir.text import print_graph
 from pimflow.ir.verify import verify_graph
 from pimflow.passes.base import Pass, PassResult
 
@@ -130,7 +131,5 @@ class PassManager:
             raise PassError(f"pass {one.name!r} changed a value: {difference}")
 
     def _print(self, moment: str, graph: Graph) -> None:
-        from pimflow.ir.text import print_graph
-
         if self.show is not None:
             self.show(f"// IR {moment}\n{print_graph(graph)}")

@@ -1,0 +1,354 @@
+"""Pipelines: values, halos, dependencies, refusals; and random graphs under random plans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pass_graphs import Builder, assert_same_values
+
+from pimflow.errors import PlanError
+from pimflow.ir import (
+    Concat,
+    Conv2d,
+    Decision,
+    Elementwise,
+    Gemm,
+    Graph,
+    MatMul,
+    Node,
+    OnGpu,
+    Pipeline,
+    Plan,
+    Pool2d,
+    Slice,
+    SplitRows,
+)
+from pimflow.ir.verify import verify_graph
+from pimflow.passes import ApplyPlan, can_pipeline, can_split, followers_of, why_not
+
+
+def apply(graph: Graph, *decisions: Decision) -> Graph:
+    rewritten = ApplyPlan(Plan("test", decisions, 0.0, 0.0)).run(graph).graph
+    verify_graph(rewritten)
+    return rewritten
+
+
+def pipeline(run: Sequence[str], devices: str, rows: Sequence[int], bottom_first: bool = False) -> Pipeline:
+    named = tuple("pim" if device == "p" else "gpu" for device in devices)
+    return Pipeline(tuple(run), named, tuple(rows), "newton++", bottom_first)
+
+
+def ancestors(graph: Graph, node: Node) -> list[Node]:
+    """All nodes that a node waits for, directly or not."""
+    found: dict[str, Node] = {}
+    waiting = [node]
+    while waiting:
+        for name in waiting.pop().inputs:
+            producer = graph.producer(name)
+            if producer is not None and producer.name not in found:
+                found[producer.name] = producer
+                waiting.append(producer)
+    return list(found.values())
+
+
+def assert_stages_wait_for_no_later_stage(graph: Graph) -> None:
+    for node in graph.nodes:
+        stage = node.tag("stage")
+        if stage is None:
+            continue
+        for other in ancestors(graph, node):
+            later = other.tag("region") == node.tag("region") and int(other.tag("stage")) > int(stage)
+            assert not later, f"{node.name} waits for {other.name}"
+
+
+def assert_nothing_is_computed_twice(before: Graph, after: Graph) -> None:
+    rows: dict[str, int] = {}
+    for node in after.nodes:
+        if node.tag("origin") and not isinstance(node.op, Slice | Concat):
+            rows[node.tag("origin")] = rows.get(node.tag("origin"), 0) + after.shape(node.output)[-2]
+    for origin, made in rows.items():
+        assert made <= before.shape(before.node(origin).output)[-2], f"{origin} makes rows twice"
+
+
+def mobile_block(batch: int = 1, rows: int = 14, stride: int = 1) -> Graph:
+    """1x1 -> clip -> depthwise -> clip -> 1x1, and a residual Add where the stride allows it."""
+    builder = Builder()
+    x = builder.input(batch, 4, rows, 6)
+    out = builder.clip(builder.conv(x, 8, name="expand"), name="clip1")
+    out = builder.clip(builder.depthwise(out, 3, stride, name="dw"), name="clip2")
+    out = builder.conv(out, 4, name="project")
+    return builder.graph(builder.add(out, x, name="add") if stride == 1 else out)
+
+
+BLOCK = ("expand", "clip1", "dw", "clip2", "project")
+PATTERNS = [
+    (BLOCK[:4], "pggg"),  # 1x1 -> depthwise, PIM first
+    (BLOCK[2:], "ggp"),  # depthwise -> 1x1, GPU first
+    (BLOCK, "pgggp"),  # 1x1 -> depthwise -> 1x1
+]
+
+
+@pytest.mark.parametrize(("run", "devices"), PATTERNS)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("bottom_first", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_published_patterns(run, devices, stride, bottom_first, batch) -> None:
+    graph = mobile_block(batch, 17, stride)
+    rows = graph.shape(graph.node(run[-1]).output)[2]
+    decision = pipeline(run, devices, (rows - rows // 2, rows // 2), bottom_first)
+    assert can_pipeline(graph, run) is None
+    names = [node.name for node in graph.nodes]
+    first = names.index(run[0])
+    before = [OnGpu(name) for name in names[:first]]
+    after = [OnGpu(name) for name in names[first + len(run) :]]
+    rewritten = apply(graph, *before, decision, *after)
+    assert_same_values(graph, rewritten)
+    assert_stages_wait_for_no_later_stage(rewritten)
+    assert_nothing_is_computed_twice(graph, rewritten)
+    made = [node for node in rewritten.nodes if node.tag("origin") == run[0] and not isinstance(node.op, Slice)]
+    assert [node.tag("stage") for node in made] == ["0", "1"]
+    assert {node.device for node in made} == {"pim" if devices[0] == "p" else "gpu"}
+
+
+def test_rows_of_every_stage() -> None:
+    graph = mobile_block(rows=14)
+    rewritten = apply(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3)))
+    rows = {name: [graph_rows(rewritten, f"{name}_s{stage}") for stage in range(3)] for name in (*BLOCK, "add")}
+    assert rows["add"] == rows["project"] == rows["clip2"] == rows["dw"] == [5, 6, 3]
+    assert rows["clip1"] == rows["expand"] == [6, 6, 2], "one row of halo, made by the earlier stage"
+    assert_same_values(graph, rewritten)
+
+
+def test_rows_of_every_stage_bottom_first() -> None:
+    graph = mobile_block(rows=14)
+    rewritten = apply(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3), bottom_first=True))
+    assert [graph_rows(rewritten, f"expand_s{stage}") for stage in range(3)] == [6, 6, 2]
+    # The first stage reads the bottom rows.
+    assert rewritten.node(rewritten.producer(rewritten.node("expand_s0").inputs[0]).name).op == Slice(2, 8, 14)
+    assert_same_values(graph, rewritten)
+
+
+def graph_rows(graph: Graph, name: str) -> int:
+    return graph.shape(graph.node(name).output)[2]
+
+
+def test_stages_of_pointwise_nodes_are_independent() -> None:
+    builder = Builder()
+    x = builder.conv(builder.input(1, 4, 9, 5), 4, name="a")
+    graph = builder.graph(builder.conv(builder.relu(x, name="b"), 4, name="c"))
+    rewritten = apply(graph, pipeline("abc", "pgp", (3, 3, 3)))
+    for stage in range(3):
+        waits = {node.name for node in ancestors(rewritten, rewritten.node(f"c_s{stage}"))}
+        assert {name for name in waits if not name.startswith("slice")} == {f"a_s{stage}", f"b_s{stage}"}
+    assert sum(isinstance(node.op, Concat) for node in rewritten.nodes) == 1
+
+
+def test_only_the_parts_that_hold_the_rows_are_joined() -> None:
+    builder = Builder()
+    x = builder.conv(builder.input(1, 4, 20, 5), 4, name="a")
+    graph = builder.graph(builder.depthwise(x, name="b"))
+    rewritten = apply(graph, pipeline("ab", "pg", (5, 5, 5, 5)))
+    waits = {node.name for node in ancestors(rewritten, rewritten.node("b_s3")) if node.tag("origin") == "a"}
+    assert {name for name in waits if not name.startswith("slice")} == {"a_s2", "a_s3"}
+    assert_same_values(graph, rewritten)
+
+
+def test_values_that_leave_in_the_middle_are_whole_again() -> None:
+    builder = Builder()
+    x = builder.clip(builder.conv(builder.input(1, 4, 9, 5), 4, name="a"), name="b")
+    last = builder.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
+    graph = builder.graph(last, builder.global_pool(x))
+    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnGpu("n3"))
+    assert_same_values(graph, rewritten)
+    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnGpu("n3")))
+    assert_stages_wait_for_no_later_stage(rewritten)
+
+
+def test_rows_that_nobody_reads_are_not_made() -> None:
+    builder = Builder()
+    x = builder.conv(builder.input(1, 4, 12, 5), 4, name="a")
+    graph = builder.graph(builder.conv(x, 3, 1, 3, name="b"))  # reads rows 0, 3, 6, 9
+    rewritten = apply(graph, pipeline("ab", "pg", (2, 2)))
+    assert [graph_rows(rewritten, f"a_s{stage}") for stage in range(2)] == [4, 6]
+    assert_same_values(graph, rewritten)
+
+
+def test_a_node_that_an_early_stage_completes_has_no_later_part() -> None:
+    builder = Builder()
+    x = builder.conv(builder.input(1, 4, 6, 6), 4, name="a")
+    graph = builder.graph(builder.conv(x, 4, 7, 1, 3, name="b"))
+    rewritten = apply(graph, pipeline("ab", "pg", (3, 3)))
+    assert [node.name for node in rewritten.nodes if node.tag("origin") == "a"] == ["a_s0"]
+    assert_same_values(graph, rewritten)
+
+
+def test_residuals_and_pools_inside_the_run() -> None:
+    builder = Builder()
+    x = builder.input(2, 4, 19, 9)
+    a = builder.relu(builder.conv(x, 4, 3, 1, 1, name="a"), name="b")
+    c = builder.conv(builder.relu(builder.conv(a, 4, 3, 1, 1, name="c"), name="d"), 4, 1, name="e")
+    f = builder.add(c, a, name="f")
+    g = builder.pool(f, Pool2d("max", (3, 3), (2, 2), (1, 1, 1, 1)), name="g")
+    h = builder.concat(1, g, builder.sigmoid(g, name="s"), name="h")
+    graph = builder.graph(builder.conv(h, 4, 3, 2, (1, 0, 0, 1), name="i"))
+    run = ("a", "b", "c", "d", "e", "f", "g", "s", "h", "i")
+    assert can_pipeline(graph, run) is None
+    for bottom_first in (False, True):
+        rewritten = apply(graph, pipeline(run, "pgpgpgggg" + "p", (1, 3, 1), bottom_first))
+        assert_same_values(graph, rewritten)
+        assert_stages_wait_for_no_later_stage(rewritten)
+        assert_nothing_is_computed_twice(graph, rewritten)
+
+
+def test_matrices_can_be_pipelined() -> None:
+    builder = Builder()
+    x = builder.input(2, 7, 4)
+    out = builder.add(builder.matmul(x, 8, name="up"), builder.weights(8), name="bias")
+    out = builder.op(Elementwise("Tanh"), out, name="act")
+    graph = builder.graph(builder.matmul(out, 4, name="down"))
+    rewritten = apply(graph, pipeline(("up", "bias", "act", "down"), "pggp", (3, 4)))
+    assert_same_values(graph, rewritten)
+    builder = Builder()
+    out = builder.gemm(builder.input(9, 4), 6, (9, 6), name="up")
+    graph = builder.graph(builder.gemm(out, 3, (3,), name="down"))
+    assert_same_values(graph, apply(graph, pipeline(("up", "down"), "gp", (4, 5), True)))
+
+
+def test_fusion_tags_point_to_the_stages_own_part() -> None:
+    graph = mobile_block()
+    clip = graph.node("clip1").with_tags(fused_into="expand")
+    graph = graph.replace(nodes=[clip if node.name == "clip1" else node for node in graph.nodes])
+    rewritten = apply(graph, pipeline(BLOCK, "pgggp", (7, 7)), OnGpu("add"))
+    assert [rewritten.node(f"clip1_s{k}").tag("fused_into") for k in range(2)] == ["expand_s0", "expand_s1"]
+    assert rewritten.node("expand_s0").tag("mapping") == "newton++"
+    assert rewritten.node("dw_s0").tag("mapping") is None
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (pipeline(("expand",), "p", (7, 7)), "two nodes"),
+        (pipeline(("expand", "clip1"), "pg", (14,)), "two stages"),
+        (pipeline(("expand", "clip1"), "p", (7, 7)), "1 devices for 2 nodes"),
+        (pipeline(("expand", "clip1"), "pg", (7, 6)), "do not make up the 14 rows"),
+        (pipeline(("expand", "clip1"), "pg", (0, 14)), "do not make up the 14 rows"),
+        (pipeline(("expand", "clip1"), "gp", (7, 7)), "cannot run on PIM"),
+        (pipeline(("expand", "dw"), "pg", (7, 7)), "reads nothing that the run makes"),
+    ],
+)
+def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> None:
+    assert message in why_not(mobile_block(), decision)
+
+
+def test_runs_that_cannot_be_pipelined() -> None:
+    builder = Builder()
+    a = builder.conv(builder.input(1, 4, 8, 8), 4, name="a")
+    gate = builder.sigmoid(builder.global_pool(a), name="gate")
+    c = builder.mul(a, gate, name="c")
+    d = builder.op(MatMul(), c, a, name="d")
+    graph = builder.graph(d)
+    assert "from outside" in can_pipeline(graph, ("a", "c"))
+    assert "GlobalAveragePool" in can_pipeline(graph, ("a", "n1", "gate", "c"))
+    assert "reads a whole" in can_pipeline(graph, ("a", "d"))
+    assert "two nodes" in can_pipeline(graph, ("a",))
+    with pytest.raises(PlanError, match="makes later"):
+        apply(graph, pipeline(("a", "c"), "pg", (4, 4)), OnGpu("n1"), OnGpu("gate"), OnGpu("d"))
+
+
+ACTIVATIONS = ("LeakyRelu", "Sigmoid", "Tanh", "Elu")
+
+
+def random_graph(draw: random.Random) -> Graph:
+    """A chain with residuals, side inputs and channel concats; sizes stay odd and small."""
+    builder = Builder(draw.randrange(100))
+    x = builder.input(draw.choice([1, 1, 2]), 4, draw.randint(9, 25), draw.randint(7, 10))
+    gate = builder.input(builder.values[x].shape[0], 4, 1, 1, name="gate")
+    made = [x]
+    for _ in range(draw.randint(2, 7)):
+        made.append(_random_op(builder, draw, made, gate))
+    return builder.graph(made[-1])
+
+
+def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str) -> str:
+    x = made[-1]
+    _, channels, height, width = builder.values[x].shape
+    kind = draw.choice(["conv", "conv", "depthwise", "pool", "act", "add", "mul", "concat", "constant"])
+    kernel = draw.randint(1, 7), draw.randint(1, 3)
+    strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
+    if kind in ("conv", "depthwise", "pool"):
+        limit = kernel if kind == "pool" else (4, 3)
+        pads = tuple(draw.randint(0, limit[axis % 2] - 1) for axis in range(4))
+        spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
+        if min(spare) < 1:
+            kind = "act"
+    if kind == "conv":
+        return builder.conv(
+            x, 4, kernel, strides, pads, dilation, draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1
+        )
+    if kind == "depthwise":
+        return builder.conv(x, channels, kernel, strides, pads, dilation, channels)
+    if kind == "pool":
+        average = draw.random() < 0.5
+        op = Pool2d(
+            "average" if average else "max", kernel, strides, pads, (1, 1) if average else (dilation, 1),
+            draw.random() < 0.3, average and draw.random() < 0.5,
+        )  # fmt: skip
+        return builder.pool(x, op)
+    same = [name for name in made if builder.values[name].shape == builder.values[x].shape]
+    if kind == "add":
+        return builder.add(x, draw.choice(same))
+    if kind == "concat":
+        return builder.concat(1, x, draw.choice(same))
+    if kind == "mul" and channels == 4:
+        return builder.mul(x, gate)
+    if kind == "constant":
+        return builder.add(x, builder.weights(*draw.choice([(height, width), (channels, 1, 1), (height, 1), ()])))
+    return builder.op(Elementwise(draw.choice(ACTIVATIONS)), x)
+
+
+def random_decisions(graph: Graph, draw: random.Random) -> list[Decision]:
+    """Pipelines and splits wherever they are possible, at random; the rest runs on the GPU."""
+    decisions: list[Decision] = []
+    nodes, index = list(graph.nodes), 0
+    while index < len(nodes):
+        choice = _random_pipeline(graph, nodes[index:], draw) or _random_split(graph, nodes[index:], draw)
+        decision = choice if choice is not None and why_not(graph, choice) is None else OnGpu(nodes[index].name)
+        decisions.append(decision)
+        index += len(decision.nodes)
+    return decisions
+
+
+def _random_pipeline(graph: Graph, nodes: list[Node], draw: random.Random) -> Pipeline | None:
+    run = nodes[: draw.randint(2, 6)]
+    if len(run) < 2 or draw.random() < 0.3 or can_pipeline(graph, [node.name for node in run]) is not None:
+        return None
+    rows = graph.shape(run[-1].output)[2]
+    cuts = sorted(draw.sample(range(1, rows), min(draw.randint(1, 3), rows - 1)))
+    stages = [stop - start for start, stop in zip([0, *cuts], [*cuts, rows], strict=True)]
+    devices = "".join(draw.choice("gp") if isinstance(node.op, Conv2d | Gemm | MatMul) else "g" for node in run)
+    return pipeline([node.name for node in run], devices, stages, draw.random() < 0.5)
+
+
+def _random_split(graph: Graph, nodes: list[Node], draw: random.Random) -> SplitRows | None:
+    if can_split(graph, nodes[0]) is not None:
+        return None
+    followers = followers_of(graph, nodes[0])[: draw.randint(0, 4)]
+    if tuple(node.name for node in nodes[1 : 1 + len(followers)]) != followers:
+        followers = ()
+    rows = draw.randrange(1, graph.shape(nodes[0].output)[2])
+    return SplitRows(nodes[0].name, rows, "auto", followers)
+
+
+@settings(deadline=None, max_examples=250)
+@given(st.integers(0, 2**32))
+def test_random_graphs_under_random_plans(seed: int) -> None:
+    draw = random.Random(seed)
+    graph = random_graph(draw)
+    rewritten = apply(graph, *random_decisions(graph, draw))
+    assert_same_values(graph, rewritten)
+    assert_stages_wait_for_no_later_stage(rewritten)
+    assert_nothing_is_computed_twice(graph, rewritten)

@@ -1,0 +1,272 @@
+"""MD-DP splits: values, structure, refusals."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pass_graphs import Builder, assert_same_values
+
+from pimflow.errors import PlanError
+from pimflow.ir import (
+    Concat,
+    Conv2d,
+    Decision,
+    Elementwise,
+    Gemm,
+    Graph,
+    OnGpu,
+    OnPim,
+    Parallel,
+    Plan,
+    Slice,
+    SplitRows,
+)
+from pimflow.ir.verify import verify_graph
+from pimflow.passes import ApplyPlan, can_split, followers_of, why_not
+
+
+def plan(*decisions: Decision) -> Plan:
+    return Plan("test", decisions, 0.0, 0.0)
+
+
+def apply(graph: Graph, *decisions: Decision) -> Graph:
+    result = ApplyPlan(plan(*decisions)).run(graph)
+    verify_graph(result.graph)
+    assert result.changed
+    return result.graph
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
+    """A convolution of any kind, and a row count to split it at."""
+    builder = Builder(draw(st.integers(0, 99)))
+    groups = draw(st.sampled_from([1, 1, 2, 4]))
+    kernel = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    strides = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    pads = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    dilation = draw(st.integers(1, 2))
+    size = draw(st.integers(4, 21)), draw(st.integers(5, 9))
+    assume(size[0] + pads[0] + pads[2] > dilation * (kernel[0] - 1))
+    x = builder.input(draw(st.integers(1, 2)), 4, *size)
+    out = builder.conv(x, 4, kernel, strides, pads, dilation, groups, draw(st.booleans()), name="conv")
+    rows = builder.values[out].shape[2]
+    assume(rows > 1)
+    return builder.graph(out), draw(st.integers(1, rows - 1))
+
+
+@settings(deadline=None, max_examples=120)
+@given(convolutions())
+def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
+    graph, rows = case
+    decision = SplitRows("conv", rows, "newton++")
+    reason = why_not(graph, decision)
+    assert reason is None or "padding" in reason
+    assume(reason is None)
+    split = apply(graph, decision)
+    gpu, pim = split.node("conv_gpu"), split.node("conv_pim")
+    assert (gpu.device, pim.device) == ("gpu", "pim")
+    assert split.shape(gpu.output)[2] == rows
+    assert gpu.inputs[1:] == pim.inputs[1:] == graph.node("conv").inputs[1:], "constants are shared"
+    assert_same_values(graph, split)
+
+
+@pytest.mark.parametrize("bias", [None, (6,), (1, 6), (9, 6), (9, 1), (1, 1)])
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_gemm(bias: tuple[int, ...] | None, rows: int) -> None:
+    builder = Builder()
+    graph = builder.graph(builder.gemm(builder.input(9, 5), 6, bias, name="fc"))
+    split = apply(graph, SplitRows("fc", rows, "auto"))
+    assert_same_values(graph, split)
+    slices = [node for node in split.nodes if isinstance(node.op, Slice)]
+    assert len(slices) == 2, "the bias is cut as a constant, not by a node"
+
+
+def test_gemm_scaled_and_transposed() -> None:
+    builder = Builder()
+    x = builder.input(9, 5)
+    weights = builder.weights(6, 5)
+    graph = builder.graph(builder.op(Gemm(0.5, 2.0, trans_b=True), x, weights, builder.weights(6), name="fc"))
+    assert_same_values(graph, apply(graph, SplitRows("fc", 2, "auto")))
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (1, 7, 4), (3, 7, 4), (2, 3, 7, 4)])
+def test_matmul_with_batches(shape: tuple[int, ...]) -> None:
+    builder = Builder()
+    out = builder.matmul(builder.input(*shape), 5, name="mm")
+    out = builder.add(out, builder.weights(5), name="bias")
+    graph = builder.graph(builder.add(out, builder.weights(7, 5), name="position"))
+    followers = followers_of(graph, graph.node("mm"))
+    assert followers == ("bias", "position")
+    assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto", followers)))
+
+
+def test_matmul_of_two_activations() -> None:
+    builder = Builder()
+    a, b = builder.input(2, 7, 4), builder.input(2, 4, 5, name="y")
+    graph = builder.graph(builder.op(_matmul(), a, b, name="mm"))
+    assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto")))
+
+
+def _matmul():
+    from pimflow.ir import MatMul
+
+    return MatMul()
+
+
+def squeeze_and_excite() -> Graph:
+    """conv -> clip -> Mul by a gate from elsewhere -> Add of a residual -> sigmoid."""
+    builder = Builder()
+    x = builder.input(2, 4, 9, 5)
+    gate = builder.sigmoid(builder.conv(builder.global_pool(x), 4, name="squeeze"), name="gate")
+    out = builder.clip(builder.conv(x, 4, 3, 1, 1, name="conv"), name="clip")
+    out = builder.mul(out, gate, name="excite")
+    return builder.graph(builder.sigmoid(builder.add(out, x, name="residual"), name="last"))
+
+
+def test_followers_go_along_and_one_concat_ends_the_region() -> None:
+    graph = squeeze_and_excite()
+    followers = followers_of(graph, graph.node("conv"))
+    assert followers == ("clip", "excite", "residual", "last")
+    before = [OnGpu(node.name) for node in graph.nodes[:3]]
+    split = apply(graph, *before, SplitRows("conv", 4, "newton+", followers))
+    assert_same_values(graph, split)
+    assert [node.name for node in split.nodes if isinstance(node.op, Concat)] == ["concat_last_out"]
+    assert split.nodes[-1].outputs == graph.outputs
+    # The input is cut for the convolution (with halo) and for the residual (without); nothing else moves.
+    assert sum(isinstance(node.op, Slice) for node in split.nodes) == 4
+
+
+def test_swish_follows_as_a_whole_or_not_at_all() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    swish = builder.mul(conv, builder.sigmoid(conv, name="sigmoid"), name="swish")
+    graph = builder.graph(swish)
+    assert followers_of(graph, graph.node("conv")) == ("sigmoid", "swish")
+    assert_same_values(graph, apply(graph, SplitRows("conv", 3, "auto", ("sigmoid", "swish"))))
+    # With the convolution read elsewhere as well, two values would leave.
+    other = builder.graph(swish, builder.global_pool(conv))
+    assert followers_of(other, other.node("conv")) == ()
+
+
+def test_the_gate_of_a_nodes_own_output_cannot_follow() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    gate = builder.sigmoid(builder.conv(builder.global_pool(conv), 4, name="squeeze"), name="gate")
+    graph = builder.graph(builder.mul(conv, gate, name="excite"))
+    assert followers_of(graph, graph.node("conv")) == ()
+
+
+def test_an_operand_made_later_but_independent_can_be_followed() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 8, 8)
+    main = builder.conv(x, 4, 3, 1, 1, name="main")
+    shortcut = builder.conv(x, 4, name="shortcut")
+    graph = builder.graph(builder.add(main, shortcut, name="add"))
+    assert followers_of(graph, graph.node("main")) == ("add",)
+    assert_same_values(graph, apply(graph, OnPim("shortcut", "auto"), SplitRows("main", 5, "auto", ("add",))))
+    with pytest.raises(PlanError, match="later"):
+        apply(graph, SplitRows("main", 5, "auto", ("add",)), OnPim("shortcut", "auto"))
+
+
+def test_values_read_elsewhere_get_a_concat_of_their_own() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    graph = builder.graph(builder.clip(conv, name="clip"), builder.global_pool(conv))
+    split = apply(graph, SplitRows("conv", 3, "auto", ("clip",)), OnGpu("n2"))
+    assert sum(isinstance(node.op, Concat) for node in split.nodes) == 2
+    assert_same_values(graph, split)
+
+
+def test_tags() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    graph = builder.graph(builder.conv(builder.clip(conv, name="clip"), 2, name="next"))
+    clip = graph.node("clip").with_tags(fused_into="conv", note="kept")
+    graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
+    split = apply(graph, SplitRows("conv", 3, "newton++", ("clip",)), OnPim("next", "auto"))
+    assert dict(split.node("conv_pim").tags) == {"mapping": "newton++", "origin": "conv", "region": "0"}
+    assert dict(split.node("conv_gpu").tags) == {"origin": "conv", "region": "0"}
+    assert split.node("clip_pim").device == "gpu"
+    assert split.node("clip_pim").tag("fused_into") == "conv_pim"
+    assert split.node("clip_gpu").tag("fused_into") == "conv_gpu"
+    assert split.node("clip_gpu").tag("note") == "kept"
+    assert dict(split.node("next").tags) == {"mapping": "auto", "region": "1"}
+    assert {node.tag("origin") for node in split.nodes if isinstance(node.op, Slice | Concat)} == {"conv", "clip"}
+    assert all(node.device and node.tag("region") for node in split.nodes)
+
+
+def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    graph = builder.graph(builder.clip(conv, name="clip"))
+    clip = graph.node("clip").with_tags(fused_into="conv")
+    graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
+    split = apply(graph, SplitRows("conv", 3, "newton++"), OnGpu("clip"))
+    assert split.node("clip").tag("fused_into") == "conv_gpu"
+
+
+def test_parallel_branches_get_devices_in_one_region() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 8, 8)
+    left, right = builder.conv(x, 4, name="left"), builder.conv(x, 4, 3, 1, 1, name="right")
+    graph = builder.graph(builder.add(left, right, name="join"))
+    placed = apply(graph, Parallel(((OnPim("left", "auto"),), (OnGpu("right"),))), OnGpu("join"))
+    assert [(node.name, node.device, node.tag("region")) for node in placed.nodes] == [
+        ("left", "pim", "0"), ("right", "gpu", "0"), ("join", "gpu", "1"),
+    ]  # fmt: skip
+    assert_same_values(graph, placed)
+
+
+def one_conv(*shape: int) -> Graph:
+    builder = Builder()
+    return builder.graph(builder.relu(builder.conv(builder.input(*shape), 4, name="conv"), name="relu"))
+
+
+@pytest.mark.parametrize(
+    ("decisions", "message"),
+    [
+        ([OnGpu("conv")], "no decision of the plan covers node 'relu'"),
+        ([OnGpu("conv"), OnGpu("relu"), OnPim("conv", "auto")], "'conv' is in decision 0 and again in decision 2"),
+        ([OnGpu("conv"), OnGpu("rely")], "did you mean 'relu'"),
+        ([OnGpu("relu"), OnGpu("conv")], "makes later"),
+        ([OnGpu("conv"), OnPim("relu", "auto")], "Relu cannot run on PIM"),
+        ([SplitRows("conv", 0, "auto"), OnGpu("relu")], "leave a part empty"),
+        ([SplitRows("conv", 8, "auto"), OnGpu("relu")], "leave a part empty"),
+        ([OnGpu("conv"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
+        ([SplitRows("conv", 4, "auto", ("relu", "relu"))], "again"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(decisions: list[Decision], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        apply(one_conv(1, 4, 8, 8), *decisions)
+
+
+def test_what_can_be_split() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
+    builder.conv(builder.global_pool(conv), 4, name="squeeze")
+    builder.op(Elementwise("Relu"), conv, name="relu")
+    x = builder.input(1, 5, name="y")
+    out = builder.gemm(x, 3, name="row")
+    graph = builder.graph(out)
+    assert can_split(graph, graph.node("conv")) is None
+    assert can_split(graph, graph.node("squeeze")) == "1 output rows cannot be split"
+    assert can_split(graph, graph.node("row")) == "1 output rows cannot be split"
+    assert "Relu" in can_split(graph, graph.node("relu"))
+
+
+def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
+    builder = Builder()
+    graph = builder.graph(builder.op(Conv2d((1, 1), pads=(3, 0, 0, 0)), builder.input(1, 2, 4, 4),
+                                     builder.weights(2, 2, 1, 1), name="conv"))  # fmt: skip
+    assert can_split(graph, graph.node("conv")) is None
+    assert why_not(graph, SplitRows("conv", 2, "auto")) == "conv: output rows 0 to 1 lie wholly in the padding"
+    assert_same_values(graph, apply(graph, SplitRows("conv", 4, "auto")))
+
+
+def test_the_same_plan_gives_the_same_graph() -> None:
+    graph = squeeze_and_excite()
+    decisions = [*(OnGpu(node.name) for node in graph.nodes[:3]), SplitRows("conv", 4, "auto", ("clip",))]
+    decisions += [OnGpu(node.name) for node in graph.nodes[5:]]
+    assert apply(graph, *decisions).nodes == apply(graph, *decisions).nodes
