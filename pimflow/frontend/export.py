@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, shape_inference
 
 from pimflow.frontend.captures import CAPTURES, capture_count, restore_captures
-from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, to_tensor, value_info
+from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
 from pimflow.ir import (
     Array,
     BatchNorm,
@@ -39,6 +39,9 @@ IR_VERSION = 10
 
 PLACEHOLDER = "pimflow.constants"
 """File name that stands for constants which are handed over beside the model; there is no such file."""
+
+SMALL_TENSOR_BYTES = 8 * 1024
+"""Constants up to this size may say something about shapes."""
 
 AttributeMap = Mapping[str, AttributeValue]
 
@@ -76,7 +79,30 @@ def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset.items())]
     model = helper.make_model(proto, opset_imports=opsets, ir_version=_ir_version(opsets), producer_name="pimflow")
+    _add_output_ranks(model)
     return SplitModel(model, outside)
+
+
+def _add_output_ranks(model: onnx.ModelProto) -> None:
+    """Gives outputs of data-dependent shape the rank that ONNX infers: the checker wants one."""
+    bare = [info for info in model.graph.output if _lacks_rank(info)]
+    if not bare:
+        return
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    small = [tensor for tensor in light.graph.initializer if len(tensor.raw_data) <= SMALL_TENSOR_BYTES]
+    given = [tensor for tensor in light.graph.initializer if len(tensor.raw_data) > SMALL_TENSOR_BYTES]
+    light.graph.input.extend(helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in given)
+    del light.graph.initializer[:]
+    light.graph.initializer.extend(small)
+    inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
+    for info in bare:
+        if not _lacks_rank(inferred[info.name]):
+            info.type.CopyFrom(inferred[info.name].type)
+
+
+def _lacks_rank(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.HasField("tensor_type")) and not info.type.tensor_type.HasField("shape")
 
 
 def _ir_version(opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
@@ -183,7 +209,7 @@ def _gemm(writer: _Writer, node: Node, op: Gemm) -> None:
     attributes: dict[str, AttributeValue] = {"transA": int(op.trans_a), "transB": int(op.trans_b)}
     inputs = [name for name in node.inputs if name]
     if len(inputs) == 2 and writer.opset < 11:  # C became optional in opset 11
-        dtype = np.dtype(writer.graph.value(inputs[0]).dtype)
+        dtype = numpy_dtype(writer.graph.value(inputs[0]).dtype)
         inputs.append(writer.constant(f"{node.name}_zero", np.zeros(1, dtype)))
     writer.add(node, "Gemm", {**attributes, "alpha": float(op.alpha), "beta": float(op.beta)}, inputs)
 
@@ -200,7 +226,7 @@ def _elementwise(writer: _Writer, node: Node, op: Elementwise) -> None:
     if op.kind != "Clip" or writer.opset < 11:
         writer.add(node, op.kind, dict(op.attributes))
         return
-    dtype = _array_dtype(writer.graph, node.inputs[0])
+    dtype = numpy_dtype(writer.graph.value(node.inputs[0]).dtype)
     inputs = list(node.inputs)
     bounds = dict(op.attributes)
     for key in ("min", "max"):
@@ -208,11 +234,6 @@ def _elementwise(writer: _Writer, node: Node, op: Elementwise) -> None:
         present = bound is not None
         inputs.append(writer.constant(f"{node.name}_{key}", np.array(bound, dtype)) if present else "")
     writer.add(node, "Clip", inputs=inputs)
-
-
-def _array_dtype(graph: Graph, name: str) -> np.dtype[Any]:
-    dtype = helper.tensor_dtype_to_np_dtype(dtype_code(graph.value(name).dtype))
-    return np.dtype(dtype)
 
 
 def _pool(writer: _Writer, node: Node, op: Pool2d) -> None:
@@ -248,7 +269,9 @@ def _pad(writer: _Writer, node: Node, op: Pad) -> None:
         writer.add(node, "Pad", {"mode": "constant", "pads": pads, "value": float(op.value)})
         return
     widths = writer.constant(f"{node.name}_pads", np.array(pads, np.int64))
-    value = writer.constant(f"{node.name}_value", np.array(op.value, _array_dtype(writer.graph, node.inputs[0])))
+    value = writer.constant(
+        f"{node.name}_value", np.array(op.value, numpy_dtype(writer.graph.value(node.inputs[0]).dtype))
+    )
     writer.add(node, "Pad", {"mode": "constant"}, [node.inputs[0], widths, value])
 
 

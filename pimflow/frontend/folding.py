@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from pimflow.errors import ModelError
 from pimflow.frontend.captures import capture_count
-from pimflow.frontend.session import GraphSession
-from pimflow.frontend.tensors import attribute_proto, sparse_to_array, to_array
+from pimflow.frontend.session import GraphSession, ort_dtype
+from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.ir.ops import AttributeValue, OpaqueAttribute
 
@@ -115,16 +116,18 @@ def _run(node: Node, graph: Graph, arrays: Sequence[Array | None], values: Mappi
     given = sum(array.nbytes for array in arrays if array is not None)
     limit = max(FOLD_LIMIT_BYTES, GROWTH_LIMIT * given)
     baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
-    session = node_session(node, graph, values, baked)
+    try:
+        session = node_session(node, graph, values, baked)
+    except ModelError:
+        return None  # it may still run inside the whole model, where less is known of its inputs
     for item in session.session.get_outputs():
+        if not item.type.startswith("tensor(") or ort_dtype(item.type) not in NUMPY_NATIVE:
+            return None
         dims = [dim for dim in item.shape or () if isinstance(dim, int)]
         if 8 * np.prod(dims, dtype=np.float64) > limit:
             return None
     results = session.run({})
-    folded = [results[name] if name else None for name in node.outputs]
-    if not all(isinstance(array, np.ndarray) for array in folded if array is not None):
-        return None  # sequences and the like
-    return [np.zeros(0) if array is None else _frozen(array) for array in folded]
+    return [_frozen(results[name]) if name else np.zeros(0) for name in node.outputs]
 
 
 def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> GraphSession:

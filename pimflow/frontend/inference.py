@@ -11,16 +11,16 @@ from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
+from pimflow.frontend.captures import capture_count, rename_names
 from pimflow.frontend.export import opaque_proto
 from pimflow.frontend.folding import RANDOM, fold, node_session
-from pimflow.frontend.importing import fresh_name
-from pimflow.frontend.tensors import NUMPY_NATIVE, to_tensor, type_proto, type_text
-from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.frontend.importing import fresh_name, import_node
+from pimflow.frontend.session import ort_dtype
+from pimflow.frontend.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
+from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Value
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
-
-_ORT_DTYPES = {"float": "float32", "double": "float64", "string": "object"}
 
 Types = dict[str, Value]
 
@@ -56,19 +56,52 @@ class _Walk:
 
     def visit(self, node: Node) -> None:
         """Folds the node, or keeps it and learns its results' types."""
+        branch = chosen_branch(node, self.constants)
+        if branch is not None:
+            self._inline(node, branch)
+            return
         arrays = fold(node, self.graph, self.values, self.constants)
         if arrays is None:
             self.nodes.append(node)
             self.values |= self._types(node)
             return
-        for name, array in zip(node.outputs, arrays, strict=False):
-            self._define(name, array)
+        for name, array in zip(node.outputs, arrays, strict=True):
+            if name:
+                self._define(name, array)
+
+    def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
+        """Walks the nodes of an If's branch in place of the If."""
+        taken = {*self.graph.values, *self.values}
+
+        def bound(name: str) -> str:
+            fresh = fresh_name(f"{node.name}/{name}", taken)
+            taken.add(fresh)
+            return fresh
+
+        captured = node.inputs[len(node.inputs) - capture_count(node) :]
+        outer = {f"@{index}": name for index, name in enumerate(captured)}
+        rename_names(branch, lambda name: outer[name], bound)
+        for tensor in branch.initializer:
+            self._define(tensor.name, to_array(tensor))
+        for sparse in branch.sparse_initializer:
+            self._define(sparse.values.name, sparse_to_array(sparse))
+        for proto in branch.node:
+            self.visit(import_node(proto, self._node_name(f"{node.name}/{proto.name or proto.op_type}")))
+        for result, name in zip(branch.output, node.outputs, strict=True):
+            if name:
+                label = self._node_name(f"{node.name}/{name}")
+                self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.device, node.tags))
+
+    def _node_name(self, base: str) -> str:
+        name = fresh_name(base, self.names)
+        self.names.add(name)
+        return name
 
     def _define(self, name: str, array: Array) -> None:
         """Records a constant; one that is a graph output stays the result of a node."""
         if name in self.graph.outputs:
             public, name = name, fresh_name(f"{name}_constant", self.graph.values)
-            self.names.add(label := fresh_name(f"{public}_identity", self.names))
+            label = self._node_name(f"{public}_identity")
             self.nodes.append(Node(OnnxOp("Identity"), (name,), (public,), label))
             self.values[public] = Value(public, array.shape, array.dtype.name)
         self.constants[name] = array
@@ -134,8 +167,6 @@ class _Walk:
         }
 
     def _by_declaration(self, node: Node) -> Types:
-        if any(self.values[name].shape is None for name in node.inputs if name):
-            return {}
         return {name: self.declared[name] for name in node.outputs if name in self.declared}
 
     def finish(self) -> Graph:
@@ -147,6 +178,19 @@ class _Walk:
             values={name: value for name, value in self.values.items() if name in used},
             constants={name: array for name, array in self.constants.items() if name in used},
         )
+
+
+def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None:
+    """The branch that an If with a constant condition takes; None for every other node."""
+    if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "If"):
+        return None
+    condition = constants.get(node.inputs[0])
+    if condition is None:
+        return None
+    attribute = dict(node.op.attributes)["then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"]
+    assert isinstance(attribute, OpaqueAttribute)
+    graph: onnx.GraphProto = onnx.AttributeProto.FromString(attribute.serialized).g
+    return graph
 
 
 def _is_known(value: Value) -> bool:
@@ -175,9 +219,9 @@ def _ort_value(item: object) -> Value:
     name, kind, shape = getattr(item, "name", ""), str(getattr(item, "type", "")), getattr(item, "shape", None)
     if not kind.startswith("tensor("):
         return Value(name, None, "")
-    dtype = kind[len("tensor(") : -1]
-    static = isinstance(shape, Sequence) and all(isinstance(dim, int) and dim >= 0 for dim in shape)
-    return Value(name, tuple(shape or ()) if static else None, _ORT_DTYPES.get(dtype, dtype))
+    # ONNX Runtime says [] of scalars and of what it does not know alike
+    static = isinstance(shape, Sequence) and bool(shape) and all(isinstance(dim, int) and dim >= 0 for dim in shape)
+    return Value(name, tuple(shape) if static and isinstance(shape, Sequence) else None, ort_dtype(kind))
 
 
 def _example(value: Value, seed: int) -> Array:

@@ -11,8 +11,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from pimflow.errors import ModelError
 from pimflow.frontend.export import split_model
-from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code
-from pimflow.ir import Array, Graph
+from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
@@ -55,7 +55,10 @@ class GraphSession:
     """
 
     def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True) -> None:
-        model, lent = split_model(graph, INLINE_LIMIT_BYTES)
+        self.name = graph.name
+        self.outputs = graph.outputs
+        self._dtypes = {name: graph.value(name).dtype for name in graph.outputs}
+        model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise)
         self._lent = {name: to_ort_value(array) for name, array in lent.items()}
         if self._lent:
@@ -64,24 +67,79 @@ class GraphSession:
             self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ORT_ERRORS as error:
             refuse(graph.name, error)
-        self.name = graph.name
-        self.outputs = tuple(item.name for item in self.session.get_outputs())
 
-    def run(self, feeds: Mapping[str, Array], fetch: Sequence[str] | None = None) -> dict[str, Any]:
-        """Values of the outputs (all, or those named).
+    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> dict[str, Any]:
+        """Values of the outputs (all, or those named): arrays, or lists for sequences.
 
         Raises:
             ModelError: ONNX Runtime fails.
         """
-        names = list(self.outputs if fetch is None else fetch)
+        names = self.outputs if fetch is None else tuple(fetch)
+        carried = [_carried_name(name) if _carrier(self._dtypes[name]) else name for name in names]
         try:
-            if all(array.dtype.name in NUMPY_NATIVE or array.dtype == object for array in feeds.values()):
-                return dict(zip(names, self.session.run(names, dict(feeds)), strict=True))
-            lent = {name: to_ort_value(array) for name, array in feeds.items()}
-            results = self.session.run_with_ort_values(names, lent)
-            return {name: value.numpy() for name, value in zip(names, results, strict=True)}
+            if any(_needs_ort_value(item) for item in feeds.values()):
+                lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
+                results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent)]
+            else:
+                results = self.session.run(carried, dict(feeds))
         except ORT_ERRORS as error:
             refuse(self.name, error)
+        return {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
+
+    def _restore(self, name: str, result: Any) -> Any:
+        dtype = self._dtypes[name]
+        return result.astype(numpy_dtype(dtype)) if _carrier(dtype) else result
+
+
+def _carrier(dtype: str) -> str:
+    """The type in which ONNX Runtime hands over values for which it has no numpy type; "" where it has one."""
+    if dtype in NUMPY_NATIVE or not dtype_code(dtype) or dtype == "object" or dtype.startswith("complex"):
+        return ""
+    return "int8" if dtype.startswith("int") else "uint8" if dtype.startswith("uint") else "float32"
+
+
+def _carried_name(name: str) -> str:
+    return f"{name}@carried"
+
+
+def _with_carried_outputs(graph: Graph) -> Graph:
+    """The graph with a Cast behind each output whose type ONNX Runtime cannot hand over."""
+    carriers = {name: _carrier(graph.value(name).dtype) for name in graph.outputs}
+    if not any(carriers.values()):
+        return graph
+    outputs = [_carried_name(name) if carrier else name for name, carrier in carriers.items()]
+    casts = [
+        Node(OnnxOp("Cast", "", (("to", dtype_code(carrier)),)), (name,), (_carried_name(name),), f"{name}@cast")
+        for name, carrier in carriers.items()
+        if carrier
+    ]
+    values = {
+        _carried_name(name): Value(_carried_name(name), graph.value(name).shape, carrier)
+        for name, carrier in carriers.items()
+        if carrier
+    }
+    return graph.replace(outputs=outputs, nodes=[*graph.nodes, *casts], values={**graph.values, **values})
+
+
+def _needs_ort_value(item: Any) -> bool:
+    return isinstance(item, np.ndarray) and item.dtype.name not in NUMPY_NATIVE and item.dtype.kind not in "OUS"
+
+
+_ORT_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "string": "object",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+}
+
+
+def ort_dtype(text: str) -> str:
+    """Our name of an element type that ONNX Runtime writes as "tensor(float)"."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return _ORT_DTYPES.get(name, name)
 
 
 def to_ort_value(array: Array) -> ort.OrtValue:

@@ -41,6 +41,11 @@ def dtype_code(name: str) -> int:
     return _CODES.get(name, 0)
 
 
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy (or ml_dtypes) type of an element type's name."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(dtype_code(name)))
+
+
 def type_text(proto: onnx.TypeProto) -> str:
     """A value's type as `Value.dtype` holds it: the element type of a tensor, "seq(float32)" and the like of others."""
     kind = proto.WhichOneof("value")
