@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphError
-from pimflow.ir.ops import Op, op_name
+from pimflow.ir.ops import OnnxOp, Op, op_name
 
 Device = Literal["gpu", "pim"]
 Array = npt.NDArray[np.generic]
@@ -216,6 +216,8 @@ class GraphEditor:
         self._constants = dict(graph.constants)
         self._replacements: dict[str, tuple[Node, ...]] = {}
         self._renames: dict[str, str] = {}
+        self._rename_targets: set[str] = set()
+        self._ends: dict[str, str] = {}
         self._node_names = set(graph.node_by_name)
         self._counters: dict[str, int] = {}
 
@@ -229,7 +231,7 @@ class GraphEditor:
         return self._values[name]
 
     def _fresh(self, base: str, taken: Mapping[str, object] | set[str]) -> str:
-        if base not in taken:
+        if base and base not in taken:  # "" would be an absent value
             return base
         while True:
             self._counters[base] = self._counters.get(base, 0) + 1
@@ -261,18 +263,47 @@ class GraphEditor:
         return name
 
     def replace_node(self, name: str, nodes: Sequence[Node]) -> None:
-        """Puts `nodes` where the node `name` stood (none: the node is removed)."""
-        self._replacements[name] = tuple(nodes)
+        """Puts `nodes` where the node `name` of the graph stood (none: the node is removed). The last call counts.
+
+        Raises:
+            GraphError: the graph has no such node.
+        """
+        self._replacements[self.graph.node(name).name] = tuple(nodes)
 
     def rename_uses(self, old: str, new: str) -> None:
-        """Makes every reader of the value `old` (graph outputs too) read `new`."""
+        """Makes every reader of the value `old` (graph outputs too) read `new`.
+
+        The node that makes `new` goes on reading `old`, so that a node can be put behind a value.
+        """
         self._renames[old] = new
+        self._rename_targets.add(new)
+        self._ends.clear()
 
     def _resolve(self, name: str) -> str:
-        seen = name
-        while seen in self._renames:
-            seen = self._renames[seen]
-        return seen
+        """Where renames lead from a value; remembered, so that a chain of renames is walked once."""
+        way = []
+        while name in self._renames:
+            way.append(name)
+            if len(way) > len(self._renames):
+                raise GraphError(f"renames of the value {name!r} go in a circle")
+            name = self._ends.get(name, self._renames[name])
+        self._ends.update(dict.fromkeys(way, name))
+        return name
+
+    def _renamed(self, node: Node) -> Node:
+        inputs = tuple(name if self._leads_to(name, node.outputs) else self._resolve(name) for name in node.inputs)
+        return node if inputs == node.inputs else replace(node, inputs=inputs)
+
+    def _leads_to(self, name: str, outputs: tuple[str, ...]) -> bool:
+        """Whether renames lead from a value over one of `outputs`: the node that makes it stands behind the value."""
+        end = self._resolve(name)
+        if self._rename_targets.isdisjoint(outputs) or all(self._resolve(output) != end for output in outputs):
+            return False
+        while name != end:
+            name = self._renames[name]
+            if name in outputs:
+                return True
+        return False
 
     def finish(self, nodes: Sequence[Node] | None = None) -> Graph:
         """The new graph: edits applied, unused nodes' values and constants dropped, order topological.
@@ -283,12 +314,12 @@ class GraphEditor:
             nodes: all nodes of the new graph, by a pass that rebuilds the list itself; else replacements apply.
 
         Raises:
-            GraphError: the edits left a cycle.
+            GraphError: the edits left a cycle, of nodes or of renames.
         """
         if nodes is None:
             nodes = [new for node in self.graph.nodes for new in self._replacements.get(node.name, (node,))]
         if self._renames:
-            nodes = [replace(node, inputs=tuple(self._resolve(name) for name in node.inputs)) for node in nodes]
+            nodes = [self._renamed(node) for node in nodes]
         outputs = [self._resolve(name) for name in self.graph.outputs]
         nodes = self._keep_output_names(list(nodes), outputs)
         ordered = topological_order(nodes)
@@ -303,26 +334,37 @@ class GraphEditor:
         )
 
     def _keep_output_names(self, nodes: list[Node], outputs: list[str]) -> list[Node]:
-        from pimflow.ir.ops import OnnxOp  # the only op the editor itself ever makes
-
-        back: dict[str, str] = {}
-        extra: list[Node] = []
+        """Makes the producers of `outputs` write the graph's output names, or copies where that cannot be."""
+        names: dict[str, str] = {}
+        copies: dict[str, Node] = {}
         produced = {output for node in nodes for output in node.outputs}
-        for public, actual in zip(self.graph.outputs, outputs, strict=True):
-            if public == actual:
-                continue
-            if actual in produced and actual not in self.graph.outputs and actual not in back:
-                back[actual] = public
+        moved = {public: actual for public, actual in zip(self.graph.outputs, outputs, strict=True) if public != actual}
+        for public, actual in moved.items():
+            if public in self.graph.inputs:
+                raise GraphError(f"the graph output {public!r} is an input too: it cannot become {actual!r}")
+            if public in produced or public in self._constants:
+                names[public] = self._make_room(public)
+            if actual in produced and actual not in self.graph.outputs and actual not in names:
+                names[actual] = public
             else:
-                name = self.new_node_name(f"{public}_identity")
-                extra.append(Node(OnnxOp("Identity"), (back.get(actual, actual),), (public,), name))
-        if not back and not extra:
+                copy_name = self.new_node_name(f"{public}_identity")
+                copies[public] = Node(OnnxOp("Identity"), (actual,), (public,), copy_name)
+        if not names and not copies:
             return nodes
 
-        def names(values: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(back.get(value, value) for value in values)
+        def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(names.get(value, value) for value in values)
 
-        return [replace(node, inputs=names(node.inputs), outputs=names(node.outputs)) for node in nodes] + extra
+        kept = [replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs)) for node in nodes]
+        return kept + [replace(node, inputs=renamed(node.inputs)) for node in copies.values()]
+
+    def _make_room(self, public: str) -> str:
+        """A new name for a value that stays, when an output of the graph takes its name."""
+        old = self._values[public]
+        new = self.new_value(f"{public}_before", old.shape, old.dtype)
+        if public in self._constants:
+            self._constants[new] = self._constants.pop(public)
+        return new
 
 
 def topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
