@@ -8,7 +8,6 @@ old name, so nothing outside the region changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 
@@ -98,11 +97,6 @@ class PartWriter:
             return self._cut(_Rows(0, row_count(self._shape(value)), value), value, span, job)
         held = [part for part in parts if part.start < span[1] and span[0] < part.stop]
         held.sort(key=lambda part: part.start)
-        if not _contiguous_rows(self._shape(value)):
-            # These Slices and Concats move bytes, so none that are not needed are moved.
-            pieces = [_overlap(part, span) for part in held]
-            names = [self._cut(part, value, piece, job) for part, piece in zip(held, pieces, strict=True)]
-            held = [_Rows(start, stop, name) for (start, stop), name in zip(pieces, names, strict=True)]
         return self._cut(self._join(held, value, job), value, span, job)
 
     def _join(self, parts: list[_Rows], value: str, job: PartJob) -> _Rows:
@@ -153,12 +147,3 @@ class PartWriter:
 
     def _dtype(self, value: str) -> str:
         return self._editor.value(value).dtype
-
-
-def _overlap(part: _Rows, span: Span) -> Span:
-    return max(part.start, span[0]), min(part.stop, span[1])
-
-
-def _contiguous_rows(shape: Shape) -> bool:
-    """Whether a range of rows is one run of memory: images are stored NHWC, all else row-major."""
-    return math.prod(shape[:1] if len(shape) == 4 else shape[:-2]) == 1
