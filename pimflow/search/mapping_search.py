@@ -11,7 +11,10 @@ from pimflow.codegen import Mapping, PimProblem, PimProgram, Refusal, lower, new
 from pimflow.errors import OptionError
 from pimflow.runtime.pim_cost import PimCost, price, time_classes, total_cycles
 from pimflow.runtime.pim_timing import StreamTiming
+from pimflow.search.mapping_space import candidates
 from pimflow.targets import Target
+
+_SHORTLIST = 6  # candidates that are timed exactly
 
 POLICIES = ("newton+", "newton++", "auto")
 
@@ -54,7 +57,11 @@ def _memo_of(target: Target, profile: str | None) -> dict[tuple[PimProblem, str]
 def _search(problem: PimProblem, target: Target, policy: str, profile: str | None) -> PimCost | Refusal:
     if policy == "newton+":
         return _best(newton_mappings(problem, target.pim, "newton+"), problem, target, profile)
-    return _best(newton_mappings(problem, target.pim, "newton++"), problem, target, profile)
+    newton = newton_mappings(problem, target.pim, "newton++")
+    if policy == "newton++":
+        return _best(newton, problem, target, profile)
+    shortlist = [entry.mapping for entry in candidates(problem, target.pim, profile)[:_SHORTLIST]]
+    return _best([*shortlist, *newton], problem, target, profile)
 
 
 def _best(mappings: Iterable[Mapping], problem: PimProblem, target: Target, profile: str | None) -> PimCost | Refusal:

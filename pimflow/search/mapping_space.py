@@ -1,0 +1,349 @@
+"""The mapping space of one problem: a few dozen candidates with their estimated cycles.
+
+A candidate is a way to cut K into chunks, a loop order, and a partition of the channels into groups. The fills of
+every chunk are shared among the groups so that all end together. Chunks whose length divides the buffer pack it
+without loss, so K is cut the way that needs the fewest fills, and further only where that saves some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pimflow.codegen import ChannelGroup, ChunkRun, ConvProblem, Mapping, MatmulProblem, PimProblem, Share
+from pimflow.codegen.mapping import Order
+from pimflow.codegen.views import Geometry, geometry
+from pimflow.search.mapping_estimate import VisitCosts, fill_cycles, fill_load, visit_costs
+from pimflow.targets import PimSpec
+
+Chunks = tuple[tuple[int, int, int], ...]
+"""(columns, pixels per fill, count) of consecutive equal chunks."""
+
+_MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mapping and what it is estimated to take."""
+
+    cycles: float
+    mapping: Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """Everything about a candidate but its channel groups."""
+
+    chunks: Chunks
+    order: Order
+    held: int
+    width: int  # tiles side by side in a row, 0: one tile, replicated
+    pitch: int  # of a window strip in slots, 0: none
+    window_block: int
+
+
+def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[Candidate]:
+    """Candidates, best estimate first."""
+    shape = geometry(problem, pim)
+    costs = visit_costs(pim, profile, None)
+    placing = _placing_cycles(problem, pim)
+    found: list[Candidate] = []
+    for scheme in _schemes(problem, shape, pim):
+        found.extend(_grouped(scheme, shape, pim, costs, placing))
+    found.sort(key=lambda candidate: candidate.cycles)
+    return found
+
+
+def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
+    slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
+    longest = min(slots, pim.columns)
+    helds = sorted({1, pim.buffers_per_channel})
+    orders: tuple[Order, ...] = ("rows", "fills")
+    for cut in chunk_lengths(shape.slots, longest, slots, shape.pixels):
+        packings = _packings(cut, slots, shape, problem)
+        for chunks in packings:
+            widths = [0, pim.columns // max(cut)] if pim.any_slot_any_column else [0]
+            for width in dict.fromkeys(widths):
+                if not width and max(columns * pixels for columns, pixels, _ in chunks) > pim.columns:
+                    continue
+                for order in orders:
+                    for held in helds:
+                        yield _Scheme(chunks, order, held, width, 0, 0)
+    if pim.any_slot_any_column and isinstance(problem, ConvProblem):
+        yield from _strips(problem, shape, pim)
+
+
+def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: PimProblem) -> list[Chunks]:
+    """A cut of K with pixels packed into fills: as many as fit, and fewer where replicas of weights cost time."""
+    limits = [shape.pixels]
+    if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
+        limits += [limit for limit in (4, 1) if limit < shape.pixels]
+    return list(dict.fromkeys(_pack(cut, slots, limit, shape.ragged) for limit in limits))
+
+
+def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
+    chunks: list[tuple[int, int, int]] = []
+    for index, columns in enumerate(cut):
+        pixels = max(1, min(slots // columns, limit))
+        alone = ragged and index == len(cut) - 1
+        if chunks and not alone and chunks[-1][:2] == (columns, pixels):
+            chunks[-1] = (columns, pixels, chunks[-1][2] + 1)
+        else:
+            chunks.append((columns, pixels, 1))
+    return tuple(chunks)
+
+
+def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
+    """im2win strips: neighbouring windows share the columns of the input that both cover, so more fit in a buffer."""
+    height, width = problem.kernel
+    channels = problem.in_channels // problem.groups
+    if width <= problem.strides[1] or problem.dilations[1] != 1:
+        return
+    for blocks in range(1, channels + 1):
+        block, rest = divmod(channels, blocks)
+        columns, odd = divmod(block * height * width, pim.multipliers)
+        pitch, uneven = divmod(block * height * problem.strides[1], pim.multipliers)
+        if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
+            continue
+        pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
+        for order in ("rows", "fills"):
+            chunks = ((columns, pixels, blocks),)
+            yield _Scheme(chunks, order, pim.buffers_per_channel, pim.columns // columns, pitch, block)
+        return
+
+
+@lru_cache(maxsize=4096)
+def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tuple[int, ...], ...]:
+    """Ways to cut `total` slots of K: whole buffers and one to four more chunks, each with fewer fills than the last.
+
+    Few pixels leave nothing to pack; then equal chunks for several channel groups are ways too.
+    """
+    full, rest = divmod(total, longest)
+    whole = (longest,) * full
+    if not rest:
+        cuts = [whole]
+    else:
+        cuts = [whole + tail for tail in _tails(rest, slots, pixels)]
+        if full:
+            more = [whole[:-1] + tail for tail in _tails(rest + longest, slots, pixels) if max(tail) <= longest]
+            cuts += [cut for cut in more if len(cut) <= full + 1][:1]
+    if pixels < 8 and total <= 4 * longest:
+        for parts in range(2, 5):
+            if parts <= total <= parts * longest:
+                sizes = [total * (index + 1) // parts - total * index // parts for index in range(parts)]
+                cuts.append(tuple(sorted(sizes, reverse=True)))
+    return tuple(dict.fromkeys(cuts))
+
+
+def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
+    """For one to four chunks, the cut of `rest` with the fewest fills; kept where it has fewer than those before."""
+    best: list[tuple[int, ...]] = []
+    fewest = float("inf")
+    for parts in range(1, 5):
+        cut = _least_fills(rest, parts, rest, slots, min(pixels, 64))
+        if cut and cut[0] < fewest * 0.999:
+            fewest = cut[0]
+            best.append(cut[1])
+    return best
+
+
+@lru_cache(maxsize=1 << 15)
+def _least_fills(rest: int, parts: int, largest: int, slots: int, pixels: int) -> tuple[float, tuple[int, ...]] | None:
+    """(fills per pixel, chunks, longest first) of the best cut of `rest` into `parts` chunks of at most `largest`."""
+    if parts == 1:
+        if rest > min(largest, slots):
+            return None
+        return 1 / min(slots // rest, pixels), (rest,)
+    best: tuple[float, tuple[int, ...]] | None = None
+    for first in range(min(largest, slots, rest - parts + 1), -(-rest // parts) - 1, -1):
+        tail = _least_fills(rest - first, parts - 1, first, slots, pixels)
+        if tail is None:
+            continue
+        fills = 1 / min(slots // first, pixels) + tail[0]
+        if best is None or fills < best[0] - 1e-9:
+            best = fills, (first, *tail[1])
+    return best
+
+
+def _placing_cycles(problem: PimProblem, pim: PimSpec) -> float:
+    """Cycles to write one slot of weights into all banks of a channel; 0 where weights are constant."""
+    if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
+        return 0.0
+    timing = pim.timing.strict
+    return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.t_ccd
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """Cycles of one chunk class on a group of a certain size: once a chunk, and for every fill."""
+
+    once: float
+    each: float
+
+
+def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
+    """The scheme with the best partitions of the channels into groups."""
+    prices: dict[int, list[_Price]] = {}
+    rates = [0.0]
+    for size in range(1, pim.channels + 1):
+        prices[size] = [_price(scheme, chunk, shape, size, costs, placing) for chunk in scheme.chunks]
+        whole = sum(
+            count * (price.once + _fills(shape, scheme, pixels) * price.each)
+            for price, (_, pixels, count) in zip(prices[size], scheme.chunks, strict=True)
+        )
+        rates.append(1 / whole)
+    for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
+        cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
+        yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim))
+
+
+def _price(
+    scheme: _Scheme, chunk: tuple[int, int, int], shape: Geometry, size: int, costs: VisitCosts, placing: float
+) -> _Price:
+    columns, pixels, _ = chunk
+    load = fill_load(shape.tiles, pixels, columns, size, max(scheme.width, 1))
+    slots = (pixels - 1) * (scheme.pitch or columns) + columns
+    once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held)
+    if placing:
+        stored = (load.rounds * load.full + load.left) / (pixels if scheme.width else 1)
+        once += placing * stored
+    return _Price(once, each)
+
+
+def _fills(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
+    """Fills of one chunk over all pixels."""
+    if scheme.pitch:
+        return shape.pixels // shape.row_pixels * -(-shape.row_pixels // pixels)
+    return -(-shape.pixels // pixels)
+
+
+@lru_cache(maxsize=4096)
+def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tuple[int, ...], ...]:
+    """Channel group sizes that do the most work per cycle, for every number of groups, largest group first.
+
+    `rates[m]` is the work per cycle of a group of m channels. A dynamic program over (groups, channels).
+    """
+    most = min(groups, _MOST_GROUPS)
+    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())] * (channels + 1)
+    found: list[tuple[int, ...]] = []
+    for _ in range(most):
+        following = list(best)
+        for used in range(1, channels + 1):
+            rate, size = max((best[used - size][0] + rates[size], size) for size in range(1, used + 1))
+            if rate > following[used][0] * 1.0001:
+                following[used] = rate, (*best[used - size][1], size)
+        best = following
+        sizes = tuple(sorted(best[channels][1], reverse=True))
+        if sizes not in found:
+            found.append(sizes)
+    if groups > most:
+        found += [(channels // count,) * count for count in range(most + 1, groups + 1) if channels % count == 0]
+    return tuple(found)
+
+
+def _share_fills(scheme: _Scheme, shape: Geometry, prices: Sequence[Sequence[_Price]]) -> tuple[float, list[list[int]]]:
+    """(estimated cycles, fills of every group by chunk class), so that the groups end as close together as can be."""
+    spent = [0.0] * len(prices)
+    counts = []
+    for index, (_, pixels, count) in enumerate(scheme.chunks):
+        own = [group[index] for group in prices]
+        counts.append(_share_class(_units(shape, scheme, pixels), count, own, spent))
+    return max(spent), counts
+
+
+def _units(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
+    """Shareable units of one chunk: fills, or output rows of strips (which a share does not cut)."""
+    return shape.pixels // shape.row_pixels if scheme.pitch else -(-shape.pixels // pixels)
+
+
+def _share_class(fills: int, chunks: int, prices: Sequence[_Price], spent: list[float]) -> list[int]:
+    """Deals the fills of `chunks` equal chunks to the groups; adds what they take to `spent`."""
+    total = fills * chunks
+    each = [price.each + (price.once / fills if chunks > 1 else 0.0) for price in prices]
+    once = [0.0 if chunks > 1 else price.once for price in prices]
+    counts = _water_level(total, each, [start + cost for start, cost in zip(spent, once, strict=True)])
+    for group, count in enumerate(counts):
+        if count:
+            spent[group] += once[group] + count * each[group]
+    return counts
+
+
+def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> list[int]:
+    """Integers that add up to `total` with start + n * each as level as can be."""
+    groups = range(len(each))
+    active = list(groups)
+    level = 0.0
+    while active:
+        level = (total + sum(start[g] / each[g] for g in active)) / sum(1 / each[g] for g in active)
+        late = [g for g in active if start[g] > level]
+        if not late:
+            break
+        active = [g for g in active if g not in late]
+    counts = [int((level - start[g]) / each[g]) if g in active else 0 for g in groups]
+    for _ in range(total - sum(counts)):
+        group = min(groups, key=lambda g: start[g] + (counts[g] + 1) * each[g])
+        counts[group] += 1
+    return counts
+
+
+def _mapping(
+    scheme: _Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[Sequence[int]], pim: PimSpec
+) -> Mapping:
+    runs: list[ChunkRun] = []
+    shares: list[list[Share]] = [[] for _ in sizes]
+    for (columns, pixels, count), dealt in zip(scheme.chunks, counts, strict=True):
+        unit = shape.row_pixels if scheme.pitch else pixels
+        for part in _cut_runs(_units(shape, scheme, pixels), count, dealt):
+            for group, start, stop in part.spans:
+                shares[group].append(Share(len(runs), start * unit, min(stop * unit, shape.pixels)))
+            runs.append(ChunkRun(columns, pixels, part.count, scheme.pitch))
+    groups = tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
+    exposed = pim.gwrite_latency == "exposed"
+    return Mapping(
+        "auto",
+        tuple(runs),
+        groups,
+        order=scheme.order,
+        deal="tiles",
+        acts_first=pim.bank_groups if exposed else 1,
+        fills_held=scheme.held,
+        tiles_per_row=scheme.width,
+        window_block=scheme.window_block,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunPart:
+    """`count` chunks and who works on which fills of each: (group, first, stop)."""
+
+    count: int
+    spans: tuple[tuple[int, int, int], ...]
+
+
+def _cut_runs(fills: int, chunks: int, counts: Sequence[int]) -> list[_RunPart]:
+    """Lays the fills of equal chunks end to end and cuts them by group: whole chunks for one group where possible."""
+    if chunks == 1:
+        return [_RunPart(1, _spans(counts, 0, fills))]
+    parts: list[_RunPart] = []
+    chunk = 0
+    while chunk < chunks:
+        spans = _spans(counts, chunk * fills, fills)
+        group = spans[0][0]
+        end = sum(counts[: group + 1])
+        alone = end // fills - chunk if len(spans) == 1 else 1
+        parts.append(_RunPart(alone, spans))
+        chunk += alone
+    return parts
+
+
+def _spans(counts: Sequence[int], start: int, length: int) -> tuple[tuple[int, int, int], ...]:
+    """The stretch from `start` of the groups' counts laid end to end: (group, first, stop) relative to it."""
+    spans = []
+    first = 0
+    for group, count in enumerate(counts):
+        low, high = max(first, start), min(first + count, start + length)
+        if low < high:
+            spans.append((group, low - start, high - start))
+        first += count
+    return tuple(spans)
