@@ -120,7 +120,9 @@ class Builder:
         return self.op(MatMul(), x, self.weights(inner, out, scale=inner**-0.5), name=name)
 
     def graph(self, *outputs: str) -> Graph:
-        return Graph("test", self.inputs, outputs, tuple(self.nodes), self.values, self.constants, {"": self.opset})
+        return Graph(
+            "test", tuple(self.inputs), outputs, tuple(self.nodes), self.values, self.constants, {"": self.opset}
+        )
 
 
 def seeded_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:

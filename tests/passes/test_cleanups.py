@@ -1,0 +1,389 @@
+"""Clean-ups: values stay, what should go goes, what must stay stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pass_graphs import Builder, assert_same_values
+
+from pimflow.ir import (
+    Array,
+    BatchNorm,
+    Concat,
+    Elementwise,
+    Gemm,
+    Graph,
+    Node,
+    OnnxOp,
+    Pad,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from pimflow.ir.verify import verify_graph
+from pimflow.passes import (
+    FoldBatchNorm,
+    FoldConstants,
+    FuseActivations,
+    Pass,
+    PassResult,
+    RemoveDeadCode,
+    RemoveDropout,
+    RemoveIdentity,
+    cleanup_passes,
+)
+
+
+def run(one: Pass, graph: Graph) -> PassResult:
+    result = one.run(graph)
+    verify_graph(result.graph)
+    assert result.graph.inputs == graph.inputs
+    assert result.graph.outputs == graph.outputs
+    assert result.changed == (result.graph is not graph)
+    return result
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind for node in graph.nodes]
+
+
+def positive(builder: Builder, *shape: int) -> str:
+    return builder.constant((0.5 + builder.random.random(shape)).astype(np.float32))
+
+
+def batch_norm(builder: Builder, x: str, name: str | None = None) -> str:
+    channels = builder.values[x].shape[1]
+    parameters = [builder.weights(channels), builder.weights(channels), builder.weights(channels)]
+    return builder.op(BatchNorm(1e-3), x, *parameters, positive(builder, channels), name=name)
+
+
+# ---- batch norm
+
+
+@settings(deadline=None, max_examples=30)
+@given(groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), steps=st.lists(st.integers(0, 6), min_size=1, max_size=4))
+def test_chains_of_affine_steps_fold_into_a_convolution(groups: int, bias: bool, steps: list[int]) -> None:
+    builder = Builder(sum(steps))
+    x = builder.conv(builder.input(2, 4, 6, 5), 8, 3, 1, 1, g=groups, bias=bias, name="conv")
+    for step in steps:
+        x = affine_step(builder, x, step)
+    graph = builder.graph(builder.relu(x))
+    folded = run(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Conv", "Relu"]
+    assert_same_values(graph, folded.graph)
+
+
+def affine_step(builder: Builder, x: str, step: int) -> str:
+    if step == 0:
+        return batch_norm(builder, x)
+    shape = [(8, 1, 1), (1, 8, 1, 1), (), (1,)][step % 4]
+    kind = ["Mul", "Add", "Sub", "Div", "Mul", "Sub"][step - 1]
+    constant = positive(builder, *shape)
+    operands = (constant, x) if step in (5, 6) else (x, constant)
+    return builder.op(Elementwise(kind), *operands)
+
+
+@pytest.mark.parametrize("bias", [None, (6,), (1, 6), (5, 6), (5, 1), ()])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_gemm(bias: tuple[int, ...] | None, trans_b: bool) -> None:
+    builder = Builder()
+    x = builder.input(5, 4)
+    inputs = [builder.weights(6, 4) if trans_b else builder.weights(4, 6)]
+    inputs += [builder.weights(*bias)] if bias is not None else []
+    out = builder.op(Gemm(0.5, 2.0, trans_b=trans_b), x, *inputs, name="fc")
+    graph = builder.graph(batch_norm(builder, out))
+    folded = run(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Gemm"]
+    assert_same_values(graph, folded.graph)
+
+
+def test_matmul_and_its_bias_become_a_gemm() -> None:
+    builder = Builder()
+    out = builder.add(builder.matmul(builder.input(5, 4), 6), builder.weights(6))
+    graph = builder.graph(out)
+    folded = run(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Gemm"]
+    assert_same_values(graph, folded.graph)
+
+
+def test_shared_weights_fold_for_each_user() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 6, 5)
+    weights = builder.weights(4, 4, 1, 1)
+    conv = builder.nodes
+    first = builder.conv(x, 4, name="seed")
+    op = conv[0].op
+    one = batch_norm(builder, builder.op(op, first, weights, name="one"))
+    two = batch_norm(builder, builder.op(op, one, weights, name="two"))
+    graph = builder.graph(two)
+    folded = run(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Conv"] * 3
+    assert_same_values(graph, folded.graph)
+
+
+def test_a_bias_alone_leaves_the_weights_as_they_are() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 6, 5), 4, bias=False, name="conv")
+    graph = builder.graph(builder.add(conv, builder.weights(4, 1, 1)))
+    folded = run(FoldBatchNorm(), graph).graph
+    assert folded.constants[folded.node("conv").inputs[1]] is graph.constants[graph.node("conv").inputs[1]]
+
+
+def test_batch_norms_that_stay_say_why() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 6, 5)
+    first = batch_norm(builder, x, "first")
+    conv = builder.conv(first, 4, name="conv")
+    second = batch_norm(builder, conv, "second")
+    graph = builder.graph(builder.add(second, conv))
+    result = run(FoldBatchNorm(), graph)
+    assert not result.changed
+    assert result.notes == (
+        "first: a graph input cannot take it up",
+        "second: 'conv_out' is read by others too",
+    )
+
+
+def test_steps_along_other_axes_stay() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 6, 4), 4, name="conv")
+    for shape in [(4,), (6, 1), (4, 6, 4), (1, 1, 1, 1, 1)]:
+        graph = builder.graph(builder.mul(conv, builder.weights(*shape)))
+        assert not run(FoldBatchNorm(), RemoveDeadCode().run(graph).graph).changed
+    residual = builder.graph(builder.add(conv, builder.input(1, 4, 1, 1, name="y")))
+    assert not run(FoldBatchNorm(), RemoveDeadCode().run(residual).graph).changed
+
+
+# ---- identities and dropout
+
+
+def test_every_kind_of_identity_goes() -> None:
+    builder = Builder()
+    x = builder.relu(builder.input(2, 3, 4, 5))
+    x = builder.op(OnnxOp("Identity"), x, shape=(2, 3, 4, 5))
+    x = builder.op(Reshape((2, 3, 4, 5)), x)
+    x = builder.op(Transpose((0, 1, 2, 3)), x)
+    x = builder.op(Slice(2, 0, 4), x)
+    x = builder.op(Pad((0,) * 4, (0,) * 4), x)
+    x = builder.op(Concat(1), x)
+    x = builder.op(OnnxOp("Cast", attributes=(("to", 1),)), x, shape=(2, 3, 4, 5))
+    graph = builder.graph(builder.sigmoid(x))
+    result = run(RemoveIdentity(), graph)
+    assert kinds(result.graph) == ["Relu", "Sigmoid"]
+    assert_same_values(graph, result.graph)
+
+
+def test_what_only_looks_like_an_identity_stays() -> None:
+    builder = Builder()
+    x = builder.input(2, 2, 4, 4)
+    x = builder.op(Transpose((0, 1, 3, 2)), x)
+    x = builder.op(Slice(2, 0, 3), x)
+    x = builder.op(Reshape((4, 3, 4)), x)
+    x = builder.op(Pad((0, 0, 0), (0, 0, 1)), x)
+    x = builder.op(OnnxOp("Identity", domain="elsewhere"), x, shape=(4, 3, 5))
+    graph = builder.graph(x)
+    assert not run(RemoveIdentity(), graph).changed
+
+
+def test_identities_that_only_name_outputs() -> None:
+    builder = Builder()
+    x = builder.input(2, 3)
+    same = builder.op(OnnxOp("Identity"), x, shape=(2, 3), name="same")
+    made = builder.relu(builder.add(x, builder.weights(3)))
+    one = builder.op(OnnxOp("Identity"), made, shape=(2, 3), name="one")
+    two = builder.op(OnnxOp("Identity"), one, shape=(2, 3), name="two")
+    graph = builder.graph(same, one, two, builder.sigmoid(two))
+    result = run(RemoveIdentity(), graph)
+    assert kinds(result.graph) == ["Identity", "Add", "Relu", "Identity", "Sigmoid"]
+    assert_same_values(graph, result.graph)
+    again = RemoveIdentity().run(result.graph)
+    assert not again.changed
+    assert len(again.notes) == 2
+
+
+def test_shared_initializers_are_shared_directly() -> None:
+    builder = Builder()
+    bias = builder.op(OnnxOp("Identity"), builder.weights(4), shape=(4,))
+    conv = builder.conv(builder.input(1, 4, 6, 5), 4, bias=False, name="conv")
+    node = builder.nodes[-1]
+    builder.nodes[-1] = Node(node.op, (*node.inputs, bias), node.outputs, node.name)
+    graph = builder.graph(conv)
+    result = run(RemoveIdentity(), graph)
+    assert result.graph.node("conv").inputs[2] in result.graph.constants
+    assert_same_values(graph, result.graph)
+
+
+def test_dropout_stays_where_it_may_do_something() -> None:
+    for inputs, outputs in [
+        ((), ("d_out", "mask")),  # the mask is read
+        (("", "training"), ("d_out",)),  # may be training
+        (("", "on"), ("d_out",)),  # is training
+    ]:
+        builder = Builder()
+        x = builder.input(2, 3)
+        builder.constant(np.array(True), "on")
+        builder.input(name="training")
+        builder.values["mask"] = builder.values["x"].__class__("mask", (2, 3), "bool")
+        y = builder.op(OnnxOp("Dropout"), x, *inputs, shape=(2, 3), name="d")
+        node = builder.nodes[-1]
+        builder.nodes[-1] = Node(node.op, node.inputs, outputs, node.name)
+        graph = builder.graph(builder.relu(y), *(outputs[1:]))
+        result = RemoveDropout().run(graph)
+        assert not result.changed
+        assert result.notes[0].startswith("d: it")
+
+
+def test_dropout_that_is_off_goes() -> None:
+    builder = Builder()
+    x = builder.input(2, 3)
+    off = builder.constant(np.array(False))
+    y = builder.op(OnnxOp("Dropout"), x, builder.weights(), off, shape=(2, 3))
+    graph = builder.graph(builder.relu(y))
+    result = run(RemoveDropout(), graph)
+    assert kinds(result.graph) == ["Relu"]
+    assert_same_values(graph, result.graph)
+
+
+# ---- constants
+
+
+def test_constants_fold_through_typed_ops() -> None:
+    builder = Builder()
+    weights = builder.weights(4, 3, 2)
+    folded = builder.op(Transpose((2, 0, 1)), weights)
+    folded = builder.op(Reshape((8, 3)), folded)
+    folded = builder.op(Slice(0, 1, 6, 2), folded)
+    folded = builder.op(Pad((1, 0), (0, 1), 0.5), folded)
+    folded = builder.concat(0, folded, builder.weights(1, 4))
+    for kind in ("Add", "Sub", "Mul", "Div"):
+        folded = builder.op(Elementwise(kind), folded, builder.weights(4))
+    for kind in ("Abs", "Sqrt", "Neg"):
+        folded = builder.op(Elementwise(kind), folded)
+    graph = builder.graph(builder.add(builder.input(5, 4), folded))
+    result = run(FoldConstants(), graph)
+    assert kinds(result.graph) == ["Add"]
+    assert len(result.graph.constants) == 1
+    assert_same_values(graph, result.graph, rtol=0)
+
+
+def test_what_needs_an_evaluator() -> None:
+    builder = Builder()
+    constant = builder.op(Elementwise("Tanh"), builder.weights(3), name="tanh")
+    graph = builder.graph(builder.add(builder.input(2, 3), constant))
+    assert FoldConstants().run(graph).notes == ("tanh: Tanh of constants needs an evaluator to be folded",)
+
+    def evaluate(graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        assert node.kind == "Tanh"
+        return [np.tanh(array) for array in inputs if array is not None]
+
+    result = run(FoldConstants(evaluate), graph)
+    assert kinds(result.graph) == ["Add"]
+    assert_same_values(graph, result.graph)
+
+
+def test_shapes_fold_whatever_they_are_of() -> None:
+    builder = Builder()
+    x = builder.input(2, 3, 4)
+    for index, attributes in enumerate([(), (("start", 1),), (("end", -1), ("start", -2))]):
+        builder.op(OnnxOp("Shape", attributes=attributes), x, shape=(3 - index,), name=f"s{index}")
+        builder.values[f"s{index}_out"] = builder.values["x"].__class__(f"s{index}_out", (3 - index,), "int64")
+    first = builder.op(OnnxOp("Expand"), builder.weights(4), "s0_out", shape=(2, 3, 4))
+    graph = builder.graph(builder.add(x, first))
+    result = run(FoldConstants(), graph)
+    assert list(result.graph.constants["s0_out"]) == [2, 3, 4]
+    assert kinds(result.graph) == ["Expand", "Add"]
+
+
+def test_what_is_not_folded() -> None:
+    builder = Builder()
+    out = builder.relu(builder.weights(3), name="graph_output")
+    noise = builder.op(OnnxOp("RandomNormalLike"), builder.weights(3), shape=(3,))
+    foreign = builder.op(OnnxOp("Relu", domain="elsewhere"), builder.weights(3), shape=(3,))
+    big = builder.op(Pad((0,), (100,)), builder.weights(3), name="big")
+    graph = builder.graph(out, builder.relu(noise), builder.relu(foreign), builder.concat(0, big, builder.input(3)))
+    result = FoldConstants(max_bytes=100).run(graph)
+    assert not result.changed
+    assert result.notes == ("big: the result of Pad would take 412 bytes, the limit is 100",)
+
+
+def test_dead_code_goes_with_its_constants() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 6, 5)
+    builder.input(3, name="unread")
+    out = builder.conv(x, 4, name="live")
+    builder.relu(builder.conv(x, 4, name="dead"), name="dead too")
+    graph = builder.graph(out)
+    result = run(RemoveDeadCode(), graph)
+    assert [node.name for node in result.graph.nodes] == ["live"]
+    assert set(result.graph.constants) == set(graph.node("live").inputs[1:])
+    assert set(result.graph.values) == {"x", "unread", "live_out", *result.graph.constants}
+    assert not run(RemoveDeadCode(), result.graph).changed
+
+
+# ---- fusion
+
+
+def fused(graph: Graph, residual: bool = False) -> dict[str, str]:
+    tagged = FuseActivations(residual).run(graph).graph
+    return {node.name: into for node in tagged.nodes if (into := node.tag("fused_into"))}
+
+
+def test_what_libraries_fuse() -> None:
+    builder = Builder()
+    x = builder.input(1, 4, 6, 5)
+    conv = builder.conv(x, 4, name="conv")
+    swish = builder.mul(conv, builder.sigmoid(conv, name="sigmoid"), name="swish")
+    added = builder.relu(builder.add(swish, x, name="residual"), name="relu")
+    pooled = builder.relu(builder.global_pool(added), name="alone")
+    graph = builder.graph(pooled)
+    assert fused(graph) == {"sigmoid": "conv", "swish": "conv", "relu": "residual"}
+    assert fused(graph, residual=True) == dict.fromkeys(["sigmoid", "swish", "residual", "relu"], "conv")
+
+
+def test_nothing_is_fused_past_a_second_reader() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
+    relu = builder.relu(conv, name="relu")
+    assert fused(builder.graph(relu)) == {"relu": "conv"}
+    assert fused(builder.graph(relu, conv)) == {}
+    assert fused(builder.graph(relu, builder.global_pool(conv))) == {}
+
+
+def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:
+    builder = Builder()
+    squeeze = builder.conv(builder.global_pool(builder.input(1, 4, 6, 5)), 4, name="squeeze")
+    gate = builder.sigmoid(squeeze, name="gate")
+    graph = builder.graph(builder.add(gate, builder.weights(6, 5), name="spread"))
+    assert fused(graph) == {"gate": "squeeze"}
+
+
+def test_fusion_tags_are_renewed() -> None:
+    builder = Builder()
+    conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
+    graph = builder.graph(builder.global_pool(conv))
+    stale = graph.replace(nodes=[node.with_tags(fused_into="gone") for node in graph.nodes])
+    assert fused(stale) == {}
+    assert not FuseActivations().run(graph).changed
+
+
+def test_all_clean_ups_together() -> None:
+    assert [one.name for one in cleanup_passes()] == [
+        "remove-identity", "remove-dropout", "fold-constants", "fold-batch-norm", "remove-dead-code",
+        "fuse-activations",
+    ]  # fmt: skip
+    builder = Builder()
+    x = builder.op(OnnxOp("Dropout"), builder.input(1, 4, 9, 5), shape=(1, 4, 9, 5))
+    conv = builder.conv(x, 8, 3, 2, name="conv")
+    out = builder.relu(batch_norm(builder, builder.op(OnnxOp("Identity"), conv, shape=builder.values[conv].shape)))
+    builder.relu(out)
+    graph = builder.graph(builder.conv(out, 3, name="last"))
+    clean = graph
+    for one in cleanup_passes():
+        clean = run(one, clean).graph
+    assert kinds(clean) == ["Conv", "Relu", "Conv"]
+    assert clean.nodes[1].tag("fused_into") == "conv"
+    assert_same_values(graph, clean)

@@ -1,0 +1,129 @@
+"""The manager: verifies, prints, times, checks, and names who broke what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from pass_graphs import Builder, run_in_ort, seeded_inputs
+
+from pimflow.errors import OptionError, PassError, PlanError
+from pimflow.ir import Elementwise, Graph, OnGpu, Plan
+from pimflow.ir.text import graphs_equal, parse_graph
+from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity
+
+
+def graph() -> Graph:
+    builder = Builder()
+    out = builder.relu(builder.conv(builder.input(1, 2, 4, 4), 2, name="conv"), name="relu")
+    builder.relu(out, name="dead")
+    return builder.graph(out)
+
+
+@dataclass(frozen=True)
+class RenameEverything(Pass):
+    """Breaks the graph."""
+
+    def run(self, graph: Graph) -> PassResult:
+        return PassResult(graph.replace(nodes=[replace(node, outputs=("?",)) for node in graph.nodes]), True)
+
+
+@dataclass(frozen=True)
+class DivideByZero(Pass):
+    """Has a bug."""
+
+    def run(self, graph: Graph) -> PassResult:
+        return PassResult(graph, 1 // 0 == 0)
+
+
+@dataclass(frozen=True)
+class ReluToAbs(Pass):
+    """Keeps the graph sound, but not its values."""
+
+    def run(self, graph: Graph) -> PassResult:
+        nodes = [replace(n, op=Elementwise("Abs")) if n.kind == "Relu" else n for n in graph.nodes]
+        return PassResult(graph.replace(nodes=nodes), True, ("relu: is Abs now",))
+
+
+def differs(before: Graph, after: Graph) -> str | None:
+    inputs = seeded_inputs(before)
+    expected, actual = run_in_ort(before, inputs), run_in_ort(after, inputs)
+    for name, array in expected.items():
+        if not np.allclose(array, actual[name]):
+            return f"output {name!r}"
+    return None
+
+
+def test_names_are_kebab_case() -> None:
+    assert RemoveDeadCode().name == "remove-dead-code"
+    assert ReluToAbs().name == "relu-to-abs"
+
+
+def test_records() -> None:
+    result = PassManager((RemoveIdentity(), RemoveDeadCode(), ReluToAbs())).run(graph())
+    assert [(r.name, r.changed, r.nodes) for r in result.records] == [
+        ("remove-identity", False, 3), ("remove-dead-code", True, 2), ("relu-to-abs", True, 2),
+    ]  # fmt: skip
+    assert all(record.seconds >= 0 for record in result.records)
+    assert result.notes == ("relu-to-abs: relu: is Abs now",)
+    assert [line.split()[-1] for line in result.times_table().splitlines()] == [
+        "remove-identity", "remove-dead-code", "relu-to-abs", "all",
+    ]  # fmt: skip
+
+
+def test_a_pass_that_breaks_the_graph_is_named() -> None:
+    with pytest.raises(PassError, match="pass 'rename-everything' broke the graph"):
+        PassManager((RemoveDeadCode(), RenameEverything())).run(graph())
+
+
+def test_a_pass_that_fails_is_named_and_its_cause_kept() -> None:
+    with pytest.raises(PassError, match="pass 'divide-by-zero' failed") as caught:
+        PassManager((DivideByZero(),)).run(graph())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_users_mistake_is_not_a_bug_of_the_pass() -> None:
+    with pytest.raises(PlanError):
+        PassManager((ApplyPlan(Plan("test", (OnGpu("conv"),), 0.0, 0.0)),)).run(graph())
+
+
+def test_the_first_pass_that_changes_a_value_is_named() -> None:
+    passes = (RemoveIdentity(), RemoveDeadCode(), ReluToAbs(), RemoveIdentity())
+    with pytest.raises(PassError, match="pass 'relu-to-abs' changed a value: output 'relu_out'"):
+        PassManager(passes, check=differs).run(graph())
+    assert PassManager(passes[:2], check=differs).run(graph()).records
+
+
+def test_the_check_is_asked_after_changes_only() -> None:
+    asked: list[int] = []
+    passes = (RemoveIdentity(), RemoveDeadCode())
+    PassManager(passes, check=lambda before, after: asked.append(len(after.nodes))).run(graph())
+    assert asked == [2]
+
+
+def test_disabled_passes_do_not_run() -> None:
+    result = PassManager((RemoveDeadCode(), ReluToAbs()), disabled=("relu-to-abs",)).run(graph())
+    assert [record.name for record in result.records] == ["remove-dead-code"]
+
+
+def test_printing() -> None:
+    shown: list[str] = []
+    passes = (RemoveIdentity(), RemoveDeadCode())
+    PassManager(passes, print_before=("remove-dead-code",), print_after_all=True, show=shown.append).run(graph())
+    assert [text.splitlines()[0] for text in shown] == [
+        "// IR after remove-identity", "// IR before remove-dead-code", "// IR after remove-dead-code",
+    ]  # fmt: skip
+    parsed = parse_graph(shown[0], constants=graph().constants)
+    assert graphs_equal(parsed, graph())
+    shown.clear()
+    PassManager(passes, print_after=("remove-identity",), show=shown.append).run(graph())
+    assert len(shown) == 1
+
+
+def test_unknown_names_are_refused_with_a_proposal() -> None:
+    with pytest.raises(OptionError, match="did you mean 'remove-dead-code'"):
+        PassManager((RemoveDeadCode(),), disabled=("remove-deadcode",))
+    with pytest.raises(OptionError, match="passes are: remove-dead-code"):
+        PassManager((RemoveDeadCode(),), print_before=("xyz",))
+    PassManager((RemoveDeadCode(),), print_before=("apply-plan",), known=("apply-plan",))
