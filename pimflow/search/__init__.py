@@ -1,9 +1,8 @@
 """The search: which candidates a policy may use, what each costs, and the cheapest plan made of them."""
 
-from pimflow.search.compare import PolicyResult, compare
-from pimflow.search.policies import DEFAULT_POLICY, find_policy, policies
+from pimflow.search.policy import DEFAULT_POLICY, find_policy, policies
 from pimflow.search.report import PlanReport, report_plan
-from pimflow.search.solve import prove, solve
+from pimflow.search.solver import prove, solve
 from pimflow.search.table import CacheInfo, CacheWarning, ProfileTable, cache_clear, cache_folder, cache_info
 
 __all__ = [
@@ -11,12 +10,10 @@ __all__ = [
     "CacheInfo",
     "CacheWarning",
     "PlanReport",
-    "PolicyResult",
     "ProfileTable",
     "cache_clear",
     "cache_folder",
     "cache_info",
-    "compare",
     "find_policy",
     "policies",
     "prove",

@@ -27,8 +27,9 @@ from pimflow.ir import (
 )
 from pimflow.passes.apply_plan import why_not
 from pimflow.passes.layout import node_rows
+from pimflow.passes.regions import can_pipeline
 from pimflow.search.order import Unit, branches_of, execution_order, fork_joins, units_of
-from pimflow.search.policies import Policy, Space
+from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
 
 MAX_FOLLOWERS = 8
@@ -126,7 +127,7 @@ class Candidates:
             kinds = tuple(self._pattern_kind(unit, space.mapping) for unit in run)
             if kinds in _PATTERNS:
                 devices: list[Device] = ["pim" if kind == "pointwise" else "gpu" for kind in kinds]
-                yield from self._pipelines(run, devices, space, (True,))
+                yield from self._pipelines(run, devices, space, bottom_first=True)
 
     def _pattern_kind(self, unit: Unit, mapping: str) -> str:
         op = unit.anchor.op
@@ -142,8 +143,10 @@ class Candidates:
         if space.runs != "any":
             return
         for run in self._neighbours(space.max_run):
-            for devices in self._device_choices(run, space.mapping):
-                yield from self._pipelines(run, devices, space, (False, True))
+            choices = self._device_choices(run, space.mapping)
+            if choices and can_pipeline(self.graph, [node.name for unit in run for node in unit.nodes]) is None:
+                for devices in choices:
+                    yield from self._pipelines(run, devices, space, bottom_first=False)
 
     def _device_choices(self, run: Sequence[Unit], mapping: str) -> list[list[Device]]:
         capable = [self._pricer.pim_capable(unit.anchor, mapping) for unit in run]
@@ -171,7 +174,7 @@ class Candidates:
                     yield tuple(run)
 
     def _pipelines(
-        self, run: Sequence[Unit], devices: Sequence[Device], space: Space, directions: Sequence[bool]
+        self, run: Sequence[Unit], devices: Sequence[Device], space: Space, *, bottom_first: bool
     ) -> Iterator[Candidate]:
         names = tuple(node.name for unit in run for node in unit.nodes)
         where: tuple[Device, ...] = tuple(
@@ -182,9 +185,8 @@ class Candidates:
         rows = node_rows(self.graph, run[-1].nodes[-1])
         for stages in space.stages:
             for stage_rows in equal_stages(rows, stages):
-                for bottom_first in directions:
-                    pipeline = Pipeline(names, where, stage_rows, space.mapping, bottom_first)
-                    yield Candidate(run[0].start, run[-1].stop, (pipeline,))
+                pipeline = Pipeline(names, where, stage_rows, space.mapping, bottom_first)
+                yield Candidate(run[0].start, run[-1].stop, (pipeline,))
 
     # ---- concurrent branches
 

@@ -12,9 +12,9 @@ from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.layout import node_rows
 from pimflow.runtime.costs import CostModel
-from pimflow.search.policies import policies as all_policies
+from pimflow.search.policy import policies as all_policies
 from pimflow.search.report import PlanReport, report_plan
-from pimflow.search.solve import Progress, open_table, solve
+from pimflow.search.solver import Progress, open_table, solve
 from pimflow.search.table import ProfileTable
 from pimflow.targets import Target
 

@@ -20,6 +20,7 @@ class VisitCosts:
         next_fill: GWRITE to the next GWRITE where several buffers are filled in a row.
         sweep: a row change: first G_ACT to the first COMP.
         settle: last COMP of a visit to what follows it.
+        read: what a READRES between COMPs adds.
         fill_hidden: how much of a fill's wait passes while a row changes.
         busy_refresh: share of all time that refresh takes from a stream that activates all the time.
         idle_refresh: the same for a stream whose rows stay open.
@@ -32,6 +33,7 @@ class VisitCosts:
     next_fill: float
     sweep: float
     settle: float
+    read: float
     fill_hidden: float
     busy_refresh: float
     idle_refresh: float
@@ -56,6 +58,7 @@ def artifact_costs(pim: PimSpec, exposed: bool) -> VisitCosts:
         next_fill=timing.gwrite_to_next_exposed if exposed else timing.gwrite_to_next_hidden,
         sweep=sweep,
         settle=timing.comp_to_readres,
+        read=max(0, timing.comp_to_readres + 1 - timing.comp_to_comp),
         fill_hidden=0 if exposed else sweep,
         busy_refresh=(timing.ref_to_act + timing.pre_to_act) / timing.refresh_interval,
         idle_refresh=(timing.pre_to_act + 1) / timing.refresh_interval,
@@ -75,6 +78,7 @@ def strict_costs(pim: PimSpec) -> VisitCosts:
         next_fill=timing.t_ccd,
         sweep=sweep + timing.t_rtp + timing.t_rp,
         settle=timing.t_drain + timing.t_bl,
+        read=timing.t_drain + 1,
         fill_hidden=sweep + timing.t_rtp + timing.t_rp,
         busy_refresh=(timing.t_rfc + timing.t_rp) / timing.t_refi,
         idle_refresh=(timing.t_rfc + timing.t_rp + sweep) / timing.t_refi,
@@ -86,12 +90,13 @@ def strict_costs(pim: PimSpec) -> VisitCosts:
 class FillLoad:
     """What one fill of a chunk asks of the slowest channel of a group.
 
-    `rounds` rows with `full` COMPs each, then (if `left`) one row with `left` COMPs.
+    `rounds` rows with `full` COMPs each, then (if `left`) one row with `left` COMPs; `reads` READRES in all.
     """
 
     rounds: int
     full: int
     left: int
+    reads: int
 
     @property
     def rows(self) -> int:
@@ -106,10 +111,10 @@ def fill_load(tiles: int, pixels: int, columns: int, channels: int, width: int) 
     rounds, left = divmod(rows, channels)
     full = min(width, tiles) * pixels * columns
     if not left:
-        return FillLoad(rounds, full, 0)
+        return FillLoad(rounds, full, 0, rounds * full // columns)
     pixel_parts, column_parts = best_split(pixels, columns, channels // left)
-    share = -(-pixels // pixel_parts) * -(-columns // column_parts)
-    return FillLoad(rounds, full, min(width, tiles) * share)
+    units = min(width, tiles) * -(-pixels // pixel_parts)
+    return FillLoad(rounds, full, units * -(-columns // column_parts), rounds * full // columns + units)
 
 
 def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, held: int) -> tuple[float, float]:
@@ -122,7 +127,7 @@ def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, hel
         slots: slots of the buffer that a fill writes.
         held: buffers filled at a time.
     """
-    computing = costs.comp * (load.rounds * load.full + load.left)
+    computing = costs.comp * (load.rounds * load.full + load.left) + costs.read * (load.reads - load.rows)
     wait = (costs.fill + costs.fill_per_slot * slots * held + costs.next_fill * (held - 1)) / held
     if order == "rows":
         each = load.rows * (wait + (costs.settle - costs.comp) / held) + computing

@@ -17,7 +17,7 @@ from pimflow.ir import Conv2d, Decision, Device, Graph, Node, OnPim, Parallel, P
 from pimflow.passes.layout import node_rows
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
-from pimflow.search.policies import find_policy
+from pimflow.search.policy import find_policy
 
 Mode = Literal["gpu", "pim", "md-dp", "pipeline"]
 

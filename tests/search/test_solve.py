@@ -14,8 +14,8 @@ from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import ProfileTable, policies, prove, solve
-from pimflow.search.policies import find_policy
-from pimflow.search.solve import pose, uses_pim
+from pimflow.search.policy import find_policy
+from pimflow.search.solver import pose, uses_pim
 
 GRAPHS = {
     "inverted": inverted_residuals(),

@@ -23,7 +23,7 @@ from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
-from pimflow.search.policies import Policy, find_policy, with_options
+from pimflow.search.policy import Policy, find_policy, with_options
 from pimflow.search.pricing import Pricer
 from pimflow.search.table import ProfileTable, cache_folder, code_fingerprint
 from pimflow.targets import Target
