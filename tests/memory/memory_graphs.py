@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
+
 from pimflow.ir import (
     Array,
     Concat,
@@ -173,7 +174,7 @@ def _drawn_concat(draw: st.DrawFn, make: Maker, values: list[str], x: str) -> st
 
     def fits(name: str) -> bool:
         other = make.shape(name)
-        return len(other) == len(shape) and all(i == axis or a == b for i, (a, b) in enumerate(zip(other, shape)))
+        return len(other) == len(shape) and all(i == axis or other[i] == shape[i] for i in range(len(shape)))
 
     choices = [name for name in values if fits(name)]
     others = draw(st.lists(st.sampled_from(choices), min_size=1, max_size=2))

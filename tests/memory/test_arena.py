@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from memory_graphs import Maker, moving_graphs, seeded_inputs
+
 from pimflow.errors import InputDataError, MemoryPlanError
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.runtime.arena import run_in_arena

@@ -235,7 +235,7 @@ class _Placer:
         if op.step != 1:
             if op.axis == axis_order(len(shape))[-1]:
                 return self._kept(
-                    node, f"takes every {op.step}th element of the innermost axis, kernels read dense runs"
+                    node, f"takes one element in {op.step} of the innermost axis, kernels read dense runs"
                 )
             self._space(source)
             self._alias(out, Alias(source, "step", op.axis, op.start, op.step))

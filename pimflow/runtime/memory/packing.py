@@ -2,7 +2,8 @@
 
 Greedy best fit: blocks are placed one by one into the smallest gap that their contemporaries leave (dynamic storage
 allocation is NP-hard; greedy by size is within a few percent on networks: Pisarchyk and Lee, "Efficient Memory
-Management for Deep Neural Net Inference", 2020). Several orders are tried until one meets the lower bound.
+Management for Deep Neural Net Inference", 2020). Several orders are tried until one meets the lower bound, each from
+one end of the arena and from both: in a chain, where only neighbours meet, filling both ends by turns is optimal.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,18 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
         lambda i: (blocks[i].first, -blocks[i].size, i),
     )
     bound = live_peak(blocks)
-    best: tuple[list[int], int] = ([], -1)
-    for order in orders:
-        found = _place(blocks, sorted(range(len(blocks)), key=order))
-        if best[1] < 0 or found[1] < best[1]:
+    best: tuple[list[int], int] | None = None
+    for order, both_ends in product(orders, (False, True)):
+        found = _place(blocks, sorted(range(len(blocks)), key=order), bound if both_ends else None)
+        if best is None or found[1] < best[1]:
             best = found
         if best[1] == bound:
-            break
+            return best
+    assert best is not None
     return best
 
 
-def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
+def _place(blocks: Sequence[Block], order: Sequence[int], ceiling: int | None) -> tuple[list[int], int]:
     offsets = [0] * len(blocks)
     placed = _Intervals(1 + max((block.last for block in blocks), default=0))
     total = 0
@@ -64,22 +67,28 @@ def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], in
         if block.size == 0:
             continue
         taken = sorted((offsets[other], blocks[other].size) for other in placed.meeting(block.first, block.last))
-        offsets[index] = _best_gap(taken, block.size)
+        offsets[index] = _best_gap(taken, block.size, ceiling)
         total = max(total, offsets[index] + block.size)
         placed.add(block.first, block.last, index)
     return offsets, total
 
 
-def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap of at least `size` between blocks sorted by offset; their end if there is none."""
+def _best_gap(taken: Sequence[tuple[int, int]], size: int, ceiling: int | None) -> int:
+    """An offset in the smallest gap of at least `size` between blocks sorted by offset; behind all if there is none.
+
+    With a ceiling the space up to it is a gap too, and a gap that reaches the ceiling but not 0 is filled from above.
+    """
     end = 0
     best, best_gap = -1, 0
-    for offset, length in taken:
+    for offset, length in taken if ceiling is None else (*taken, (ceiling, 0)):
         gap = offset - end
         if gap >= size and (best < 0 or gap < best_gap):
-            best, best_gap = end, gap
+            best = offset - size if offset == ceiling and end else end
+            best_gap = gap
         end = max(end, offset + length)
-    return end if best < 0 else best
+    if best >= 0:
+        return best
+    return max((offset + length for offset, length in taken), default=0)
 
 
 class _Intervals:
