@@ -17,7 +17,7 @@ from pimflow.inspection import Inspection, inspect_graph
 from pimflow.ir import Graph, Plan
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
 from pimflow.passes import ApplyPlan, Pass, PassManager, cleanup_passes
-from pimflow.search import solve
+from pimflow.search import find_policy, solve
 from pimflow.search.report import PlanReport, report_plan
 from pimflow.source import ModelSource, model_source
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
@@ -175,6 +175,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         PimflowError: the model, the target or an option is wrong.
         PassError: a pass is faulty; the message names it.
     """
+    find_policy(options.policy)  # a wrong name is said before the model is read
     state = State(source, options, Machine(options.target, options.measured_table()), progress)
     for stage in STAGES:
         progress(f"{stage.name} {source.name}")

@@ -1,0 +1,371 @@
+"""`pimflow compile` and `verify` as a user runs them: output folders, JSON, bad input."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pimflow.cli import main
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+def run(*arguments: str) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def toy_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("toy") / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "md-dp", "--no-cache") == 0
+    return folder
+
+
+def test_compile_prints_a_table_and_a_summary(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("compile", "zoo:toy", "--policy", "MD-DP") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"node +op +runs on +PIM share +GPU us +PIM us +time us", out)
+    assert re.search(r"depthwise +Conv +GPU", out)
+    assert re.search(r"speedup +[0-9.]+x end to end", out)
+    assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
+
+
+def test_json_is_one_document_with_the_promised_keys(tmp_path, capsys):
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "mddp", "--json", "--no-cache") == 0
+    document = json.loads(capsys.readouterr().out)
+    keys = {"pimflow", "model", "target", "policy", "baseline", "result", "nodes", "search", "output_dir"}
+    assert keys <= document.keys()
+    assert document["policy"] == "md-dp"
+    assert {"time_us", "energy_mj"} <= document["baseline"].keys()
+    assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= document["result"].keys()
+    assert {"candidates", "seconds"} <= document["search"].keys()
+    node_keys = {"name", "op", "mode", "pim_fraction", "gpu_us", "pim_us", "pim_cycles", "time_us", "commands", "why"}
+    for node in document["nodes"]:
+        assert node_keys <= node.keys()
+        assert node["mode"] in {"gpu", "pim", "md-dp", "pipeline"}
+        assert 0 <= node["pim_fraction"] <= 1
+        assert set(node["commands"]) == {"GWRITE", "G_ACT", "COMP", "READRES"}
+        on_pim = node["pim_fraction"] > 0
+        assert (node["pim_cycles"] > 0) == on_pim == (node["commands"]["COMP"] > 0)
+    assert any(node["pim_fraction"] > 0 for node in document["nodes"])
+    assert document["result"]["time_us"] < document["baseline"]["time_us"]
+
+
+def test_the_plan_and_the_timeline_agree(tmp_path, capsys):
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--json", "--no-cache") == 0
+    document = json.loads(capsys.readouterr().out)
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["plan"]["predicted_us"] == pytest.approx(document["result"]["time_us"], rel=1e-9)
+    events = json.loads((tmp_path / "out" / "timeline.json").read_text())["traceEvents"]
+    end = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert end == pytest.approx(document["result"]["time_us"], abs=1e-2)
+
+
+def test_the_output_folder_is_complete_and_runs(toy_folder):
+    names = {path.name for path in toy_folder.iterdir()}
+    assert {"model.onnx", "plan.json", "memory.json", "timeline.json", "streams.json.gz"} <= names
+    assert {"config.json", "target.toml", "manifest.json"} <= names
+    model = onnx.load(toy_folder / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    devices = {
+        entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == "pimflow.device"
+    }
+    assert devices == {"gpu", "pim"}
+    session = ort.InferenceSession(str(toy_folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    shape = session.get_inputs()[0].shape
+    first, second = (
+        session.run(
+            None, {session.get_inputs()[0].name: np.random.default_rng(seed).standard_normal(shape, np.float32)}
+        )[0]
+        for seed in (0, 1)
+    )
+    assert np.std(first) > 0.1
+    assert np.abs(first - second).max() > 0.1
+    config = json.loads((toy_folder / "config.json").read_text())
+    assert config["seed"] == 0
+    assert config["versions"]["onnxruntime"] == ort.__version__
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path, capsys):
+    for name in ("a", "b"):
+        assert run("compile", "zoo:toy", "-o", tmp_path / name, "--no-cache", "--policy", "pimflow") == 0
+    for path in (tmp_path / "a").iterdir():
+        if path.name in {"plan.json", "manifest.json"}:  # the search's seconds and the folder's name are in there
+            continue
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_verify_passes_and_says_so(toy_folder, capsys):
+    assert run("verify", toy_folder, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"passed", "max_abs_err", "max_rel_err", "output_std", "nodes_checked"} <= document.keys()
+    assert document["passed"] is True
+    assert document["output_std"] > 0.1
+    assert document["nodes_checked"] > 5
+    assert document["max_rel_err"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "extra", [("--pim", "values", "--operand", "fp32"), ("--pim", "values"), ("--arena",), ("--seed", "7")]
+)
+def test_verify_by_other_means(toy_folder, capsys, extra):
+    assert run("verify", toy_folder, "--json", *extra) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["passed"] is True
+    if "fp32" in extra:
+        assert document["rtol"] == 1e-4
+    elif "values" in extra:
+        assert document["max_rel_err"] > 1e-6  # fp16 operands show
+
+
+def test_verify_takes_inputs_by_name(toy_folder, tmp_path, capsys):
+    path = tmp_path / "inputs.npz"
+    np.savez(path, input=np.random.default_rng(3).standard_normal((1, 3, 16, 16)).astype(np.float32))
+    assert run("verify", toy_folder, "--inputs", path) == 0
+    np.savez(path, wrong=np.zeros((1, 3, 16, 16), np.float32))
+    assert run("verify", toy_folder, "--inputs", path) == 2
+    path.write_bytes(b"no zip at all")
+    assert run("verify", toy_folder, "--inputs", path) == 2
+
+
+def damage_weights(folder: Path) -> None:
+    model = onnx.load(folder / "model.onnx")
+    tensor = max(model.graph.initializer, key=lambda item: len(item.raw_data))
+    array = numpy_helper.to_array(tensor).copy()
+    array.flat[: array.size // 2] *= 1.5
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, folder / "model.onnx")
+
+
+def damage_streams(folder: Path) -> None:
+    text = gzip.decompress((folder / "streams.json.gz").read_bytes()).decode()
+    # The first fill of every stream of some node starts one pixel late.
+    broken = text.replace(
+        '"type":"GWrite","pixel":{"type":"Affine","base":0', '"type":"GWrite","pixel":{"type":"Affine","base":1'
+    )
+    assert broken != text
+    (folder / "streams.json.gz").write_bytes(gzip.compress(broken.encode(), mtime=0))
+
+
+def test_verify_fails_where_a_value_is_wrong(tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
+    damage_weights(folder)
+    capsys.readouterr()
+    assert run("verify", folder, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
+def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
+    assert run("verify", folder, "--pim", "values", "--operand", "fp32") == 0
+    damage_streams(folder)
+    assert run("verify", folder, "--pim", "values", "--operand", "fp32") in (1, 2)
+    assert run("verify", folder) == 0  # ONNX Runtime never looked at them
+
+
+def test_a_trace_times_as_the_report_says(tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache", "--json") == 0
+    nodes = {node["name"]: node for node in json.loads(capsys.readouterr().out)["nodes"]}
+    name = max(nodes, key=lambda item: nodes[item]["pim_cycles"])
+    cycles, comps = [], 0
+    for channel in range(16):
+        assert run("trace", folder, name, "--channel", str(channel)) == 0
+        path = tmp_path / f"{channel}.pim"
+        path.write_text(capsys.readouterr().out)
+        assert run("simulate", path, "--json") == 0
+        (document,) = json.loads(capsys.readouterr().out)
+        cycles.append(document["cycles"])
+        comps += document["commands"]["COMP"]
+    assert max(cycles) == nodes[name]["pim_cycles"]
+    assert comps == nodes[name]["commands"]["COMP"]
+
+
+def test_debugging_options_print_and_disable(tmp_path, capsys):
+    out = tmp_path / "out"
+    options = ("--disable-pass", "fold-batch-norm", "--print-pass-times", "--print-ir-before", "fold-constants")
+    assert run("compile", "zoo:mobilenet-v2", "-o", out, "--policy", "gpu", "--json", *options) == 0
+    captured = capsys.readouterr()
+    assert any(node["op"] == "BatchNormalization" for node in json.loads(captured.out)["nodes"])
+    assert "fuse-activations" in captured.err
+    assert "before fold-constants" in captured.err
+
+
+# Bad input.
+
+
+def truncated(path: Path) -> None:
+    data = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx").SerializeToString()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def not_onnx(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def external(path: Path, location: str) -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 4], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=location)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [weight],
+    )
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+
+
+def missing_external_data(path: Path) -> None:
+    external(path, "nowhere.bin")
+
+
+def outside_external_data(path: Path) -> None:
+    (path.parent.parent / "secret.bin").write_bytes(b"\0" * 64)
+    external(path, "../secret.bin")
+
+
+def absolute_external_data(path: Path) -> None:
+    (path.parent.parent / "secret.bin").write_bytes(b"\0" * 64)
+    external(path, str(path.parent.parent / "secret.bin"))
+
+
+def unbound(path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, "H", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+
+
+BAD_FILES = {
+    "truncated": (truncated, "cut short"),
+    "not-onnx": (not_onnx, "not an ONNX model"),
+    "empty": (empty, "empty"),
+    "missing-external": (missing_external_data, "nowhere.bin"),
+    "outside-external": (outside_external_data, "not a file inside"),
+    "absolute-external": (absolute_external_data, "not a file inside"),
+    "unbound": (unbound, "--shape.*N.*H|N.*H.*--shape"),
+}
+BAD_OPTIONS = {
+    "target": ("--target", "no-such-machine"),
+    "target-file": ("--target", "nowhere.toml"),
+    "policy": ("--policy", "fastest"),
+    "timing": ("--timing", "exact"),
+    "shape-form": ("--shape", "1x3"),
+    "shape-name": ("--shape", "picture:1x3x16x16"),
+    "shape-size": ("--shape", "input:1x3x17x16"),
+    "grid": ("--grid", "0"),
+    "stages": ("--stages", "1"),
+    "pass": ("--disable-pass", "fold-everything"),
+    "flag": ("--polcy", "gpu"),
+    "buffers": ("--buffers", "1000"),
+    "profile": ("--profile", "nowhere.csv"),
+    "budget": ("--time-budget", "-1"),
+}
+
+
+def assert_one_line(captured, pattern: str = "") -> None:
+    assert captured.out == ""
+    assert captured.err.startswith("pimflow: error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    assert re.search(pattern, captured.err), captured.err
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_one_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
+    make, pattern = BAD_FILES[name]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    make(folder / "model.onnx")
+    before = sorted(folder.iterdir())
+    for verb in ("compile", "inspect"):
+        assert run(verb, "model.onnx") == 2
+        assert_one_line(capsys.readouterr(), pattern)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options_are_one_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("compile", "zoo:toy", *BAD_OPTIONS[name]) == 2
+    assert_one_line(capsys.readouterr())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_files_are_not_touched(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    assert run("compile", "zoo:toy", "-o", folder) == 2
+    assert_one_line(capsys.readouterr(), "mine")
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    target = tmp_path / "model.onnx"
+    target.write_text("mine too")
+    assert run("zoo", "export", "toy", "-o", target) == 2
+    assert target.read_text() == "mine too"
+
+
+def test_an_unchanged_output_is_replaced_and_a_changed_one_is_not(tmp_path, capsys):
+    folder = tmp_path / "out"
+    for policy in ("gpu", "pim"):
+        assert run("compile", "zoo:toy", "-o", folder, "--policy", policy, "--no-cache") == 0
+    assert json.loads((folder / "plan.json").read_text())["policy"] == "pim"
+    (folder / "notes.txt").write_text("mine")
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "gpu") == 2
+    assert "notes.txt" in capsys.readouterr().err
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert json.loads((folder / "plan.json").read_text())["policy"] == "pim"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "plan.json", "streams.json.gz", "config.json", "target.toml"])
+def test_a_damaged_output_folder_is_one_line(name, tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
+    for content in (b"", b"\x00\xff damaged", None):
+        capsys.readouterr()
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+        assert run("verify", folder) == 2
+        assert_one_line(capsys.readouterr())
+        if content is None:
+            break
+
+
+def test_an_installed_program_keeps_stdout_clean(tmp_path):
+    command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output_dir"] == str(tmp_path / "out")
+    assert "Traceback" not in done.stderr
