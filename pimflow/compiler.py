@@ -17,6 +17,7 @@ from pimflow.inspection import Inspection, inspect_graph
 from pimflow.ir import Graph, Plan
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
 from pimflow.passes import ApplyPlan, Pass, PassManager, cleanup_passes
+from pimflow.runtime.memory import annotate_movement
 from pimflow.search import find_policy, solve
 from pimflow.search.report import PlanReport, report_plan
 from pimflow.source import ModelSource, model_source
@@ -71,7 +72,8 @@ def _load(state: State) -> State:
 
 
 def _clean(state: State) -> State:
-    return replace(state, clean=_run_passes(state, _have(state.loaded), _cleanups()))
+    clean = _run_passes(state, _have(state.loaded), _cleanups())
+    return replace(state, clean=annotate_movement(clean))
 
 
 def _search(state: State) -> State:

@@ -98,7 +98,8 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         )
         fused = node.tag("fused_into")
         into = "" if fused is None else f" fused {number.get(fused, 'outside')}"
-        lines.append(f"{node.op!r} {inputs} -> {outputs}{into}")
+        moved = (node.tag("movement") or "").partition(":")[0]  # the verdict on a movement, without its reason
+        lines.append(f"{node.op!r} {inputs} -> {outputs}{into}{moved and f' {moved}'}")
     lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
 
