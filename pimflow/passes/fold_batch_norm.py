@@ -34,7 +34,8 @@ class FoldBatchNorm(Pass):
     """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the Conv, Gemm or MatMul before them.
 
     Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
-    users apart. A MatMul (of two matrices) becomes a Gemm.
+    users apart. A MatMul (of two matrices) becomes a Gemm. A batch norm
+    that cannot be folded takes up the steps behind it.
     """
 
     def run(self, graph: Graph) -> PassResult:
@@ -43,10 +44,10 @@ class FoldBatchNorm(Pass):
         ends: dict[str, Node] = {}  # value that a chain has come to -> its matrix node
         notes: list[str] = []
         for node in graph.nodes:
+            if isinstance(node.op, BatchNorm | Elementwise) and _extend(graph, node, chains, ends, notes):
+                continue
             if _takes_affine(graph, node):
                 ends[node.output] = node
-            elif isinstance(node.op, BatchNorm | Elementwise) and node.inputs[0]:
-                _extend(graph, node, chains, ends, notes)
         if not chains:
             return PassResult(graph, False, tuple(notes))
         editor = GraphEditor(graph)
@@ -58,6 +59,8 @@ class FoldBatchNorm(Pass):
 
 
 def _takes_affine(graph: Graph, node: Node) -> bool:
+    if isinstance(node.op, BatchNorm):
+        return all(name in graph.constants for name in node.inputs[1:3])
     if not isinstance(node.op, Conv2d | Gemm | MatMul):
         return False
     weights = graph.constants.get(node.inputs[1])
@@ -68,18 +71,18 @@ def _takes_affine(graph: Graph, node: Node) -> bool:
     return all(not name or name in graph.constants for name in node.inputs[2:])
 
 
-def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str, Node], notes: list[str]) -> None:
-    """Adds `node` to the chain that ends in what it reads, if it is a step per channel."""
+def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str, Node], notes: list[str]) -> bool:
+    """Adds `node` to the chain that ends in what it reads, if it is a step per channel and may be."""
     source = next((name for name in node.inputs if name in ends), None)
     step = _step(graph, node, source) if source is not None else None
     if source is None or step is None:
         if isinstance(node.op, BatchNorm):
             producer = graph.producer(node.inputs[0])
             notes.append(f"{node.name}: {producer.name if producer else 'a graph input'} cannot take it up")
-        return
+        return False
     if len(graph.users(source)) != 1 or source in graph.outputs:
         notes.append(f"{node.name}: {source!r} is read by others too")
-        return
+        return False
     root = ends.pop(source)
     scale, shift = step
     old = chains.get(root.name)
@@ -88,6 +91,7 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
     else:
         chains[root.name] = _Affine(scale, shift, node.output, (node.name,))
     ends[node.output] = root
+    return True
 
 
 def _step(graph: Graph, node: Node, source: str) -> tuple[Vector, Vector] | None:
@@ -136,7 +140,9 @@ def _per_channel(array: Array | None, rank: int, channels: int) -> Vector | None
 
 
 def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
-    """The matrix node with the affine map in its weights and bias, making the map's last value."""
+    """The node with the affine map in its weights and bias, making the map's last value."""
+    if isinstance(node.op, BatchNorm):
+        return _folded_norm(editor, node, affine)
     weights = editor.graph.constants[node.inputs[1]]
     along = _along_outputs(node, weights.ndim)
     scaled = node.inputs[1]
@@ -151,6 +157,16 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     elif isinstance(op, MatMul):
         op = Gemm()
     return replace(node, op=op, inputs=(node.inputs[0], scaled, name), outputs=(affine.last,))
+
+
+def _folded_norm(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
+    scale, bias = (editor.graph.constants[name] for name in node.inputs[1:3])
+    arrays = scale.astype(np.float64) * affine.scale, bias.astype(np.float64) * affine.scale + affine.shift
+    names = [
+        editor.new_constant(f"{node.name}_{what}", array.astype(scale.dtype))
+        for what, array in zip(("scale", "bias"), arrays, strict=True)
+    ]
+    return replace(node, inputs=(node.inputs[0], *names, *node.inputs[3:]), outputs=(affine.last,))
 
 
 def _along_outputs(node: Node, rank: int) -> Sequence[int]:

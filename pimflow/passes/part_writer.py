@@ -43,7 +43,8 @@ class PartWriter:
         self._first_parts = first_parts
         self._parts: dict[str, list[_Rows]] = {}
         self._moved: dict[tuple[str, int, int], _Rows] = {}
-        self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}
+        self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}  # by node and suffix, with the part's name
+        self._cut_up: set[str] = set()
 
     def write(self, layout: Layout) -> None:
         """Appends the region's nodes to `nodes`."""
@@ -72,6 +73,7 @@ class PartWriter:
             self._retarget_fusion(tags, job)
         self.nodes.append(Node(job.part.op, sources, (output,), name, job.device, tuple(sorted(tags.items()))))
         self._jobs[node.name, job.suffix] = (job, name)
+        self._cut_up.add(node.name)
         self._first_parts.setdefault(node.name, name)
         self._parts[node.output].append(_Rows(job.start, job.stop, output))
 
@@ -80,8 +82,7 @@ class PartWriter:
         into = tags["fused_into"]
         other, name = self._jobs.get((into, job.suffix), (None, self._first_parts.get(into, into)))
         tags["fused_into"] = name
-        cut_here = any(producer == into for producer, _ in self._jobs)
-        if cut_here and (other is None or (other.start, other.stop) != (job.start, job.stop)):
+        if into in self._cut_up and (other is None or (other.start, other.stop) != (job.start, job.stop)):
             del tags["fused_into"]
 
     def _tags(self, job: PartJob, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:

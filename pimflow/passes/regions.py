@@ -15,6 +15,9 @@ from pimflow.passes.layout import MATRIX_OPS, leaving_values, node_part, node_ro
 _LOOK_BACK = 256
 """Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
 
+_LONGEST_CHAIN = 64
+"""Elementwise nodes looked at behind one node."""
+
 
 def cut_region(graph: Graph, node_names: Iterable[str]) -> Graph:
     """The nodes of those names as a graph of their own, in time linear in the region.
@@ -101,7 +104,7 @@ def elementwise_chain(graph: Graph, node: Node, accept: Callable[[Node, Mapping[
     waiting = [graph.position[user.name] for user in graph.users(node.output)]  # a heap, in topological order
     tried: set[str] = set()
     best = 1
-    while waiting:
+    while waiting and len(members) <= _LONGEST_CHAIN:
         follower = graph.nodes[heapq.heappop(waiting)]
         if follower.name in tried:
             continue
@@ -141,7 +144,7 @@ def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | No
 
 def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
-    first = min(graph.position[name] for name in members)
+    first = graph.position[next(iter(members))]  # all others depend on it
     seen: set[str] = set()
     waiting = [other for other in _producers(graph, node) if other.name not in members]
     while waiting:

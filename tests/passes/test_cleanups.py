@@ -20,6 +20,7 @@ from pimflow.ir import (
     Node,
     OnnxOp,
     Pad,
+    Pool2d,
     Reshape,
     Slice,
     Transpose,
@@ -146,6 +147,16 @@ def test_batch_norms_that_stay_say_why() -> None:
         "first: a graph input cannot take it up",
         "second: 'conv_out' is read by others too",
     )
+
+
+def test_a_batch_norm_that_stays_takes_up_what_is_behind_it() -> None:
+    builder = Builder()
+    pooled = builder.pool(builder.input(1, 4, 6, 5), Pool2d("max", (2, 2)))
+    out = builder.mul(batch_norm(builder, pooled), builder.weights(4, 1, 1))
+    graph = builder.graph(builder.relu(builder.add(out, builder.weights(4, 1, 1))))
+    folded = run(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["MaxPool", "BatchNormalization", "Relu"]
+    assert_same_values(graph, folded.graph)
 
 
 def test_steps_along_other_axes_stay() -> None:

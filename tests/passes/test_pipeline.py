@@ -268,9 +268,12 @@ def random_graph(draw: random.Random) -> Graph:
     x = builder.input(draw.choice([1, 1, 2]), 4, draw.randint(9, 25), draw.randint(7, 10))
     gate = builder.input(builder.values[x].shape[0], 4, 1, 1, name="gate")
     made = [x]
-    for _ in range(draw.randint(2, 7)):
+    for _ in range(draw.randint(2, 8)):
+        if draw.random() < 0.2:  # a branch: continue from an earlier value
+            made.append(made.pop(draw.randrange(len(made))))
         made.append(_random_op(builder, draw, made, gate))
-    return builder.graph(made[-1])
+    read = {name for node in builder.nodes for name in node.inputs}
+    return builder.graph(*(name for name in made if name not in read or (name != x and draw.random() < 0.1)))
 
 
 def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str) -> str:
