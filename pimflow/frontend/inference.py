@@ -13,8 +13,9 @@ from onnx.shape_inference import InferenceError
 from pimflow.errors import ModelError
 from pimflow.frontend.captures import capture_count, rename_names
 from pimflow.frontend.export import opaque_proto
-from pimflow.frontend.folding import RANDOM, fold, node_session
+from pimflow.frontend.folding import fold, node_session
 from pimflow.frontend.importing import fresh_name, import_node
+from pimflow.frontend.recognise import typed_form
 from pimflow.frontend.session import ort_dtype
 from pimflow.frontend.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
 from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Value
@@ -28,9 +29,9 @@ Types = dict[str, Value]
 def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Graph:
     """The graph with constants folded and, as far as they do not depend on data, all shapes known.
 
-    ONNX's inference is asked first, then ONNX Runtime's, which also knows operators outside the standard; last, for
-    such operators only, the node is run. What stays unknown is data-dependent (downstream of NonZero and its
-    like) and keeps the shape None.
+    Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also knows operators outside the
+    standard; last, for such operators only, the node is run. What stays unknown is data-dependent (downstream of
+    NonZero and its like) and keeps the shape None.
 
     Args:
         graph: opaque nodes in topological order, static input shapes.
@@ -109,11 +110,19 @@ class _Walk:
 
     def _types(self, node: Node) -> Types:
         types = {name: Value(name, None, "") for name in node.outputs if name}
-        for source in (self._by_onnx, self._by_ort, self._by_running, self._by_declaration):
+        sources = [self._by_rule, self._by_onnx, self._by_ort, self._by_running, self._by_declaration]
+        if _has_ceil_mode(node):
+            sources.insert(1, self._by_running)
+        for source in sources:
             _refine(types, source(node))
             if all(_is_known(value) for value in types.values()):
                 break
         return types
+
+    def _by_rule(self, node: Node) -> Types:
+        """Our own formulas come first: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
+        typed = typed_form(node, self.values, self.constants, self.graph.opset.get("", 0))
+        return {} if typed is None else {node.output: Value(node.output, *typed[1])}
 
     def _by_onnx(self, node: Node) -> Types:
         assert isinstance(node.op, OnnxOp)
@@ -153,7 +162,7 @@ class _Walk:
         assert isinstance(node.op, OnnxOp)
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.constants]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
-        if node.op.domain in ("", "ai.onnx.ml") or node.op.op_type in RANDOM or not feasible:
+        if (node.op.domain in ("", "ai.onnx.ml") and not _has_ceil_mode(node)) or not feasible:
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.constants)
@@ -191,6 +200,11 @@ def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto
     assert isinstance(attribute, OpaqueAttribute)
     graph: onnx.GraphProto = onnx.AttributeProto.FromString(attribute.serialized).g
     return graph
+
+
+def _has_ceil_mode(node: Node) -> bool:
+    """Whether the node is a pool for which ONNX's inference and ONNX Runtime's kernels disagree about shapes."""
+    return isinstance(node.op, OnnxOp) and node.op.domain == "" and ("ceil_mode", 1) in node.op.attributes
 
 
 def _is_known(value: Value) -> bool:

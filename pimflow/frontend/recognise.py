@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.frontend.importing import fresh_name
+from pimflow.frontend.tensors import shortest
 from pimflow.ir import (
     Array,
     BatchNorm,
@@ -31,7 +32,7 @@ from pimflow.ir import (
     window_out,
 )
 from pimflow.ir.ops import AttributeValue
-from pimflow.ir.shapes import infer
+from pimflow.ir.shapes import TensorType, infer
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """Element types of the products and windows that the compiler reasons about; others stay opaque."""
@@ -119,12 +120,9 @@ class Site:
     """One opaque node with what is known of its inputs."""
 
     node: Node
-    graph: Graph
-
-    @property
-    def opset(self) -> int:
-        """Version of ONNX's own operators."""
-        return self.graph.opset.get("", 0)
+    values: Mapping[str, Value]
+    constants: Mapping[str, Array]
+    opset: int
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
@@ -138,7 +136,7 @@ class Site:
 
     def value(self, index: int = 0) -> Value:
         """An input's value."""
-        return self.graph.value(self.node.inputs[index])
+        return self.values[self.node.inputs[index]]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """An input's shape; () where it is unknown or absent."""
@@ -172,7 +170,7 @@ class Site:
 
     def constant(self, index: int) -> Array | None:
         """A constant input's elements; None where it is absent or computed."""
-        return self.graph.constants.get(self.node.inputs[index]) if self.has(index) else None
+        return self.constants.get(self.node.inputs[index]) if self.has(index) else None
 
     def constant_integers(self, index: int) -> tuple[int, ...] | None:
         """A constant input as integers; None where it is absent or computed."""
@@ -180,25 +178,26 @@ class Site:
         return None if array is None else tuple(int(item) for item in array.reshape(-1))
 
     def out_shape(self) -> tuple[int, ...] | None:
-        """The first output's shape."""
-        return self.graph.value(self.node.output).shape
+        """The first output's shape, None where it is not known yet."""
+        value = self.values.get(self.node.output)
+        return None if value is None else value.shape
 
 
 Rule = Callable[[Site], "Typed | Op | None"]
 
 
 def recognise(graph: Graph) -> Graph:
-    """The graph with every node in typed form that has one."""
+    """The graph with every node in typed form that has one which gives the very shape and type known for the node."""
     nodes: list[Node] = []
     values = dict(graph.values)
     names = {node.name for node in graph.nodes}
     for node in graph.nodes:
         node = _without_unused(node, graph)
-        typed = _typed(node, graph)
-        if typed is None:
+        typed = typed_form(node, graph.values, graph.constants, graph.opset.get("", 0))
+        if typed is None or not _agrees(typed[1], graph.value(node.output)):
             nodes.append(node)
         else:
-            nodes.extend(_chain(node, typed, values, names))
+            nodes.extend(_chain(node, typed[0], values, names))
     used = {*graph.inputs, *graph.outputs}
     used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
     return graph.replace(
@@ -208,42 +207,56 @@ def recognise(graph: Graph) -> Graph:
     )
 
 
+def _agrees(result: TensorType, known: Value) -> bool:
+    return (result.shape, result.dtype) == (known.shape, known.dtype)
+
+
+def typed_form(
+    node: Node, values: Mapping[str, Value], constants: Mapping[str, Array], opset: int
+) -> tuple[Typed, TensorType] | None:
+    """A node's exact typed form and what it makes; None where the node has to stay opaque.
+
+    Args:
+        node: an opaque node.
+        values: the values that it reads, and what it makes as far as that is known.
+        constants: those of them that are constants.
+        opset: version of ONNX's own operators.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or op.domain or len(node.outputs) != 1:
+        return None
+    rule = _RULES.get(op.op_type)
+    static = all(values[name].shape is not None and values[name].dtype for name in node.inputs if name)
+    if rule is None or not static or not node.inputs or not node.inputs[0]:
+        return None
+    found = rule(Site(node, values, constants, opset))
+    if found is None:
+        return None
+    typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
+    result = _result(typed, [values[name] if name else None for name in typed.inputs])
+    return None if result is None else (typed, result)
+
+
+def _result(typed: Typed, inputs: Sequence[Value | None]) -> TensorType | None:
+    """What a chain of ops makes; None where its inputs do not fit."""
+    if isinstance(typed.ops[-1], OnnxOp):  # Identity
+        (value,) = inputs
+        return None if value is None or value.shape is None else TensorType(value.shape, value.dtype)
+    try:
+        for op in typed.ops:
+            (result,) = infer(op, inputs)
+            inputs = [Value("", result.shape, result.dtype)]
+    except GraphError:
+        return None
+    return result
+
+
 def _without_unused(node: Node, graph: Graph) -> Node:
     """The node without a second output that nobody reads (the mask of Dropout, the indices of MaxPool)."""
     if len(node.outputs) != 2 or node.kind not in ("Dropout", "MaxPool"):
         return node
     unused = not graph.users(node.outputs[1]) and node.outputs[1] not in graph.outputs
     return replace(node, outputs=node.outputs[:1]) if unused else node
-
-
-def _typed(node: Node, graph: Graph) -> Typed | None:
-    """The node's typed form, if it has one that gives the very shape and type inferred for the node."""
-    op = node.op
-    if not isinstance(op, OnnxOp) or op.domain or len(node.outputs) != 1:
-        return None
-    known = all(graph.value(name).shape is not None for name in (*node.inputs, *node.outputs) if name)
-    rule = _RULES.get(op.op_type)
-    if rule is None or not known or not node.inputs or not node.inputs[0]:
-        return None
-    found = rule(Site(node, graph))
-    if found is None:
-        return None
-    typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
-    return typed if _agrees(typed, node, graph) else None
-
-
-def _agrees(typed: Typed, node: Node, graph: Graph) -> bool:
-    inputs = [graph.value(name) if name else None for name in typed.inputs]
-    expected = graph.value(node.output)
-    if isinstance(typed.ops[-1], OnnxOp):
-        return True
-    try:
-        for op in typed.ops:
-            (result,) = infer(op, inputs)
-            inputs = [Value("", result.shape, result.dtype)]
-    except GraphError:
-        return False
-    return (result.shape, result.dtype) == (expected.shape, expected.dtype)
 
 
 def _chain(node: Node, typed: Typed, values: dict[str, Value], names: set[str]) -> list[Node]:
@@ -321,7 +334,7 @@ def _pool(site: Site) -> Op | None:
         return None
     average = site.node.kind == "AveragePool"
     include = average and bool(site.integer("count_include_pad", 0))
-    ceil = bool(site.integer("ceil_mode", 0)) and site.text("auto_pad", "NOTSET") == "NOTSET"
+    ceil = bool(site.integer("ceil_mode", 0)) and site.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     op = Pool2d("average" if average else "max", size, strides, pads, dilations, ceil, include)
     return _without_ceil(op, site.shape()) if ceil else op
 
@@ -401,8 +414,13 @@ def _clip(site: Site) -> Typed | None:
             return None
         if bound is not None:
             scalar = bound.reshape(())
-            found.append((name, int(scalar) if bound.dtype.kind in "iu" else float(scalar)))
+            found.append((name, int(scalar) if bound.dtype.kind in "iu" else _decimal(scalar)))
     return Typed((Elementwise("Clip", tuple(found)),), site.node.inputs[:1])
+
+
+def _decimal(scalar: Array) -> float:
+    """A scalar as a Python float, written as short as its type allows."""
+    return shortest(float(scalar)) if scalar.dtype.itemsize <= 4 and scalar.dtype.kind not in "iu" else float(scalar)
 
 
 def _cut(site: Site) -> Typed | None:
@@ -441,7 +459,7 @@ def _pad(site: Site) -> Typed | None:
         pads, fill = site.constant_integers(1), site.constant(2)
         if site.has(2) and (fill is None or fill.dtype.kind not in "fiu"):
             return None
-        value = 0.0 if fill is None else float(fill.reshape(()))
+        value = 0.0 if fill is None else _decimal(fill.reshape(()))
         if fill is not None and fill.dtype.kind != "f" and int(value) != int(fill.reshape(())):
             return None
     axes = tuple(range(rank)) if not site.has(3) else site.constant_integers(3)

@@ -121,18 +121,23 @@ def attribute_value(proto: AttributeProto) -> AttributeValue:
     if proto.type == AttributeProto.INT:
         return int(proto.i)
     if proto.type == AttributeProto.FLOAT:
-        return float(proto.f)
+        return shortest(proto.f)
     if proto.type == AttributeProto.STRING:
         return _text(proto.s)
     if proto.type == AttributeProto.INTS and proto.ints:
         return tuple(int(item) for item in proto.ints)
     if proto.type == AttributeProto.FLOATS and proto.floats:
-        return tuple(float(item) for item in proto.floats)
+        return tuple(shortest(item) for item in proto.floats)
     if proto.type == AttributeProto.STRINGS and proto.strings:
         texts = [_text(item) for item in proto.strings]
         if all(isinstance(item, str) for item in texts):
             return tuple(str(item) for item in texts)
     return OpaqueAttribute(proto.SerializeToString(deterministic=True))
+
+
+def shortest(single: float) -> float:
+    """The shortest decimal that rounds to the same single-precision number (1e-05 for 9.999999747378752e-06)."""
+    return float(str(np.float32(single)))
 
 
 def _text(raw: bytes) -> str | bytes:

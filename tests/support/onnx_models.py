@@ -1,0 +1,59 @@
+"""Small ONNX models for tests, and ONNX Runtime on its own as the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple],
+    outputs: Sequence[str] = ("y",),
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+    dtype: int = onnx.TensorProto.FLOAT,
+    domains: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """A model whose outputs have a declared type but no shape."""
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*item) for item in (domains or {}).items())]
+    version = max(7, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=version)
+    for info in model.graph.output:
+        info.type.tensor_type.elem_type = dtype
+    return model
+
+
+def single(
+    op_type: str,
+    shape: tuple,
+    constants: Sequence[np.ndarray | None] = (),
+    opset: int = 17,
+    dtype: int = onnx.TensorProto.FLOAT,
+    **attributes,
+) -> onnx.ModelProto:
+    """A model of one node: input x, constants c0, c1, .. (None: absent), output y."""
+    names = ["x", *(f"c{index}" if array is not None else "" for index, array in enumerate(constants))]
+    given = {f"c{index}": array for index, array in enumerate(constants) if array is not None}
+    return model_of([helper.make_node(op_type, names, ["y"], **attributes)], {"x": shape}, ["y"], given, opset, dtype)
+
+
+def run_plain(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The model as it is, by ONNX Runtime alone."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
