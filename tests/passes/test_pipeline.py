@@ -296,6 +296,8 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
         return builder.conv(x, channels, kernel, strides, pads, dilation, channels)
     if kind == "pool":
         average = draw.random() < 0.5
+        if dilation > 1:  # a dilated window may meet padding alone, whose maximum is no number to go on with
+            pads = (0, 0, 0, 0)
         op = Pool2d(
             "average" if average else "max", kernel, strides, pads, (1, 1) if average else (dilation, 1),
             draw.random() < 0.3, average and draw.random() < 0.5,
