@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -27,6 +27,13 @@ class Visit:
     def comps(self) -> int:
         """COMPs of one row on a full fill."""
         return self.width * (self.pixels[1] - self.pixels[0]) * (self.columns[1] - self.columns[0])
+
+    def peel(self) -> tuple[Visit, Visit]:
+        """The first row apart from the others."""
+        return (
+            replace(self, count=1),
+            replace(self, tile=self.tile + self.stride, count=self.count - 1),
+        )
 
 
 Visits = tuple[Visit, ...]

@@ -169,18 +169,26 @@ class Emitter:
     def _fill_and_tiles(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
         gwrites = self.gwrites(work, offset, terms, counts)
         active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
-        if not active:
-            return gwrites
         first = self.mapping.acts_first
+        if not active or not first:
+            return gwrites + self._tiles(work, active, offset, terms, counts)
+        (visit, base), *others = active
+        if visit.count > 1:
+            visit, rest = visit.peel()
+            others.insert(0, (rest, RowBase(base.row + 1, base.terms)))
+        acts, computed = self.acts(visit, base), self.block(work, visit, offset, terms, counts)
+        later = self._tiles(work, others, offset, terms, counts)
+        return (*acts[:first], *gwrites, *acts[first:], *computed, *later)
+
+    def _tiles(
+        self, work: Work, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
+    ) -> Items:
+        """Every row of some visits, activated and worked on."""
         items: Items = ()
-        for visit, base in active:
-            acts, computed = self.acts(visit, base), self.block(work, visit, offset, terms, counts)
-            if items or not first or visit.count > 1:
-                items += loop("i", visit.count, (*acts, *computed))
-            else:
-                gwrites = (*acts[:first], *gwrites, *acts[first:])
-                items += computed
-        return (*gwrites, *items)
+        for visit, base in visits:
+            body = (*self.acts(visit, base), *self.block(work, visit, offset, terms, counts))
+            items += loop("i", visit.count, body)
+        return items
 
     def rows_outer(self, work: Work) -> Items:
         """Order "rows": a row stays open over all fills; the group repeats the fills for every row."""

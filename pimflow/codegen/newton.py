@@ -24,7 +24,7 @@ NewtonPolicy = Literal["newton+", "newton++"]
 def newton_mapping(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> Mapping:
     """The policy's mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
     shape = geometry(problem, pim)
-    return min(newton_mappings(problem, pim, policy), key=lambda mapping: _row_visits(mapping, shape))
+    return min(newton_mappings(problem, pim, policy), key=lambda mapping: max(channel_loads(mapping, shape)))
 
 
 def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
@@ -91,21 +91,26 @@ def _part_shares(
         first, stop = first - number, stop - number
 
 
-def _row_visits(mapping: Mapping, shape: Geometry) -> int:
-    """Rows that the slowest channel activates."""
-    worst = 0
+def channel_loads(mapping: Mapping, shape: Geometry) -> tuple[tuple[int, int], ...]:
+    """(rows activated, COMPs) of every channel under order "fills", per weight group; tails count as full fills."""
+    loads: list[tuple[int, int]] = []
     for group in mapping.groups:
-        visits = [0] * group.channels
+        rows, comps = [0] * group.channels, [0] * group.channels
         for share in group.shares:
             run = mapping.runs[share.run]
             fills = -(-(share.stop - share.start) // run.pixels) * run.count
-            for channel, rows in enumerate(_rows_by_channel(shape.tiles, run, group.channels, mapping.deal)):
-                visits[channel] += fills * rows
-        worst = max(worst, *visits)
-    return worst
+            dealt = _dealt_loads(shape.tiles, run.pixels, run.columns, group.channels, mapping.deal)
+            for channel, (visited, computed) in enumerate(dealt):
+                rows[channel] += fills * visited
+                comps[channel] += fills * computed
+        loads.extend(zip(rows, comps, strict=True))
+    return tuple(loads)
 
 
-@lru_cache(maxsize=65536)
-def _rows_by_channel(tiles: int, run: ChunkRun, channels: int, deal: Deal) -> tuple[int, ...]:
-    dealt = deal_units(tiles, run.pixels, run.columns, channels, deal, 1)
-    return tuple(sum(visit.count for visit in visits) for visits in dealt)
+@lru_cache(maxsize=1 << 16)
+def _dealt_loads(tiles: int, pixels: int, columns: int, channels: int, deal: Deal) -> tuple[tuple[int, int], ...]:
+    """(rows, COMPs) of every channel on one full fill."""
+    return tuple(
+        (sum(visit.count for visit in visits), sum(visit.count * visit.comps for visit in visits))
+        for visits in deal_units(tiles, pixels, columns, channels, deal, 1)
+    )

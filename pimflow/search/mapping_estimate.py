@@ -71,6 +71,7 @@ def strict_costs(pim: PimSpec) -> VisitCosts:
     timing = pim.timing.strict
     sweep = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
     bursts = -(-pim.multipliers * pim.element_bytes // timing.burst_bytes)
+    filling = bursts * pim.buffer_columns * timing.t_ccd  # passes while a refresh runs
     return VisitCosts(
         comp=timing.t_ccd,
         fill=timing.t_ccd,
@@ -81,7 +82,7 @@ def strict_costs(pim: PimSpec) -> VisitCosts:
         read=timing.t_drain + 1,
         fill_hidden=sweep + timing.t_rtp + timing.t_rp,
         busy_refresh=(timing.t_rfc + timing.t_rp) / timing.t_refi,
-        idle_refresh=(timing.t_rfc + timing.t_rp + sweep) / timing.t_refi,
+        idle_refresh=max(0, timing.t_rfc + timing.t_rp + sweep - filling) / timing.t_refi,
         sweep_refresh=0,
     )
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pimflow.codegen import Mapping, PimProblem, PimProgram, Refusal, lower, newton_mappings
+from pimflow.codegen.newton import channel_loads
+from pimflow.codegen.views import geometry
 from pimflow.errors import OptionError
 from pimflow.runtime.pim_cost import PimCost, price, time_classes, total_cycles
 from pimflow.runtime.pim_timing import StreamTiming
+from pimflow.search.mapping_estimate import visit_costs
 from pimflow.search.mapping_space import candidates
 from pimflow.targets import Target
 
-_SHORTLIST = 6  # candidates that are timed exactly
+_SHORTLIST = 6  # candidates of `auto` that are timed exactly
+_NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
 
@@ -57,11 +61,25 @@ def _memo_of(target: Target, profile: str | None) -> dict[tuple[PimProblem, str]
 def _search(problem: PimProblem, target: Target, policy: str, profile: str | None) -> PimCost | Refusal:
     if policy == "newton+":
         return _best(newton_mappings(problem, target.pim, "newton+"), problem, target, profile)
-    newton = newton_mappings(problem, target.pim, "newton++")
+    newton = _likely(newton_mappings(problem, target.pim, "newton++"), problem, target, profile)
     if policy == "newton++":
         return _best(newton, problem, target, profile)
     shortlist = [entry.mapping for entry in candidates(problem, target.pim, profile)[:_SHORTLIST]]
     return _best([*shortlist, *newton], problem, target, profile)
+
+
+def _likely(
+    mappings: tuple[Mapping, ...], problem: PimProblem, target: Target, profile: str | None
+) -> tuple[Mapping, ...]:
+    """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
+    shape, costs = geometry(problem, target.pim), visit_costs(target.pim, profile, None)
+    ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
+    for mapping in mappings:
+        loads = channel_loads(mapping, shape)
+        cycles = max(rows * (costs.sweep + costs.settle) + comps * costs.comp for rows, comps in loads)
+        ranked.setdefault(tuple(sorted(set(loads))), (cycles, mapping))
+    order = sorted(ranked.values(), key=lambda entry: entry[0])
+    return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
 
 def _best(mappings: Iterable[Mapping], problem: PimProblem, target: Target, profile: str | None) -> PimCost | Refusal:
