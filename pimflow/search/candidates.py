@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 
 from pimflow.ir import (
     Conv2d,
@@ -28,6 +28,7 @@ from pimflow.ir import (
 from pimflow.passes.apply_plan import why_not
 from pimflow.passes.layout import node_rows
 from pimflow.passes.regions import can_pipeline
+from pimflow.search.chain import Interval
 from pimflow.search.order import Unit, branches_of, execution_order, fork_joins, units_of
 from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
@@ -184,9 +185,26 @@ class Candidates:
         )
         rows = node_rows(self.graph, run[-1].nodes[-1])
         for stages in space.stages:
-            for stage_rows in equal_stages(rows, stages):
+            options = equal_stages(rows, stages)
+            for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
                 pipeline = Pipeline(names, where, stage_rows, space.mapping, bottom_first)
                 yield Candidate(run[0].start, run[-1].stop, (pipeline,))
+
+    def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+        """Pipelines one step away from a chosen one: rows moved between stages, one node on the other device.
+
+        Only for policies that allow any run. Stages need not be equal: a short first stage fills the pipeline sooner.
+        """
+        pipeline = chosen.payload[0]
+        if not isinstance(pipeline, Pipeline) or all(space.runs != "any" for space in self.policy.spaces):
+            return
+        for stage_rows in moved_rows(pipeline.stage_rows):
+            yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
+        for place, name in enumerate(pipeline.run):
+            other: Device = "gpu" if pipeline.devices[place] == "pim" else "pim"
+            if other == "gpu" or self._pricer.pim_capable(self.graph.node(name), pipeline.mapping):
+                devices = (*pipeline.devices[:place], other, *pipeline.devices[place + 1 :])
+                yield Candidate(chosen.start, chosen.stop, (replace(pipeline, devices=devices),))
 
     # ---- concurrent branches
 
@@ -238,6 +256,17 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     small, extra = divmod(rows, stages)
     first = (small + 1,) * extra + (small,) * (stages - extra)
     return (first,) if not extra else (first, first[::-1])
+
+
+def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The same rows dealt to the stages a little differently: 1, 2 or 4 of them moved from one stage to another."""
+    for source, target in permutations(range(len(stage_rows)), 2):
+        for moved in (1, 2, 4):
+            if stage_rows[source] > moved:
+                rows = list(stage_rows)
+                rows[source] -= moved
+                rows[target] += moved
+                yield tuple(rows)
 
 
 def _reads(reader: Unit, maker: Unit) -> bool:

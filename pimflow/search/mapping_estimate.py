@@ -124,7 +124,7 @@ def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, hel
     Args:
         costs: of the machine.
         load: of one fill.
-        order: loop order, "fills" or "rows".
+        order: loop order; with "latch" a fill is one chunk of one pixel, refilled for every row.
         slots: slots of the buffer that a fill writes.
         held: buffers filled at a time.
     """
@@ -135,5 +135,6 @@ def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, hel
         slow = 1 / (1 - costs.idle_refresh)
         return load.rows * (costs.sweep + costs.sweep_refresh) * slow, each * slow
     change = load.rows * (costs.sweep + costs.settle + 1 - costs.comp) / held
-    each = change + max(0.0, wait - costs.fill_hidden / held) + computing
+    fills = load.rows if order == "latch" else 1
+    each = change + fills * max(0.0, wait - costs.fill_hidden / held) + computing
     return 0.0, each / (1 - costs.busy_refresh)

@@ -70,6 +70,9 @@ def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
                 for order in orders:
                     for held in helds:
                         yield _Scheme(chunks, order, held, width, 0, 0)
+    if shape.slots > longest:
+        cut = chunk_lengths(shape.slots, longest, slots, shape.pixels)[0]
+        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch", 1, 0, 0, 0)
     if pim.any_slot_any_column and isinstance(problem, ConvProblem):
         yield from _strips(problem, shape, pim)
 
@@ -245,7 +248,12 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
 def _share_fills(scheme: _Scheme, shape: Geometry, prices: Sequence[Sequence[_Price]]) -> tuple[float, list[list[int]]]:
     """(estimated cycles, fills of every group by chunk class), so that the groups end as close together as can be."""
     spent = [0.0] * len(prices)
-    counts = []
+    counts: list[list[int]] = []
+    if scheme.order == "latch":  # a pixel's chunks stay together
+        numbers = [count for _, _, count in scheme.chunks]
+        pixel = [_Price(0.0, sum(n * chunk.each for n, chunk in zip(numbers, group, strict=True))) for group in prices]
+        shared = _share_class(shape.pixels, 1, pixel, spent)
+        return max(spent), [shared] * len(numbers)
     for index, (_, pixels, count) in enumerate(scheme.chunks):
         own = [group[index] for group in prices]
         counts.append(_share_class(_units(shape, scheme, pixels), count, own, spent))
@@ -294,7 +302,9 @@ def _mapping(
     shares: list[list[Share]] = [[] for _ in sizes]
     for (columns, pixels, count), dealt in zip(scheme.chunks, counts, strict=True):
         unit = shape.row_pixels if scheme.pitch else pixels
-        for part in _cut_runs(_units(shape, scheme, pixels), count, dealt):
+        whole = scheme.order == "latch"
+        units = _units(shape, scheme, pixels)
+        for part in [_RunPart(count, _spans(dealt, 0, units))] if whole else _cut_runs(units, count, dealt):
             for group, start, stop in part.spans:
                 shares[group].append(Share(len(runs), start * unit, min(stop * unit, shape.pixels)))
             runs.append(ChunkRun(columns, pixels, part.count, scheme.pitch))

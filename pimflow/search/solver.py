@@ -12,7 +12,7 @@ GPU alone with all channels, and the cheaper of the two is the plan (except unde
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pimflow.errors import OptionError
 from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Plan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search.candidates import Candidates
+from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
@@ -110,28 +110,52 @@ def pose(
     time_budget_s: float | None = None,
     progress: Progress | None = None,
 ) -> Problem:
-    """Prices a policy's candidates until they or the time are used up; the GPU alone is always among them."""
+    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left."""
     if time_budget_s is not None and not time_budget_s >= 0:
         raise OptionError(f"time budget {time_budget_s} is not a time", "give seconds, 0 or more")
-    deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
     table = open_table(cache, costs)
     pricer = Pricer(graph, costs, table)
     candidates = Candidates(graph, policy, pricer)
+    intervals = _Intervals(policy.name, pricer, time_budget_s, progress)
+    intervals.extend(candidates if policy.spaces else ())
+    size = len(candidates.order)
+    tried: set[Decision] = set()
+    while not intervals.out_of_time:
+        _, chosen = solve_chain(size, intervals.found) if policy.spaces else (0.0, ())
+        fresh = [one for one in chosen if not tried.issuperset(one.payload)]
+        if not fresh:
+            break
+        for interval in fresh:
+            tried.update(interval.payload)
+            intervals.extend(candidates.variations(interval))
+    table.flush()
     baseline: Decisions = tuple(OnGpu(node.name) for node in candidates.order)
     baseline_us = build_timeline(graph, target, costs.gpu_only()).makespan_us
-    intervals: list[Interval[Decisions]] = []
-    complete = True
-    for candidate in candidates if policy.spaces else ():
-        if deadline is not None and not candidate.certain and time.perf_counter() > deadline:
-            complete = False
-            break
-        cost = pricer.cost(candidate.decisions)
-        if cost is not None:
-            intervals.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
-        if progress is not None and pricer.priced % 64 == 0:
-            progress(f"{policy.name}: pricing candidates", pricer.priced)
-    table.flush()
-    return Problem(len(baseline), tuple(intervals), baseline_us, baseline, pricer.priced, complete)
+    return Problem(size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time)
+
+
+class _Intervals:
+    """The priced candidates so far, with an eye on the clock."""
+
+    def __init__(self, what: str, pricer: Pricer, time_budget_s: float | None, progress: Progress | None) -> None:
+        self.found: list[Interval[Decisions]] = []
+        self.out_of_time = False
+        self._what = what
+        self._pricer = pricer
+        self._deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
+        self._progress = progress
+
+    def extend(self, candidates: Iterable[Candidate]) -> None:
+        """Prices candidates and keeps those that can be built; once out of time only those that a plan must have."""
+        for candidate in candidates:
+            self.out_of_time = self._deadline is not None and time.perf_counter() > self._deadline
+            if self.out_of_time and not candidate.certain:
+                return
+            cost = self._pricer.cost(candidate.decisions)
+            if cost is not None:
+                self.found.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
+            if self._progress is not None and self._pricer.priced % 64 == 0:
+                self._progress(f"{self._what}: pricing candidates", self._pricer.priced)
 
 
 def open_table(cache: ProfileTable | Path | bool | None, costs: CostModel) -> ProfileTable:
