@@ -285,6 +285,8 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
     if kind in ("conv", "depthwise", "pool"):
         limit = kernel if kind == "pool" else (4, 3)
         pads = tuple(draw.randint(0, limit[axis % 2] - 1) for axis in range(4))
+        if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
+            pads = (0, 0, 0, 0)
         spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
         if min(spare) < 1:
             kind = "act"
@@ -296,8 +298,6 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
         return builder.conv(x, channels, kernel, strides, pads, dilation, channels)
     if kind == "pool":
         average = draw.random() < 0.5
-        if dilation > 1:  # a dilated window may meet padding alone, whose maximum is no number to go on with
-            pads = (0, 0, 0, 0)
         op = Pool2d(
             "average" if average else "max", kernel, strides, pads, (1, 1) if average else (dilation, 1),
             draw.random() < 0.3, average and draw.random() < 0.5,
