@@ -199,7 +199,7 @@ class _Lowering:
     def _latch_visits(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
         """Tiles dealt alike for every chunk; those left over are split by columns of each."""
         left = self.shape.tiles % channels
-        parts = channels // left if left else 1
+        parts = min(channels // left, max(run.columns for run in self.mapping.runs)) if left else 1
         dealt = deal_units(self.shape.tiles, 1, parts, channels, "tiles", 1)
         return tuple(tuple(_rescale(visit, parts, run.columns) for visit in visits) for visits in dealt)
 

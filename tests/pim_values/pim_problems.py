@@ -1,0 +1,119 @@
+"""Random problems and machines for tests, and ONNX Runtime's answer to a problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.targets import PimSpec, load_target
+
+PIM = load_target("pimflow").pim
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> ConvProblem:
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
+    least = [max(1, d * (k - 1) + 1 - before - after) for d, k, before, after in
+             zip(dilations, kernel, pads[:2], pads[2:], strict=True)]  # fmt: skip
+    return ConvProblem(
+        batch=draw(st.integers(1, 2)),
+        in_channels=groups * draw(st.sampled_from([2, 3, 8, 16, 20, 48, 130])),
+        out_channels=groups * draw(st.sampled_from([1, 5, 16, 24, 40, 100])),
+        in_h=draw(st.integers(least[0], least[0] + 9)),
+        in_w=draw(st.integers(least[1], least[1] + 9)),
+        kernel=kernel,
+        strides=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+    )
+
+
+@st.composite
+def products(draw: st.DrawFn) -> MatmulProblem:
+    batch = draw(st.sampled_from([1, 1, 3]))
+    return MatmulProblem(
+        m=draw(st.integers(1, 40)),
+        k=draw(st.integers(1, 1300)),
+        n=draw(st.integers(1, 150)),
+        batch=batch,
+        batched_rhs=batch > 1 and draw(st.booleans()),
+        constant_rhs=draw(st.booleans()),
+    )
+
+
+def problems() -> st.SearchStrategy[PimProblem]:
+    return st.one_of(convolutions(), convolutions(), products())
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> PimSpec:
+    """The PIMFlow machine, or one with other banks, rows, columns, multipliers, buffers and features."""
+    if draw(st.booleans()):
+        return PIM
+    channels = draw(st.sampled_from([1, 4, 6, 16]))
+    return replace(
+        PIM,
+        channels=channels,
+        banks=draw(st.sampled_from([8, 16])),
+        bank_groups=draw(st.sampled_from([2, 4])),
+        columns=draw(st.sampled_from([16, 32, 64])),
+        multipliers=draw(st.sampled_from([8, 16])),
+        buffer_columns=draw(st.sampled_from([16, 32, 64])),
+        buffers=draw(st.integers(1, min(channels, 5))),
+        buffers_per_channel=draw(st.integers(1, 3)),
+        any_slot_any_column=draw(st.booleans()),
+        gwrite_latency=draw(st.sampled_from(["hidden", "exposed"])),
+    )
+
+
+def tensors(problem: PimProblem, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(source, weights) of a problem, seeded."""
+    rng = np.random.default_rng(seed)
+    if isinstance(problem, ConvProblem):
+        source = (problem.batch, problem.in_channels, problem.in_h, problem.in_w)
+        weights = (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)
+    else:
+        source = (problem.batch, problem.m, problem.k)
+        weights = ((problem.batch,) if problem.batched_rhs else ()) + (problem.k, problem.n)
+    return rng.standard_normal(source).astype(np.float32), rng.standard_normal(weights).astype(np.float32)
+
+
+def reference(problem: PimProblem, source: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """ONNX Runtime's result."""
+    if isinstance(problem, ConvProblem):
+        node = helper.make_node(
+            "Conv", ["x", "w"], ["y"], group=problem.groups, kernel_shape=problem.kernel, strides=problem.strides,
+            pads=problem.pads, dilations=problem.dilations,
+        )  # fmt: skip
+    else:
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    float32 = TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(n, float32, a.shape) for n, a in (("x", source), ("w", weights))]
+    outputs = [helper.make_tensor_value_info("y", float32, None)]
+    model = helper.make_model(
+        helper.make_graph([node], "layer", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": source, "w": weights})[0]
+
+
+def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference over the largest magnitude; the reference must vary unless it has one element."""
+    expected = expected.reshape(result.shape)
+    scale = float(np.abs(expected).max())
+    if expected.size > 1 and scale > 0:
+        assert expected.std() > 1e-3 * scale
+    return float(np.abs(result - expected).max()) / (scale or 1.0)
