@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen import CommandCounts, Mapping, MatmulProblem, PimProblem, PimProgram, Refusal, lower
+from pimflow.runtime.pim_energy import stream_energy
 from pimflow.runtime.pim_timing import StreamTiming, time_stream
 from pimflow.targets import PimSpec, Target
 
@@ -89,6 +90,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: str |
             channels[channel] = share
         commands += timing.commands.times(number)
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
+        energy_pj += stream_energy(timing, pim, profile).total_pj * number
     placing = placement_cycles(program)
     return PimCost(
         time_us=(cycles + placing) / pim.clock_mhz,
