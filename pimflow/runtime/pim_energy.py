@@ -1,7 +1,7 @@
 """Energy of PIM command streams, by timing profile.
 
-`artifact` is the published simulator's formula; it has no activation, refresh, static or transfer energy. `strict` counts
-what every command moves and computes, from the constants of `[pim.energy.strict]` of the target, sources there.
+`artifact` is the published simulator's formula: no activation, refresh, static or transfer energy. `strict` counts what
+every command moves and computes, from the constants of `[pim.energy.strict]` of the target; their sources stand there.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pimflow.targets import PimSpec
 
 @dataclass(frozen=True, slots=True)
 class EnergyBreakdown:
-    """Energy in picojoules by part; parts are named after commands under `artifact`, after causes under `strict`."""
+    """Energy in joules by part; parts are named after commands under `artifact`, after causes under `strict`."""
 
-    parts_pj: tuple[tuple[str, float], ...]
+    parts_j: tuple[tuple[str, float], ...]
+
+    @property
+    def total_j(self) -> float:
+        """The sum of the parts, in joules."""
+        return sum(energy for _, energy in self.parts_j)
 
     @property
     def total_pj(self) -> float:
-        """The sum of the parts."""
-        return sum(energy for _, energy in self.parts_pj)
+        """The sum of the parts, in picojoules."""
+        return self.total_j * 1e12
 
-    def __add__(self, other: EnergyBreakdown) -> EnergyBreakdown:
-        mine = dict(self.parts_pj)
-        for name, energy in other.parts_pj:
-            mine[name] = mine.get(name, 0.0) + energy
-        return EnergyBreakdown(tuple(mine.items()))
-
-    def times(self, factor: int) -> EnergyBreakdown:
-        """The energy of `factor` such streams."""
-        return EnergyBreakdown(tuple((name, energy * factor) for name, energy in self.parts_pj))
+    @property
+    def total_mj(self) -> float:
+        """The sum of the parts, in millijoules."""
+        return self.total_j * 1e3
 
     def as_json(self) -> dict[str, float]:
         """In joules, with the total."""
-        return {**{name: energy * 1e-12 for name, energy in self.parts_pj}, "total": self.total_pj * 1e-12}
+        return {**dict(self.parts_j), "total": self.total_j}
 
 
 def stream_energy(timing: StreamTiming, pim: PimSpec, profile: str | None = None) -> EnergyBreakdown:
@@ -52,16 +52,17 @@ def stream_energy(timing: StreamTiming, pim: PimSpec, profile: str | None = None
 
 
 def _artifact(timing: StreamTiming, pim: PimSpec) -> EnergyBreakdown:
-    """The published formula, per COMP on every bank: multiplications, additions, a buffer read, a column's share of a row."""
-    energy, counts = pim.energy.artifact, timing.commands
-    arithmetic_pj = pim.multipliers * (energy.multiply_pj + energy.add_pj)
-    comp_pj = pim.banks * (arithmetic_pj + energy.sram_read_nj * 1e3 + energy.dram_read_nj * 1e3 / pim.columns)
+    """The published formula, and in its order of operations: it was printed with six digits of just that result."""
+    energy, counts, columns = pim.energy.artifact, timing.commands, pim.columns
+    multiply, add = pim.multipliers * energy.multiply_pj * 1e-12, pim.multipliers * energy.add_pj * 1e-12
+    read, write, row = energy.sram_read_nj * 1e-9, energy.sram_write_nj * 1e-9, energy.dram_read_nj * 1e-9
+    full_row = columns * multiply + columns * read + row + columns * add
     return EnergyBreakdown(
         (
-            ("COMP", comp_pj * counts.comp),
-            ("GWRITE", energy.sram_write_nj * 1e3 * counts.gwrite),
-            ("READRES", energy.sram_read_nj * 1e3 * counts.readres),
-            ("PRE", energy.precharge_nj * 1e3 * pim.banks * timing.prea),
+            ("COMP", full_row * pim.banks * counts.comp / columns),
+            ("GWRITE", counts.gwrite * write),
+            ("READRES", counts.readres * read),
+            ("PRE", timing.prea * (energy.precharge_nj * 1e-9) * pim.banks),
         )
     )
 
@@ -69,18 +70,17 @@ def _artifact(timing: StreamTiming, pim: PimSpec) -> EnergyBreakdown:
 def _strict(timing: StreamTiming, pim: PimSpec) -> EnergyBreakdown:
     """By cause: rows opened, columns read, MACs, buffer reads and writes, bytes moved, refreshes, background power."""
     energy, counts = pim.energy.strict, timing.commands
-    result_bytes = pim.banks * pim.element_bytes * counts.readres
-    column_bytes = pim.multipliers * pim.element_bytes
-    static_pj = energy.static_mw * timing.cycles / pim.clock_mhz * 1e3  # mW x us = nJ
+    moved_bytes = timing.gwrite_bytes + pim.banks * pim.element_bytes * counts.readres
+    seconds = timing.cycles / pim.clock_mhz * 1e-6
     return EnergyBreakdown(
         (
-            ("activation", energy.activate_pj * pim.banks_per_group * counts.g_act),
-            ("column_read", energy.column_read_pj * pim.banks * counts.comp),
-            ("mac", energy.mac_pj * pim.multipliers * pim.banks * counts.comp),
-            ("buffer_read", energy.buffer_read_pj * counts.comp),
-            ("buffer_write", energy.buffer_write_pj * timing.gwrite_bytes / column_bytes),
-            ("transfer", energy.transfer_pj_per_byte * (timing.gwrite_bytes + result_bytes)),
-            ("refresh", energy.refresh_pj * timing.ref),
-            ("static", static_pj),
+            ("activation", energy.activate_pj * pim.banks_per_group * counts.g_act * 1e-12),
+            ("column_read", energy.column_read_pj * pim.banks * counts.comp * 1e-12),
+            ("mac", energy.mac_pj * pim.multipliers * pim.banks * counts.comp * 1e-12),
+            ("buffer_read", energy.buffer_read_pj * counts.comp * 1e-12),
+            ("buffer_write", energy.buffer_write_pj * timing.gwrite_bytes / pim.timing.strict.burst_bytes * 1e-12),
+            ("transfer", energy.transfer_pj_per_byte * moved_bytes * 1e-12),
+            ("refresh", energy.refresh_pj * timing.ref * 1e-12),
+            ("static", energy.static_mw * 1e-3 * seconds),
         )
     )
