@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import declared_types, infer_graph
@@ -33,8 +34,11 @@ def load_model(
         ModelError: the model cannot be read, is not valid, or ONNX Runtime refuses it.
         ShapeError: dims are unbound (all are listed), or a shape does not fit.
     """
-    given = read_source(source)
-    opaque = import_graph(given, shapes or {}, annotations)
+    try:
+        given = read_source(source)
+        opaque = import_graph(given, shapes or {}, annotations)
+    except UnicodeDecodeError as error:
+        raise ModelError(f"the model holds a name that is not text ({error})", "the file is damaged") from error
     GraphSession(opaque, optimise=False)  # the judge of what can be run
     graph = recognise(infer_graph(opaque, declared_types(given.proto.graph)))
     verify_graph(graph)

@@ -9,13 +9,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto, helper
 from onnx.checker import ValidationError
 
 from pimflow.errors import ModelError
-from pimflow.frontend.session import ORT_ERRORS, refuse, session_options
+from pimflow.frontend.session import open_session, session_options
 from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_name, to_array
 from pimflow.ir import Array
 
@@ -107,25 +106,16 @@ def _require_model(proto: onnx.ModelProto, label: str) -> None:
 
 
 def _check(source: Source, label: str) -> None:
-    """Accepts what the checker accepts, and also what ONNX Runtime loads although the checker complains."""
+    """Accepts what the checker accepts, and also what ONNX Runtime loads although the checker complains.
+
+    Where both refuse, ONNX Runtime's reason is told: the checker's may be about something that does no harm.
+    """
     if not source.handle:
         return
     try:
         onnx.checker.check_model(source.handle)
-    except (ValidationError, EncodeError, ValueError) as error:
-        if not _loads(source):
-            reason = str(error).split("\n\n==>")[0]
-            raise ModelError(f"{label} is not a valid ONNX model: {reason[:400]}") from error
-
-
-def _loads(source: Source) -> bool:
-    try:
-        ort.InferenceSession(source.handle, session_options(optimise=False), providers=["CPUExecutionProvider"])
-    except ORT_ERRORS as error:
-        if "IR version" in str(error) or "pset" in str(error):
-            refuse(source.name, error)
-        return False
-    return True
+    except (ValidationError, EncodeError, ValueError):
+        open_session(source.handle, session_options(optimise=False), label)
 
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:

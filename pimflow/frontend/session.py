@@ -47,6 +47,18 @@ def session_options(threads: int = 2, optimise: bool = True) -> ort.SessionOptio
     return options
 
 
+def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> ort.InferenceSession:
+    """A session over a model file or a serialised model.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model; `name` is what the message calls it.
+    """
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except ORT_ERRORS as error:
+        refuse(name, error)
+
+
 class GraphSession:
     """A session over a graph; keeps the lent constants alive.
 
@@ -63,10 +75,7 @@ class GraphSession:
         self._lent = {name: to_ort_value(array) for name, array in lent.items()}
         if self._lent:
             options.add_external_initializers(list(self._lent), list(self._lent.values()))
-        try:
-            self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except ORT_ERRORS as error:
-            refuse(graph.name, error)
+        self.session = open_session(model.SerializeToString(), options, graph.name)
 
     def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> dict[str, Any]:
         """Values of the outputs (all, or those named): arrays, or lists for sequences.

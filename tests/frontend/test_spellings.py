@@ -309,3 +309,12 @@ def test_integers_and_half_precision(opset):
     np.testing.assert_array_equal(run_graph(graph, x)["y"], run_plain(model, x)["y"])
     half = single("Conv", (1, 2, 5, 5), [weights(3, 2, 3, 3).astype(np.float16)], opset, onnx.TensorProto.FLOAT16)
     check(half, Conv2d((3, 3)))
+
+
+def test_ceil_mode_becomes_explicit_pads_where_that_is_exact():
+    fields = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    check(single("MaxPool", (1, 2, 8, 9), (), **fields), Pool2d("max", (3, 3), (2, 2), (0, 0, 1, 0)))
+    check(
+        single("AveragePool", (1, 2, 8, 9), (), **fields, pads=[0, 0, 0, 1], count_include_pad=1),
+        Pool2d("average", (3, 3), (2, 2), (0, 0, 0, 1), ceil_mode=True, count_include_pad=True),
+    )

@@ -1,0 +1,202 @@
+"""Files that are no models, or not ones we may open: one clear line each, never a traceback from below."""
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_models import model_of, single
+
+from pimflow.errors import ModelError, PimflowError
+from pimflow.frontend import load_model
+
+WEIGHTS = np.arange(4 * 3 * 9, dtype=np.float32).reshape(4, 3, 3, 3)
+
+
+def conv_model():
+    return single("Conv", (1, 3, 8, 8), [WEIGHTS])
+
+
+def refused(source, *words):
+    with pytest.raises(ModelError) as caught:
+        load_model(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+    return message
+
+
+def refusal_of(source):
+    """The refusal's message, or None where the model loads."""
+    try:
+        load_model(source)
+    except PimflowError as error:
+        return str(error)
+    return None
+
+
+def test_every_truncation_is_refused_or_harmless(tmp_path):
+    """A model cut anywhere never escapes as anything but a PimflowError (a cut may leave a smaller valid model)."""
+    data = conv_model().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    messages = []
+    for length in range(0, len(data), 7):
+        path.write_bytes(data[:length])
+        messages.append(refusal_of(path))
+    assert sum(message is None for message in messages) <= 3
+    assert not any("\n" in message for message in messages if message)
+
+
+def test_damaged_bytes_never_escape(capfd):
+    data = bytearray(conv_model().SerializeToString())
+    rng = np.random.default_rng(0)
+    messages = []
+    for _ in range(400):
+        damaged = bytearray(data)
+        for position in rng.integers(0, 120, 3):
+            damaged[position] = rng.integers(0, 256)
+        messages.append(refusal_of(bytes(damaged)))
+    assert sum(message is not None for message in messages) > 100
+    assert capfd.readouterr() == ("", ""), "libraries below must keep quiet"
+    assert not any("\n" in message for message in messages if message)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"not a model at all, just text\n" * 20, b"\x00" * 64, b"PK\x03\x04" + b"\x07" * 200, b"{}"]
+)
+def test_not_a_model(tmp_path, data):
+    path = tmp_path / "some.onnx"
+    path.write_bytes(data)
+    refused(path, str(path))
+
+
+def test_no_file_folder_and_unreadable(tmp_path):
+    refused(tmp_path / "missing.onnx", "no such file", "missing.onnx")
+    refused(tmp_path, "folder")
+    loop = tmp_path / "loop.onnx"
+    os.symlink(loop, loop)
+    refused(loop, "loop.onnx")
+
+
+def test_versions_beyond_onnx_runtime():
+    model = conv_model()
+    model.ir_version = 99
+    refused(model, "99")
+    model = conv_model()
+    model.opset_import[0].version = 28
+    refused(model, "28")
+    model.opset_import[0].version = 9999
+    refused(model, "9999")
+    model.opset_import[0].version = 6
+    refused(model, "opset 6", "version_converter")
+
+
+def test_models_that_onnx_runtime_refuses():
+    refused(model_of([helper.make_node("NoSuchOp", ["x"], ["y"])], {"x": (2,)}), "NoSuchOp")
+    refused(single("MatMul", (4, 3), [np.ones((4, 3), np.float32)]))
+    refused(model_of([helper.make_node("Relu", ["nothing"], ["y"])], {"x": (2,)}), "nothing")
+    refused(model_of([helper.make_node("Relu", ["x"], ["z"])], {"x": (2,)}), "y")
+    twice = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])]
+    refused(model_of(twice, {"x": (2,)}), "y")
+    cycle = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    refused(model_of([*cycle, helper.make_node("Relu", ["b"], ["y"])], {"x": (2,)}))
+    gradient = helper.make_node("Gradient", ["x"], ["y"], domain="ai.onnx.preview.training", xs=["x"], y="y")
+    refused(model_of([gradient], {"x": (2,)}, domains={"ai.onnx.preview.training": 1}), "Gradient")
+
+
+def test_weights_that_do_not_fill_their_shape():
+    model = conv_model()
+    model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
+    refused(model, "c0")
+
+
+def with_external(tmp_path, location, **entries):
+    """A model file whose weights refer to `location`."""
+    model = conv_model()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    folder = tmp_path / "model"
+    folder.mkdir(exist_ok=True)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_external_data(tmp_path, monkeypatch):
+    path = with_external(tmp_path, "weights.bin", offset=8, length=WEIGHTS.nbytes)
+    (path.parent / "weights.bin").write_bytes(b"12345678" + WEIGHTS.tobytes() + b"more")
+    graph = load_model(path)
+    (array,) = graph.constants.values()
+    np.testing.assert_array_equal(array, WEIGHTS)
+    assert isinstance(array, np.memmap), "mapped, not read"
+    monkeypatch.chdir(path.parent)
+    assert load_model("model.onnx").nodes == graph.nodes
+
+
+def test_external_data_in_a_folder_below(tmp_path):
+    path = with_external(tmp_path, "data/weights.bin")
+    (path.parent / "data").mkdir()
+    (path.parent / "data" / "weights.bin").write_bytes(WEIGHTS.tobytes())
+    np.testing.assert_array_equal(load_model(path).constants["c0"], WEIGHTS)
+
+
+def test_external_data_that_is_missing_or_too_short(tmp_path):
+    path = with_external(tmp_path, "weights.bin", length=WEIGHTS.nbytes)
+    refused(path, "weights.bin", "does not exist")
+    (path.parent / "weights.bin").write_bytes(WEIGHTS.tobytes()[:-1])
+    refused(path, "weights.bin", "not in")
+    path = with_external(tmp_path, "weights.bin")
+    refused(path, "c0")
+    path = with_external(tmp_path, "weights.bin", offset="many")
+    refused(path, "not a number")
+    path = with_external(tmp_path, "weights.bin", offset=-4, length=WEIGHTS.nbytes)
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "a/../../secret.bin", "/etc/hostname", "C:\\secret.bin", "..\\secret.bin", "", "."]
+)
+def test_external_data_outside_the_folder(tmp_path, location):
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    path = with_external(tmp_path, location)
+    (path.parent / "a").mkdir()
+    refused(path, "c0")
+
+
+def test_external_data_behind_a_link_out_of_the_folder(tmp_path):
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    path = with_external(tmp_path, "weights.bin")
+    os.symlink(tmp_path / "secret.bin", path.parent / "weights.bin")
+    refused(path, "outside")
+    os.symlink(tmp_path, path.parent / "up")
+    refused(with_external(tmp_path, "up/secret.bin"), "outside")
+
+
+def test_external_data_of_a_model_that_is_no_file(tmp_path):
+    path = with_external(tmp_path, "weights.bin")
+    (path.parent / "weights.bin").write_bytes(WEIGHTS.tobytes())
+    refused(path.read_bytes(), "path")
+    refused(onnx.load(path, load_external_data=False), "path")
+
+
+def test_external_data_of_attributes_is_guarded_too(tmp_path):
+    """A Constant's tensor, and one inside a subgraph, are as external as an initialiser's."""
+    for place in ("attribute", "subgraph"):
+        tensor = numpy_helper.from_array(np.ones(3, np.float32), "t")
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="../secret.bin")
+        node = helper.make_node("Constant", [], ["c"], value=tensor)
+        if place == "subgraph":
+            inner = helper.make_graph([node], "inner", [], [helper.make_tensor_value_info("c", 1, (3,))])
+            node = helper.make_node("If", ["x"], ["c"], then_branch=inner, else_branch=inner)
+        model = model_of([node], {"x": ()}, ["c"])
+        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        refused(path, "secret.bin")
