@@ -6,6 +6,7 @@ As regions meet at their ends, the costs of the chosen candidates add up to the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pimflow.codegen.problem import Refusal, problem_of
@@ -16,11 +17,13 @@ from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.table import ProfileTable, key_of
 
+_ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
+
 
 class Pricer:
     """Prices decisions over nodes of one graph, each content once.
 
-    `priced` counts the candidates asked for, `built` those that had to be rewritten and scheduled.
+    `priced` counts the candidates asked for, `built` those that had to be rewritten.
     """
 
     def __init__(self, graph: Graph, costs: CostModel, table: ProfileTable) -> None:
@@ -30,21 +33,33 @@ class Pricer:
         self.built = 0
         self._table = table
         self._outputs = frozenset(graph.outputs)
-        self._seen: dict[tuple[Decision, ...], float | None] = {}
         self._capable: dict[tuple[str, str], bool] = {}
 
-    def cost(self, decisions: tuple[Decision, ...]) -> float | None:
-        """Microseconds from the start of the first decision to the end of the last; None if it cannot be built."""
-        if decisions in self._seen:
-            return self._seen[decisions]
+    def cost(self, decisions: tuple[Decision, ...], bound_us: float = math.inf) -> float | None:
+        """Microseconds from the start of the first decision to the end of the last.
+
+        None if the decisions cannot be carried out, or if the GPU's share alone takes longer than `bound_us`. The GPU
+        does one thing at a time, so such a candidate is dearer than the bound whatever PIM does, and PIM's share (the
+        costly one to find out) is not asked for.
+        """
         self.priced += 1
-        key = key_of(content_text(self.graph, self._outputs, decisions))
-        try:
-            cost = self._table.get(key)
-        except KeyError:
-            cost = self._build(decisions)
-            self._table.put(key, cost)
-        self._seen[decisions] = cost
+        text = content_text(self.graph, self._outputs, decisions)
+        key, share_key = key_of(text), key_of(f"GPU's share of\n{text}")
+        if key in self._table:
+            return self._table.get(key)
+        bound_us *= 1 + _ROUNDING
+        if (self._table.get(share_key, 0.0) or 0.0) > bound_us:
+            return None
+        rewritten = self._rewritten(decisions)
+        if rewritten is None:
+            self._table.put(key, None)
+            return None
+        share = sum(self.costs.node_cost(rewritten, node).time_us for node in rewritten.nodes if node.device != "pim")
+        if share > bound_us:
+            self._table.put(share_key, share)
+            return None
+        cost = self._makespan_us(rewritten)
+        self._table.put(key, cost)
         return cost
 
     def pim_capable(self, node: Node, mapping: str) -> bool:
@@ -54,16 +69,20 @@ class Pricer:
             self._capable[key] = not self._refused(self.graph, node, mapping)
         return self._capable[key]
 
-    def _build(self, decisions: tuple[Decision, ...]) -> float | None:
+    def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
+        """The region with the decisions carried out, if they can be."""
         self.built += 1
         if any(why_not(self.graph, decision) is not None for decision in decisions):
             return None
         region = cut_region(self.graph, [name for decision in decisions for name in decision.nodes])
-        rewritten = ApplyPlan(Plan("candidate", decisions, 0.0, 0.0)).run(region).graph
-        on_pim = [node for node in rewritten.nodes if node.device == "pim"]
-        if any(self._refused(rewritten, node, node.tag("mapping") or DEFAULT_MAPPING) for node in on_pim):
+        return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0)).run(region).graph
+
+    def _makespan_us(self, graph: Graph) -> float | None:
+        """What a rewritten region takes; None if PIM refuses a part of it."""
+        on_pim = [node for node in graph.nodes if node.device == "pim"]
+        if any(self._refused(graph, node, node.tag("mapping") or DEFAULT_MAPPING) for node in on_pim):
             return None
-        return build_timeline(rewritten, self.costs.target, self.costs).makespan_us
+        return build_timeline(graph, self.costs.target, self.costs).makespan_us
 
     def _refused(self, graph: Graph, node: Node, mapping: str) -> bool:
         problem = problem_of(graph, node)

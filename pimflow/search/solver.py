@@ -11,6 +11,7 @@ GPU alone with all channels, and the cheaper of the two is the plan (except unde
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Plan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
 from pimflow.search.pricing import Pricer
@@ -92,8 +93,8 @@ def solve(
 def prove(
     graph: Graph, target: Target, policy: str, *, costs: CostModel, solver: SolverName | None = None
 ) -> tuple[float, float]:
-    """(cost by the dynamic program, cost by the integer program) of the same problem; they are equal."""
-    problem = pose(graph, target, find_policy(policy), costs, None, None, None)
+    """(cost by the dynamic program, cost by the integer program) of one problem with nothing pruned; they are equal."""
+    problem = pose(graph, target, find_policy(policy), costs, prune=False)
     if not problem.intervals:
         return problem.baseline_us, problem.baseline_us
     return solve_chain(problem.positions, problem.intervals)[0], solve_intervals(
@@ -109,14 +110,19 @@ def pose(
     cache: ProfileTable | Path | bool | None = None,
     time_budget_s: float | None = None,
     progress: Progress | None = None,
+    prune: bool = True,
 ) -> Problem:
-    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left."""
+    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
+
+    `prune` leaves out candidates whose GPU share alone costs more than what is known for the same nodes. That loses
+    nothing: what costs more than another cover of its nodes is in no optimum.
+    """
     if time_budget_s is not None and not time_budget_s >= 0:
         raise OptionError(f"time budget {time_budget_s} is not a time", "give seconds, 0 or more")
     table = open_table(cache, costs)
     pricer = Pricer(graph, costs, table)
     candidates = Candidates(graph, policy, pricer)
-    intervals = _Intervals(policy.name, pricer, time_budget_s, progress)
+    intervals = _Intervals(policy.name, pricer, time_budget_s, progress, prune)
     intervals.extend(candidates if policy.spaces else ())
     size = len(candidates.order)
     tried: set[Decision] = set()
@@ -137,13 +143,17 @@ def pose(
 class _Intervals:
     """The priced candidates so far, with an eye on the clock."""
 
-    def __init__(self, what: str, pricer: Pricer, time_budget_s: float | None, progress: Progress | None) -> None:
+    def __init__(
+        self, what: str, pricer: Pricer, time_budget_s: float | None, progress: Progress | None, prune: bool
+    ) -> None:
         self.found: list[Interval[Decisions]] = []
         self.out_of_time = False
         self._what = what
         self._pricer = pricer
         self._deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
         self._progress = progress
+        self._prune = prune
+        self._covers = BestCovers()
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
         """Prices candidates and keeps those that can be built; once out of time only those that a plan must have."""
@@ -151,8 +161,10 @@ class _Intervals:
             self.out_of_time = self._deadline is not None and time.perf_counter() > self._deadline
             if self.out_of_time and not candidate.certain:
                 return
-            cost = self._pricer.cost(candidate.decisions)
+            bound = self._covers.cost(candidate.start, candidate.stop) if self._prune else math.inf
+            cost = self._pricer.cost(candidate.decisions, bound)
             if cost is not None:
+                self._covers.add(candidate.start, candidate.stop, cost)
                 self.found.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
             if self._progress is not None and self._pricer.priced % 64 == 0:
                 self._progress(f"{self._what}: pricing candidates", self._pricer.priced)

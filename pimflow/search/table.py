@@ -74,8 +74,8 @@ def code_fingerprint() -> str:
 class ProfileTable:
     """Costs by key, in memory and (unless `folder` is None) on disk.
 
-    A cost is a float in microseconds, or None for a candidate that cannot be built. `get` distinguishes what is
-    unknown by raising KeyError. New records are written by `flush`, which is also called when there are many of them.
+    A cost is a float in microseconds, or None for a candidate that cannot be built. New records are written by `flush`,
+    which is also called when there are many of them.
     """
 
     def __init__(self, folder: Path | None, scope: str) -> None:
@@ -83,27 +83,18 @@ class ProfileTable:
         self._costs: dict[str, float | None] = {}
         self._fresh: list[bytes] = []
         self.path = None if folder is None else folder / f"{_digest(scope)}{_SUFFIX}"
-        self.hits = 0
-        self.misses = 0
         if self.path is not None:
             self._load(self.path)
 
     def __len__(self) -> int:
         return len(self._costs)
 
-    def get(self, key: str) -> float | None:
-        """The cost under a key.
+    def __contains__(self, key: str) -> bool:
+        return key in self._costs
 
-        Raises:
-            KeyError: it is not in the table.
-        """
-        try:
-            cost = self._costs[key]
-        except KeyError:
-            self.misses += 1
-            raise
-        self.hits += 1
-        return cost
+    def get(self, key: str, default: float | None = None) -> float | None:
+        """The cost under a key (None: it cannot be built), or the default."""
+        return self._costs.get(key, default)
 
     def put(self, key: str, cost: float | None) -> None:
         """Adds a cost (first come, first kept)."""

@@ -14,7 +14,10 @@ from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import ProfileTable, policies, prove, solve
+from pimflow.search.candidates import Candidates
+from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
+from pimflow.search.pricing import Pricer
 from pimflow.search.solver import pose, uses_pim
 
 GRAPHS = {
@@ -155,27 +158,34 @@ def test_same_input_same_plan_with_or_without_table(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_warm_table_builds_nothing_and_equal_layers_are_built_once(tmp_path: Path) -> None:
-    costs = fake_costs()
+def test_equal_layers_are_built_once_whatever_their_names_and_a_warm_table_builds_nothing(tmp_path: Path) -> None:
     table = ProfileTable(tmp_path, "scope")
-    problem = pose(GRAPHS["inverted"], costs.target, find_policy("auto"), costs, table)
-    assert table.misses == len(table)
-    assert table.misses < problem.priced, "the second block repeats the first"
-    again = ProfileTable(tmp_path, "scope")
-    pose(GRAPHS["inverted"], costs.target, find_policy("auto"), costs, again)
-    assert again.misses == 0
-    assert again.hits == problem.priced
+    two, three = inverted_residuals(2), inverted_residuals(3)
+    first = counted_pricer(two, table)
+    assert 0 < first.built < 0.8 * first.priced, "the second block repeats the first"
+    assert counted_pricer(three, table).built == 0, "and so does a third"
+    assert counted_pricer(two, ProfileTable(tmp_path, "scope")).built == 0
 
 
-def test_renamed_graph_has_the_same_table_entries(tmp_path: Path) -> None:
-    graph = inverted_residuals()
-    table = ProfileTable(tmp_path, "scope")
+def counted_pricer(graph: Graph, table: ProfileTable) -> Pricer:
+    """The pricer after all candidates of `pimflow` went through it."""
+    pricer = Pricer(graph, fake_costs(), table)
+    for candidate in Candidates(graph, find_policy("pimflow"), pricer):
+        pricer.cost(candidate.decisions)
+    table.flush()
+    return pricer
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_pruning_loses_nothing(name: str) -> None:
     costs = fake_costs()
-    pose(graph, costs.target, find_policy("pimflow"), costs, table)
-    misses = table.misses
-    deeper = inverted_residuals(blocks=3)
-    pose(deeper, costs.target, find_policy("pimflow"), costs, table)
-    assert table.misses == misses, "a third block equals the second, whatever its names"
+    pruned, whole = (
+        pose(GRAPHS[name], costs.target, find_policy("auto"), costs, prune=prune) for prune in (True, False)
+    )
+    assert len(pruned.intervals) < len(whole.intervals)
+    best, all_of_them = (solve_chain(problem.positions, problem.intervals) for problem in (pruned, whole))
+    assert best[0] == all_of_them[0]
+    assert [one.payload for one in best[1]] == [one.payload for one in all_of_them[1]]
 
 
 def test_progress_is_told() -> None:
