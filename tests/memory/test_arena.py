@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from memory_graphs import Maker, moving_graphs, seeded_inputs
+from memory_graphs import Maker, attention, moving_graphs, seeded_inputs
 
 from pimflow.errors import InputDataError, MemoryPlanError
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
@@ -64,6 +64,10 @@ def test_movements_of_padded_branches_are_all_free() -> None:
     assert not plan.kept
     assert len(plan.eliminated) == 6
     assert plan.filled_bytes > 0
+
+
+def test_attention_in_the_arena() -> None:
+    assert len(assert_runs(attention()).kept) == 1
 
 
 class Spy:

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_graphs import Maker
+from memory_graphs import Maker, attention
 
-from pimflow.ir import Graph, Node, OnnxOp, Reshape, Transpose, Value
+from pimflow.ir import Graph, MatMul, Node, OnnxOp, Reshape, Transpose, Value
 from pimflow.runtime.memory import Movement, annotate_movement, movement, plan_memory
 from pimflow.runtime.memory.layout import (
     axis_order,
     dense_strides,
     is_contiguous,
-    reshape_keeps_bytes,
+    reshaped_strides,
+    same_strides,
     transpose_keeps_bytes,
 )
 
@@ -263,6 +264,33 @@ def test_a_transpose_is_free_where_it_renames_axes(shape: tuple[int, ...], perm:
     assert last(make).free == free
 
 
+def test_a_channel_shuffle_is_one_copy() -> None:
+    make = Maker()
+    a = make.conv(make.input(1, 3, 4, 4), 6)
+    groups = make.op(Reshape((1, 2, 3, 4, 4)), a)
+    swapped = make.op(Transpose((0, 2, 1, 3, 4)), groups)
+    graph = make.graph(make.conv(make.op(Reshape((1, 6, 4, 4)), swapped), 2))
+    verdicts = movement(graph)
+    assert [verdicts[name].free for name in ("n1", "n2", "n3")] == [True, True, False]
+    assert verdicts["n3"].bytes == 2 * 6 * 16 * F
+
+
+def test_attention_reads_its_heads_with_strides() -> None:
+    graph = attention()
+    kept = [graph.node(name) for name, verdict in movement(graph).items() if not verdict.free]
+    assert [(node.kind, graph.shape(node.output)) for node in kept] == [("Reshape", (1, 5, 8))]
+    assert movement(annotate_movement(graph)) == movement(graph)
+
+
+def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
+    make = Maker()
+    turned = make.op(Transpose((0, 2, 1)), make.relu(make.input(2, 4, 6)))
+    product = make.op(MatMul(), turned, make.constant(4, 3))
+    assert movement(make.graph(product))["n1"].free
+    assert not movement(make.graph(product, make.tanh(turned)))["n1"].free
+    assert not movement(make.graph(product, turned))["n1"].free
+
+
 def test_identity_and_split_are_free() -> None:
     make = Maker()
     a = make.op(OnnxOp("Identity"), make.relu(make.input(1, 6, 4, 4)))
@@ -308,7 +336,9 @@ def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], ra
     count = int(np.prod(shape))
     array = np.arange(count).reshape(shape)
     for new in _factorings(count):
-        assert reshape_keeps_bytes(shape, new) == (in_memory(array) == in_memory(array.reshape(new)))
+        strides = reshaped_strides(shape, dense_strides(shape), new)
+        kept = strides is not None and same_strides(new, strides, dense_strides(new))
+        assert kept == (in_memory(array) == in_memory(array.reshape(new)))
     perm = list(range(len(shape)))
     random.shuffle(perm)  # type: ignore[attr-defined]
     assert transpose_keeps_bytes(shape, perm) == (in_memory(array) == in_memory(array.transpose(perm)))

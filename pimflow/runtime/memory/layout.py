@@ -54,25 +54,17 @@ def is_contiguous(shape: Sequence[int], extents: Sequence[int]) -> bool:
     return True
 
 
-def reshape_keeps_bytes(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a dense tensor means the same under another shape without moving a byte.
-
-    Reshape keeps the row-major order of elements, memory keeps the layout's order: both shapes are cut into the
-    shortest runs of axes with equal products, and every run must lie in memory as its counterpart does.
-    """
-    if 0 in before or 0 in after:
-        return True
-    moved = reshaped_strides(before, dense_strides(before), after)
-    return moved is not None and same_strides(after, moved, dense_strides(after))
-
-
 def transpose_keeps_bytes(before: Sequence[int], perm: Sequence[int]) -> bool:
     """Whether a dense tensor, its axes permuted, lies as a dense tensor of the new shape does."""
     if 0 in before:
         return True
-    strides = dense_strides(before)
-    after = tuple(before[axis] for axis in perm)
-    return same_strides(after, tuple(strides[axis] for axis in perm), dense_strides(after))
+    after = permuted(before, perm)
+    return same_strides(after, permuted(dense_strides(before), perm), dense_strides(after))
+
+
+def permuted(values: Sequence[int], perm: Sequence[int]) -> Index:
+    """Shape or strides with the axes permuted as ONNX's Transpose does."""
+    return tuple(values[axis] for axis in perm)
 
 
 def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:

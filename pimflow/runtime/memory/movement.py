@@ -7,8 +7,11 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
     Identity   out = in                              always possible
     Concat     in_k = out + offset_k                 unless an operand is already elsewhere, or a cell has two writers
     Pad        out = in - before, margins filled     unless a margin has a writer or another constant
-    Reshape    out shows the bytes of in             if the layout keeps them, and in is one run of elements
-    Transpose  out shows the bytes of in             if the layout keeps them
+    Reshape    out shows the bytes of in             if in is one run of elements, and strides can show them so
+    Transpose  out shows the bytes of in             likewise
+
+What a Reshape or Transpose shows out of the layout's order is free only if every reader can do with it: a matrix
+product (transposed or pitched operands), or another movement, which then copies once for both.
 
 Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
 layout has to be dense.
@@ -26,19 +29,22 @@ from dataclasses import dataclass
 from typing import cast
 from weakref import WeakKeyDictionary
 
-from pimflow.ir import Concat, Graph, Node, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.ir import Concat, Gemm, Graph, MatMul, Node, OnnxOp, Pad, Reshape, Slice, Transpose
 from pimflow.runtime.memory.layout import (
     Index,
     axis_order,
+    dense_strides,
     element_bytes,
     is_contiguous,
-    reshape_keeps_bytes,
+    permuted,
+    reshaped_strides,
+    same_strides,
     transpose_keeps_bytes,
 )
 from pimflow.runtime.memory.spaces import MIXED, Alias, Box, Fill, Space
 
 TAG = "movement"
-_ALL = "__all__"
+_OUTSIDE = "is made outside and arrives as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,18 @@ def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
     return 2 * written
 
 
+def _hands_on(node: Node) -> bool:
+    """Whether a node's outputs have the strides of its input."""
+    return isinstance(node.op, Slice) or node.kind in ("Split", "Identity")
+
+
+def _takes_strides(node: Node, shape: Index, strides: Index) -> bool:
+    if isinstance(node.op, (Gemm, MatMul)):
+        matrix = list(zip(shape, strides, strict=True))[-2:]
+        return any(dim == 1 or stride == 1 for dim, stride in matrix)
+    return isinstance(node.op, (Reshape, Transpose, Concat, Pad))
+
+
 class _Placer:
     """One walk over the graph, region by region; every movement node adds a relation of places or is refused."""
 
@@ -208,7 +226,7 @@ class _Placer:
         producer = self.graph.producer(name)
         box = Box.at((0,) * len(shape), shape)
         if producer is None:
-            fixed = "is a constant" if self.graph.is_constant(name) else "is made outside and arrives as it is"
+            fixed = "is a constant" if self.graph.is_constant(name) else _OUTSIDE
             space = Space(box, value.dtype, MIXED, fixed)
         else:
             space = Space(box, value.dtype, self.region_of.get(producer.name, ""))
@@ -222,8 +240,11 @@ class _Placer:
         self.spaces[name] = space
 
     def _immovable(self, node: Node, space: Space, told: Movement | None) -> str:
-        """Why the node must not decide where the values of this space lie; "" if it may."""
-        if space.fixed:
+        """Why the node must not decide where the values of this space lie; "" if it may.
+
+        In a region that is cut out, a value from outside looks like an input. A verdict told by a tag knows better.
+        """
+        if space.fixed and (told is None or space.fixed != _OUTSIDE):
             return space.fixed
         if told is None and space.owner != self.region_of.get(node.name, ""):
             return "is made outside the region and arrives as it is"
@@ -237,14 +258,19 @@ class _Placer:
                 return self._kept(
                     node, f"takes one element in {op.step} of the innermost axis, kernels read dense runs"
                 )
-            self._space(source)
-            self._alias(out, Alias(source, "step", op.axis, op.start, op.step))
+            self._alias(out, Alias(source, "step", op.axis, op.start, op.step, strides=self._stepped(source, op)))
             return Movement(True, 0, "offset and stride in the region of its input")
         space = self._space(source)
         origin = list(space.places[source].lo)
         origin[op.axis] += op.start
         self._join(out, space, Box.at(origin, shape))
         return Movement(True, 0, "offset in the region of its input")
+
+    def _stepped(self, source: str, op: Slice) -> Index | None:
+        alias = self._space(source).alias
+        if alias is None or alias.strides is None:
+            return None
+        return (*alias.strides[: op.axis], alias.strides[op.axis] * op.step, *alias.strides[op.axis + 1 :])
 
     def _split(self, node: Node, op: OnnxOp | object) -> Movement:
         source = node.inputs[0]
@@ -272,32 +298,71 @@ class _Placer:
 
     def _reshape(self, node: Node) -> Movement:
         source, out = node.inputs[0], node.output
-        if not reshape_keeps_bytes(self.graph.shape(source), self.graph.shape(out)):
-            return self._kept(node, "the new shape orders the elements of NHWC storage anew")
-        if not self._keep_dense(source):
+        before, after = self.graph.shape(source), self.graph.shape(out)
+        strides = self._settled_strides(source)
+        if strides is None:
             return self._kept(node, "its input is not one run of elements in its region")
-        self._alias(out, Alias(source, "reshape"))
-        return Movement(True, 0, "the same bytes under another shape")
-
-    def _keep_dense(self, name: str) -> bool:
-        """Whether a value is one run of elements; if so it stays that."""
-        space = self._space(name)
-        while is_contiguous(space.places[name].shape, space.hull.shape):
-            if space.alias is None:
-                space.dense.append(name)
-                return True
-            if space.alias.kind == "step":
-                return False
-            name = space.alias.base
-            space = self._space(name)
-        return False
+        return self._show(node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
     def _transpose(self, node: Node, op: Transpose) -> Movement:
-        if not transpose_keeps_bytes(self.graph.shape(node.inputs[0]), op.perm):
+        source = node.inputs[0]
+        strides = self._settled_strides(source)
+        if strides is not None:
+            return self._show(node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
+        if not transpose_keeps_bytes(self.graph.shape(source), op.perm):
             return self._kept(node, "orders the elements anew")
-        self._space(node.inputs[0])
-        self._alias(node.output, Alias(node.inputs[0], "transpose", perm=op.perm))
+        self._alias(node.output, Alias(source, "transpose", perm=op.perm))
         return Movement(True, 0, "the same bytes, axes renamed")
+
+    def _show(self, node: Node, alias: Alias) -> Movement:
+        """Lets a node's output show its input's bytes, if they are in order or all readers can do with the strides."""
+        out = node.output
+        if alias.strides is None:
+            return self._kept(node, "orders the elements anew")
+        shape = self.graph.shape(out)
+        in_order = same_strides(shape, alias.strides, dense_strides(shape))
+        if not in_order and not self._readers_take(out, alias.strides, node.tag(TAG)):
+            return self._kept(node, "orders the elements anew for readers that need them in order")
+        self._keep_dense(node.inputs[0])
+        self._alias(out, alias)
+        return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
+
+    def _readers_take(self, name: str, strides: Index, tag: str | None) -> bool:
+        """Whether nobody minds that a value is not in the layout's order.
+
+        Products take a transposed or pitched matrix (BLAS: trans and ld), copies take anything. Who reads a value is
+        known in a whole graph only; in regions the tag tells.
+        """
+        if tag is not None:
+            return True
+        if self.region_of:
+            return False
+        values = [name]
+        while values:
+            value = values.pop()
+            if value in self.graph.outputs:
+                return False
+            for reader in self.graph.users(value):
+                if _hands_on(reader):
+                    values.extend(reader.outputs)
+                elif not _takes_strides(reader, self.graph.shape(value), strides):
+                    return False
+        return True
+
+    def _settled_strides(self, name: str) -> Index | None:
+        """Element strides of a value that is one run of elements in its region, or shows one; else None."""
+        space = self._space(name)
+        if space.alias is not None:
+            return space.alias.strides
+        if not is_contiguous(space.places[name].shape, space.hull.shape):
+            return None
+        return dense_strides(space.places[name].shape)
+
+    def _keep_dense(self, name: str) -> None:
+        """Makes the value that `name` is, or shows the bytes of, stay one run of elements."""
+        space = self._space(name)
+        if space.alias is None:
+            space.dense.append(name)
 
     def _pad(self, node: Node, op: Pad, told: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
@@ -326,25 +391,37 @@ class _Placer:
     def _concat(self, node: Node, op: Concat, told: Movement | None) -> Movement:
         out = node.output
         shape = self.graph.shape(out)
-        window = Box.at((0,) * len(shape), shape)
         boxes = self._operand_boxes(node, op.axis)
+        free = Movement(True, 0, "inputs are written into one region")
+        if (told is None or told.free) and self._lie_together(node, boxes):
+            first = self._space(node.inputs[0])
+            self._join(out, first, Box.at(first.places[node.inputs[0]].lo, shape))
+            return free
+        window = Box.at((0,) * len(shape), shape)
         owner = self.region_of.get(node.name, "") if told is None else MIXED
-        space = Space(window, self.graph.value(out).dtype, owner)
-        space.places[out] = window
-        self.spaces[out] = space
-        refused: dict[int, str] = dict.fromkeys(told.copied, told.reason) if told else {}
-        if told is not None and not told.free and not told.copied:
-            refused = dict.fromkeys(range(len(boxes)), told.reason)
+        self._join(out, Space(window, self.graph.value(out).dtype, owner), window)
+        refused: dict[int, str] = {}
+        if told is not None and not told.free:
+            refused = dict.fromkeys(told.copied or range(len(boxes)), told.reason)
         for group in self._operand_groups(node, [index for index in range(len(boxes)) if index not in refused]):
             refused |= self._place_group(node, group, boxes, told)
-        target = self.spaces[out]
-        shift = target.places[out].lo
-        target.writes.extend(boxes[index].shifted(shift) for index in refused if boxes[index].volume)
+        space = self.spaces[out]
+        shift = space.places[out].lo
+        space.writes.extend(boxes[index].shifted(shift) for index in refused if boxes[index].volume)
         if not refused:
-            return Movement(True, 0, "inputs are written into one region")
+            return free
         copied = tuple(sorted(refused))
         reasons = dict.fromkeys(refused[index] for index in copied)
         return Movement(False, moved_bytes(self.graph, node, copied), ", ".join(reasons), copied)
+
+    def _lie_together(self, node: Node, boxes: Sequence[Box]) -> bool:
+        """Whether the operands already lie in one space as the output wants them (cells between them: none)."""
+        space = self._space(node.inputs[0])
+        start = space.places[node.inputs[0]].lo
+        return all(
+            self._space(name) is space and space.places[name] == box.shifted(start)
+            for name, box in zip(node.inputs, boxes, strict=True)
+        )
 
     def _operand_boxes(self, node: Node, axis: int) -> list[Box]:
         boxes: list[Box] = []
@@ -413,3 +490,4 @@ class _Placer:
         target.dense.extend(other.dense)
         target.hull = hull
         target.owner = owner
+        target.fixed = ""

@@ -93,6 +93,7 @@ class Alias:
     """A value that shows the bytes of `base` in another way than as a box of its space.
 
     `kind` "step": every `step`-th index of `axis` from `start`; "reshape": another shape; "transpose": permuted axes.
+    `strides` are its element strides where they are settled (what it shows stays one run of elements), else None.
     """
 
     base: str
@@ -101,6 +102,7 @@ class Alias:
     start: int = 0
     step: int = 1
     perm: Index = ()
+    strides: Index | None = None
 
 
 @dataclass(eq=False, slots=True)

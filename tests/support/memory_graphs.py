@@ -12,6 +12,7 @@ from pimflow.ir import (
     Device,
     Elementwise,
     Graph,
+    MatMul,
     Node,
     OnnxOp,
     Op,
@@ -56,7 +57,7 @@ class Maker:
     def op(self, op: Op, *inputs: str, device: Device | None = None, name: str = "", **tags: str) -> str:
         name = name or f"n{len(self.nodes)}"
         if isinstance(op, OnnxOp):
-            assert op.op_type == "Identity"
+            assert op.op_type in ("Identity", "Softmax")
             shape, dtype = self.shape(inputs[0]), self.values[inputs[0]].dtype
         else:
             shape, dtype = infer(op, [self.values[item] if item else None for item in inputs])[0]
@@ -115,6 +116,19 @@ def seeded_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     return {
         name: array > 0 if name in bools else array.astype(graph.value(name).dtype) for name, array in inputs.items()
     }
+
+
+def attention() -> Graph:
+    """Scores and context of two heads over five tokens of eight channels."""
+    make = Maker()
+    x = make.input(1, 5, 8)
+    heads = []
+    for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)):
+        projected = make.op(MatMul(), x, make.constant(8, 8))
+        heads.append(make.op(Transpose(perm), make.op(Reshape((1, 5, 2, 4)), projected)))
+    scores = make.op(OnnxOp("Softmax", "", (("axis", -1),)), make.op(MatMul(), heads[0], heads[1]))
+    context = make.op(Transpose((0, 2, 1, 3)), make.op(MatMul(), scores, heads[2]))
+    return make.graph(make.op(MatMul(), make.op(Reshape((1, 5, 8)), context), make.constant(8, 8)))
 
 
 @st.composite
