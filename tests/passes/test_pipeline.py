@@ -283,8 +283,7 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
     kernel = draw.randint(1, 7), draw.randint(1, 3)
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
     if kind in ("conv", "depthwise", "pool"):
-        limit = kernel if kind == "pool" else (4, 3)
-        pads = tuple(draw.randint(0, limit[axis % 2] - 1) for axis in range(4))
+        pads = tuple(draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
         if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
             pads = (0, 0, 0, 0)
         spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
