@@ -130,7 +130,12 @@ def _convert(hint: Any, value: Any, where: str, path: str) -> Any:
 def _check(target: Target, where: str) -> None:
     _check_numbers(target, where, "")
     pim = target.pim
+    artifact, strict = pim.timing.artifact, pim.timing.strict
+    refresh_cycles = strict.t_rp + strict.t_rfc + pim.bank_groups * strict.t_faw + strict.t_ras + strict.t_rcd
     problems = {
+        "pim.timing.artifact.refresh_interval": artifact.refresh_interval <= artifact.pre_to_act + artifact.ref_to_act
+        and "leaves no time between refreshes",
+        "pim.timing.strict.t_refi": strict.t_refi <= refresh_cycles and "leaves no time between refreshes",
         "pim.channels": pim.channels >= target.gpu.memory_channels and "must be below gpu.memory_channels",
         "pim.bank_groups": pim.banks % pim.bank_groups != 0 and "must divide pim.banks",
         "pim.buffers": pim.buffers > pim.channels and "must not exceed pim.channels",

@@ -2,5 +2,6 @@
 
 from pimflow.runtime.pim_timing.result import StreamTiming
 from pimflow.runtime.pim_timing.streams import GWRITE_LATENCIES, PROFILES, time_stream
+from pimflow.runtime.pim_timing.trace_timing import TraceResult, simulate_file
 
-__all__ = ["GWRITE_LATENCIES", "PROFILES", "StreamTiming", "time_stream"]
+__all__ = ["GWRITE_LATENCIES", "PROFILES", "StreamTiming", "TraceResult", "simulate_file", "time_stream"]

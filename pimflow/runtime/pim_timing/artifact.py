@@ -10,8 +10,8 @@ waiting in the cycle after a REF.
 from __future__ import annotations
 
 from pimflow.codegen.stream import Command, Comp, GAct, GWrite
-from pimflow.runtime.pim_timing.rules import NEVER, Finish, IllegalCommand, Rules, State, Step, Struck
-from pimflow.targets import ArtifactTiming
+from pimflow.runtime.pim_timing.rules import NEVER, Finish, Rules, State, Step, Struck
+from pimflow.targets import ArtifactTiming, PimSpec
 
 _GWRITE, _COMP, _READRES, _PREA, _REF, _ACT = range(6)  # G_ACTi is _ACT + i
 _OPEN, _DUE, _FIRST = range(3)  # state: any bank open, cycles until the last result leaves, then readiness by code
@@ -20,12 +20,11 @@ _OPEN, _DUE, _FIRST = range(3)  # state: any bank open, cycles until the last re
 class ArtifactRules(Rules):
     """The published controller. A state holds, per command, how many cycles after the last issue it may issue."""
 
-    def __init__(self, timing: ArtifactTiming, bank_groups: int, gwrite_latency: str) -> None:
-        super().__init__()
+    def __init__(self, pim: PimSpec, gwrite_latency: str) -> None:
+        super().__init__(pim)
+        self._timing = timing = pim.timing.artifact
         self.interval = timing.refresh_interval
-        self._timing = timing
-        self._groups = bank_groups
-        self._constraints = _constraints(timing, bank_groups, gwrite_latency)
+        self._constraints = _constraints(timing, pim.bank_groups, gwrite_latency)
 
     def initial(self) -> State:
         """Everything may issue at clock 1."""
@@ -36,9 +35,7 @@ class ArtifactRules(Rules):
         if isinstance(command, Comp):
             return _COMP
         if isinstance(command, GAct):
-            if not 0 <= command.group < self._groups:
-                raise IllegalCommand(f"G_ACT{command.group} on a machine of {self._groups} bank groups")
-            return _ACT + command.group
+            return _ACT + command.group if 0 <= command.group < self._groups else self.no_such(command)
         return _GWRITE if isinstance(command, GWrite) else _READRES
 
     def next_step(self, state: State, code: int) -> Step:

@@ -13,6 +13,7 @@ from pimflow.runtime.pim_timing.nest import Outcome, Repeat, Sequence, ShapeItem
 from pimflow.runtime.pim_timing.rules import Rules, State
 
 _MOST_MEMORIES = 400_000  # remembered sequences, states and hops; beyond, all is forgotten
+_FIRST_MARK = 8  # hops before which periods are not looked for
 _WIDEST = 32  # items of one sequence; longer ones become trees
 
 
@@ -77,19 +78,26 @@ class Engine:
         return self._repeat(item.body, item.times, state, phase)
 
     def _repeat(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
-        cycles = preas = refs = reopened = 0
-        hops = body.hops
-        while count:
-            hop = hops.get((state, phase))
-            if hop is None or hop.rounds > count:
-                hop = self._hop(body, count, state, phase)
+        """Hop from refresh to refresh; when state and phase come back, leap over whole periods (Brent's method)."""
+        cycles = preas = refs = reopened = rounds = hopped = 0
+        mark, next_mark = Outcome(0, state, phase, 0, 0, 0, 0), _FIRST_MARK
+        while rounds < count:
+            hop = body.hops.get((state, phase))
+            if hop is None or hop.rounds > count - rounds:
+                hop = self._hop(body, count - rounds, state, phase)
             cycles += hop.cycles
             preas += hop.preas
             refs += hop.refs
             reopened += hop.reopened
+            rounds += hop.rounds
             state, phase = hop.state, hop.phase
-            count -= hop.rounds
-        return Outcome(cycles, state, phase, preas, refs, reopened)
+            hopped += 1
+            if hopped == next_mark:
+                mark, next_mark = Outcome(cycles, state, phase, preas, refs, reopened, rounds), 2 * next_mark
+            elif phase == mark.phase and state is mark.state:
+                now = Outcome(cycles, state, phase, preas, refs, reopened, rounds)
+                cycles, _, _, preas, refs, reopened, rounds = _leap(mark, now, count)
+        return Outcome(cycles, state, phase, preas, refs, reopened, rounds)
 
     def _hop(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
         """Rounds up to and with the first that a refresh strikes, or all `count` if none does."""
@@ -117,3 +125,17 @@ class Engine:
         if tail is None:
             tail = sequence.tails[start] = self.sequence(sequence.items[start:])
         return tail
+
+
+def _leap(before: Outcome, now: Outcome, count: int) -> Outcome:
+    """As many more periods, from `before` to `now`, as fit into `count` rounds."""
+    times = (count - now.rounds) // (now.rounds - before.rounds)
+    return Outcome(
+        now.cycles + times * (now.cycles - before.cycles),
+        now.state,
+        now.phase,
+        now.preas + times * (now.preas - before.preas),
+        now.refs + times * (now.refs - before.refs),
+        now.reopened + times * (now.reopened - before.reopened),
+        now.rounds + times * (now.rounds - before.rounds),
+    )

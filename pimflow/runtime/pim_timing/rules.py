@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from pimflow.codegen.stream import Command
+from pimflow.codegen.stream import Command, Comp, GAct, GWrite
+from pimflow.targets import PimSpec
 
 NEVER = -(1 << 60)  # the threshold of a command that never lets a refresh in: no phase is as low
 
@@ -65,8 +66,11 @@ class Rules(ABC):
 
     interval: int
 
-    def __init__(self) -> None:
+    def __init__(self, pim: PimSpec) -> None:
         self._states: dict[tuple[int, ...], State] = {}
+        self._groups = pim.bank_groups
+        self._buffers = pim.buffers_per_channel
+        self._refused: list[str] = []  # why codes -1, -2, .. are no commands of this machine
 
     @abstractmethod
     def initial(self) -> State:
@@ -74,11 +78,7 @@ class Rules(ABC):
 
     @abstractmethod
     def code(self, command: Command) -> int:
-        """A small number for all that matters about a command here: equal codes behave the same.
-
-        Raises:
-            IllegalCommand: there is no such command on this machine.
-        """
+        """A small number for all that matters about a command here: equal codes behave the same."""
 
     @abstractmethod
     def next_step(self, state: State, code: int) -> Step:
@@ -96,10 +96,23 @@ class Rules(ABC):
     def finish(self, state: State, phase: int) -> Finish:
         """Let results and outstanding refreshes run out after the last command."""
 
+    def no_such(self, command: Command) -> int:
+        """The code of a command that names a bank group or buffer that the machine has not."""
+        if isinstance(command, GAct):
+            reason = f"G_ACT{command.group}, and this machine's bank groups are 0 to {self._groups - 1}"
+        else:
+            name = "COMP from" if isinstance(command, Comp) else "GWRITE to"
+            number = command.buffer if isinstance(command, (Comp, GWrite)) else 0
+            reason = f"{name} buffer {number}, and a channel's buffers are 0 to {self._buffers - 1}"
+        self._refused.append(reason)
+        return -len(self._refused)
+
     def step(self, state: State, code: int) -> Step:
         """What the command does when no refresh comes with it."""
         known = state.steps.get(code)
         if known is None:
+            if code < 0:
+                raise IllegalCommand(self._refused[-1 - code])
             known = state.steps[code] = self.next_step(state, code)
         return known
 
@@ -109,6 +122,11 @@ class Rules(ABC):
         if known is None:
             known = self._states[vector] = State(vector)
         return known
+
+    def forget(self, step: Step) -> Step:
+        """Drop all remembered states; the same step, into a state that remembers nothing."""
+        self._states = {}
+        return step._replace(state=self.state(step.state.vector))
 
     def size(self) -> int:
         """How many states are remembered."""

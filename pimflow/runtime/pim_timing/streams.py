@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pimflow.codegen.stream import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
-from pimflow.errors import OptionError
+from pimflow.errors import CommandOrderError, OptionError
 from pimflow.runtime.pim_timing.artifact import ArtifactRules
 from pimflow.runtime.pim_timing.engine import Engine
+from pimflow.runtime.pim_timing.locate import Refused, first_illegal, first_out_of_range
 from pimflow.runtime.pim_timing.nest import Repeat, ShapeItem
 from pimflow.runtime.pim_timing.result import StreamTiming
-from pimflow.runtime.pim_timing.rules import Rules
+from pimflow.runtime.pim_timing.rules import IllegalCommand, Rules
+from pimflow.runtime.pim_timing.strict import StrictRules
 from pimflow.targets import PimSpec
 
 PROFILES = ("artifact", "strict")
@@ -46,13 +48,21 @@ def make_rules(pim: PimSpec, profile: str | None = None, gwrite_latency: str | N
     """
     profile = _choice("timing profile", profile or pim.timing.default, PROFILES)
     latency = _choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    return ArtifactRules(pim.timing.artifact, pim.bank_groups, latency)
+    return ArtifactRules(pim, latency) if profile == "artifact" else StrictRules(pim, latency)
 
 
 def _choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     if value.lower() not in choices:
         raise OptionError(f"unknown {what} {value!r}", f"choose one of {', '.join(choices)}")
     return value.lower()
+
+
+def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
+    """The error that names the first of the refused commands."""
+    first = min(refused for refused in found if refused is not None)
+    return CommandOrderError(
+        f"channel {channel}, command {first.at}: {first.reason}", "the hardware would refuse it; correct the stream"
+    )
 
 
 class _Shape(NamedTuple):
@@ -70,12 +80,22 @@ class _Timer:
         self.pim = pim
         self._profile, self._gwrite_latency = profile, gwrite_latency
         self._engine = Engine(make_rules(pim, profile, gwrite_latency))
+        self._strict = isinstance(self._engine.rules, StrictRules)
 
     def time(self, stream: CommandStream) -> StreamTiming:
         if self._engine.full():
             self._engine = Engine(make_rules(self.pim, self._profile, self._gwrite_latency))
         shape = self._shape(stream.body)
-        cycles, preas, refs, reopened = self._engine.total(self._engine.sequence(shape.items))
+        whole = self._engine.sequence(shape.items)
+        outside = first_out_of_range(stream.body, self.pim) if self._strict else None
+        try:
+            cycles, preas, refs, reopened = self._engine.total(whole)
+        except IllegalCommand:
+            rules = self._engine.rules
+            illegal = first_illegal(rules, whole, rules.initial())
+            raise refusal(stream.channel, outside, illegal) from None
+        if outside is not None:
+            raise refusal(stream.channel, outside)
         gwrites, acts, comps, readres = shape.counts
         counts = CommandCounts(gwrites, acts + reopened, comps, readres)
         return StreamTiming(cycles, counts, preas, refs, shape.elements * self.pim.element_bytes)
