@@ -1,0 +1,86 @@
+"""How long the search takes, cold and with a warm profile table, and whether its figures hold.
+
+    python benchmarks/bench_search.py [MODEL ...] [--policies P,P] [--prove]
+
+For every model of the zoo (all by default) and policy: seconds cold and warm, candidates, predicted time, the relative
+difference to the timeline of the whole rewritten graph; with --prove also that to the integer program's optimum.
+Exits 1 if a difference is larger than 1e-9 (1e-6 for the integer program, whose solver works to tolerances).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pimflow_zoo
+from pimflow.compiled import Machine
+from pimflow.frontend import load_model
+from pimflow.ir import Graph
+from pimflow.passes import ApplyPlan, cleanup_passes
+from pimflow.runtime.memory import annotate_movement
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search import policies, prove, solve
+from pimflow.targets import load_target
+
+
+def clean_graph(model: str) -> Graph:
+    graph = load_model(pimflow_zoo.build(model))
+    for one in cleanup_passes():
+        graph = one.run(graph).graph
+    return annotate_movement(graph)
+
+
+def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
+    """A line of figures, and the relative difference between plan and timeline."""
+    seconds = []
+    for _ in ("cold", "warm"):
+        machine = Machine(load_target("pimflow"))
+        start = time.perf_counter()
+        plan = solve(graph, machine.target, policy, costs=machine.costs, cache=folder)
+        seconds.append(time.perf_counter() - start)
+    rewritten = ApplyPlan(plan).run(graph).graph
+    makespan = build_timeline(rewritten, machine.target, machine.costs_of(rewritten)).makespan_us
+    difference = abs(makespan - plan.predicted_us) / makespan
+    speedup = plan.baseline_us / plan.predicted_us
+    line = (
+        f"{policy:10} {seconds[0]:7.2f} {seconds[1]:7.2f} {plan.candidates:7} {plan.predicted_us:10.1f} {speedup:7.3f}"
+    )
+    return f"{line} {difference:9.1e}", difference
+
+
+def proof(graph: Graph, policy: str) -> float:
+    """Relative difference between the dynamic program's optimum and the integer program's."""
+    machine = Machine(load_target("pimflow"))
+    by_chain, by_program = prove(graph, machine.target, policy, costs=machine.costs)
+    return abs(by_chain - by_program) / by_chain
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=list(pimflow_zoo.names()))
+    parser.add_argument("--policies", default=",".join(policies()))
+    parser.add_argument("--prove", action="store_true")
+    arguments = parser.parse_args()
+    worst = worst_proof = 0.0
+    for model in arguments.models:
+        graph = clean_graph(model)
+        print(f"\n{model}: {len(graph.nodes)} nodes")
+        print("policy      cold s  warm s  priced  predicted us speedup   timeline" + "  program" * arguments.prove)
+        for policy in arguments.policies.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                line, difference = measure(graph, policy, Path(folder))
+            worst = max(worst, difference)
+            if arguments.prove:
+                gap = proof(graph, policy)
+                worst_proof = max(worst_proof, gap)
+                line += f" {gap:8.1e}"
+            print(line, flush=True)
+    print(f"\nlargest difference to the timeline: {worst:.1e}; to the integer program: {worst_proof:.1e}")
+    return int(worst > 1e-9 or worst_proof > 1e-6)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

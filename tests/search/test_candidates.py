@@ -1,0 +1,176 @@
+"""The candidates that a policy offers: which, over which nodes, at which rows and stages."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_fakes import Builder, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+
+from pimflow.errors import OptionError
+from pimflow.ir import Graph, OnGpu, OnPim, Parallel, Pipeline, SplitRows
+from pimflow.search import policies
+from pimflow.search.candidates import Candidate, Candidates, equal_stages, moved_rows, row_counts
+from pimflow.search.chain import BestCovers, Interval, solve_chain
+from pimflow.search.policy import find_policy, with_options
+from pimflow.search.pricing import Pricer, content_text
+from pimflow.search.table import ProfileTable
+
+
+def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
+    pricer = Pricer(graph, fake_costs(), ProfileTable(None, ""))
+    maker = Candidates(graph, find_policy(policy), pricer)
+    return maker, list(maker)
+
+
+@pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
+@pytest.mark.parametrize(
+    "graph", [inverted_residuals(), fire_modules(), random_graph(2)], ids=["inverted", "fire", "r"]
+)
+def test_candidates_cover_their_positions_and_whole_units(graph: Graph, policy: str) -> None:
+    maker, offered = candidates_of(graph, policy)
+    starts, stops = {unit.start for unit in maker.units}, {unit.stop for unit in maker.units}
+    for one in offered:
+        covered = [name for decision in one.decisions for name in decision.nodes]
+        assert sorted(covered) == sorted(node.name for node in maker.order[one.start : one.stop])
+        assert one.start in starts
+        assert one.stop in stops
+
+
+def test_what_a_plan_must_have_comes_first() -> None:
+    for policy in ("newton++", "pim", "auto"):
+        maker, offered = candidates_of(inverted_residuals(), policy)
+        certain = [one.certain for one in offered]
+        assert certain == sorted(certain, reverse=True)
+        solve_chain(len(maker.order), [Interval(one.start, one.stop, 1.0, one) for one in offered if one.certain])
+
+
+def test_patterns_are_the_three_of_pimflow() -> None:
+    maker, offered = candidates_of(inverted_residuals(1), "pipeline")
+    found = set()
+    for one in offered:
+        for decision in one.decisions:
+            if isinstance(decision, Pipeline):
+                kernels = [name for name in decision.run if name.startswith("conv")]
+                found.add(tuple(kernels))
+                assert decision.bottom_first
+                assert len(decision.stage_rows) == 2
+                assert abs(decision.stage_rows[0] - decision.stage_rows[1]) <= 1
+                for name, device in zip(decision.run, decision.devices, strict=True):
+                    assert (device == "pim") == (name in ("conv2d2", "conv2d6")), "1x1 on PIM, all else on the GPU"
+    assert found == {("conv2d2", "conv2d4"), ("conv2d4", "conv2d6"), ("conv2d2", "conv2d4", "conv2d6")}
+    assert maker.units[0].anchor.name == "conv2d0", "a 3x3 convolution, in no pattern"
+
+
+def test_auto_offers_everything_that_pimflow_offers() -> None:
+    graph = inverted_residuals()
+    smaller = {one.decisions for one in candidates_of(graph, "pimflow")[1]}
+    larger = {one.decisions for one in candidates_of(graph, "auto")[1]}
+    assert smaller < larger
+    assert {type(one[0]) for one in larger} == {OnGpu, OnPim, SplitRows, Pipeline}
+    lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
+    stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
+    assert max(lengths) >= 8
+    assert stages == {2, 3, 4, 5}
+
+
+def test_split_takes_fused_and_willing_followers_along() -> None:
+    _, offered = candidates_of(heavy_chain(), "md-dp")
+    followers = {
+        (one.decisions[0].node, one.decisions[0].followers)
+        for one in offered
+        if isinstance(one.decisions[0], SplitRows)
+    }
+    assert ("conv2d0", ("elementwise1",)) in followers
+    assert not any(node == "conv2d0" and len(names) != 1 for node, names in followers)
+    assert {names for node, names in followers if node == "conv2d4"} == {(), ("elementwise5",)}
+
+
+def test_branches_run_beside_each_other_on_different_devices() -> None:
+    _, offered = candidates_of(fire_modules(), "auto")
+    parallel = [one.decisions[0] for one in offered if isinstance(one.decisions[0], Parallel)]
+    assert parallel
+    for decision in parallel:
+        assert len(decision.branches) == 2
+        on_pim = [any(isinstance(item, OnPim) for item in branch) for branch in decision.branches]
+        assert sorted(on_pim) == [False, True]
+
+
+@given(st.integers(1, 300), st.sampled_from([Fraction(1, 10), Fraction(1, 3), Fraction(1, 20), Fraction(1, 2)]))
+@settings(deadline=None, max_examples=50)
+def test_row_counts_are_the_grid_rounded_up(rows: int, step: Fraction) -> None:
+    wanted = sorted(
+        {-(-rows * k * step.numerator // step.denominator) for k in range(1, 100) if k * step < 1} - {0, rows}
+    )
+    assert list(row_counts(rows, step)) == wanted
+    assert row_counts(rows, Fraction(0)) == tuple(range(1, rows))
+
+
+@given(st.integers(1, 60), st.integers(2, 6))
+@settings(deadline=None, max_examples=50)
+def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
+    options = equal_stages(rows, stages)
+    assert bool(options) == (rows >= stages)
+    for option in options:
+        assert (len(option), sum(option)) == (stages, rows)
+        assert max(option) - min(option) <= 1
+        for other in moved_rows(option):
+            assert (len(other), sum(other)) == (stages, rows)
+            assert min(other) >= 1
+            assert sorted(abs(a - b) for a, b in zip(option, other, strict=True))[:-2] == [0] * (stages - 2)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=50)
+def test_best_covers_agree_with_the_dynamic_program(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 8))
+    covers, intervals = BestCovers(), []
+    for index in range(n):
+        intervals.append(Interval(index, index + 1, data.draw(st.floats(0.1, 9)), index))
+    for _ in range(data.draw(st.integers(0, 8))):
+        start = data.draw(st.integers(0, n - 1))
+        intervals.append(Interval(start, data.draw(st.integers(start + 1, n)), data.draw(st.floats(0.1, 20)), -1))
+    for one in intervals:
+        covers.add(one.start, one.stop, one.cost)
+    assert covers.cost(0, n) == pytest.approx(solve_chain(n, intervals)[0], rel=1e-12)
+    assert covers.cost(n, n + 1) == float("inf")
+
+
+def test_content_tells_apart_what_costs_differently() -> None:
+    def text(build: Builder, *outputs: str, **decision: object) -> str:
+        graph = build.graph(*outputs)
+        return content_text(
+            graph, frozenset(outputs), (SplitRows("conv2d0", **{"gpu_rows": 7, "mapping": "auto"} | decision),)
+        )  # type: ignore[arg-type]
+
+    def one(channels: int = 32, kernel: int = 1, size: int = 14, reader: bool = False) -> tuple[Builder, str]:
+        build = Builder((1, 16, size, size))
+        value = build.conv("x", channels, kernel)
+        return build, build.relu(value, fused=False) if reader else value
+
+    base = text(*one())
+    assert text(*one()) == base
+    assert text(*one(reader=True)) == base, "who reads the result does not matter, only that it leaves"
+    different = [
+        text(*one(channels=48)),
+        text(*one(kernel=3)),
+        text(*one(size=28)),
+        text(*one(), gpu_rows=8),
+        text(*one(), mapping="newton++"),
+    ]
+    assert len({base, *different}) == 6
+
+
+def test_policy_options() -> None:
+    auto = with_options(find_policy("auto"), 0.25, (3, 2, 3))
+    assert {space.split for space in auto.spaces} == {Fraction(1, 4)}
+    assert {space.stages for space in auto.spaces} == {(2, 3)}
+    assert with_options(find_policy("newton++"), 0.25, 4).spaces[0].split is None
+    assert with_options(find_policy("md-dp"), 0.1, None) == find_policy("md-dp")
+    for stages in ((), 1, 65, (2, 1)):
+        with pytest.raises(OptionError, match="stages"):
+            with_options(find_policy("auto"), None, stages)
+    with pytest.raises(OptionError, match=r"did you mean 'pipeline'\? policies are gpu"):
+        find_policy("pipelines")
