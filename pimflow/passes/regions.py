@@ -26,7 +26,7 @@ def cut_region(graph: Graph, node_names: Iterable[str]) -> Graph:
     unread value, if there are none). Constants are shared, not copied.
     """
     position = graph.position
-    nodes = [graph.node(name) for name in sorted(set(node_names), key=position.__getitem__)]
+    nodes = sorted((graph.node(name) for name in set(node_names)), key=lambda node: position[node.name])
     made = {output for node in nodes for output in node.outputs if output}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
     constants = {name: graph.constants[name] for name in read if name in graph.constants}
