@@ -62,8 +62,9 @@ class CostModel:
     channels serving the GPU: the baseline, and what a plan without a PIM node runs on.
 
     Movements that the memory planner makes free cost nothing; the others cost a copy kernel. An elementwise node tagged
-    `fused_into` costs nothing on the GPU; behind a PIM node it costs nothing if the target applies activations as
-    results are read out (`pim.readout_activation`), else a kernel of its own.
+    `fused_into` costs nothing on the GPU, whose libraries apply bias, activation and residual in the kernel's epilogue.
+    Behind a PIM node a function of the result costs nothing if the target applies activations as results are read out
+    (`pim.readout_activation`), else a kernel of its own; an Add of a second tensor always costs one.
 
     Args:
         target: the machine.
@@ -162,11 +163,24 @@ class CostModel:
         return scaled(cost, time_us * cost.time_us / whole.time_us)
 
     def _fused(self, graph: Graph, node: Node) -> bool:
-        producer = node.tag("fused_into")
-        if producer is None:
+        """Whether the node runs inside another's kernel.
+
+        A PIM result on its way out can pass through a function of itself, but not meet a second tensor: a residual Add
+        behind PIM is a kernel of its own, and what follows it in the chain is fused into that.
+        """
+        name = node.tag("fused_into")
+        into = None if name is None else graph.node_by_name.get(name)
+        if name is None or into is None or into.device != "pim":
+            return name is not None
+        makers = [graph.producer(value) for value in node.inputs if value and not graph.is_constant(value)]
+        if any(maker is None or name not in (maker.name, maker.tag("fused_into")) for maker in makers):
             return False
-        into = graph.node_by_name.get(producer)
-        return into is None or into.device != "pim" or self.target.pim.readout_activation
+        behind_kernel = any(maker is not None and not self._read_out(graph, maker) for maker in makers)
+        return behind_kernel or self.target.pim.readout_activation
+
+    def _read_out(self, graph: Graph, node: Node) -> bool:
+        """Whether a node of a chain behind PIM hands on what is still on its way out of the banks."""
+        return node.device == "pim" or (self.target.pim.readout_activation and self._fused(graph, node))
 
     def _movement(self, graph: Graph, node: Node) -> Movement | None:
         if graph not in self._movements:
