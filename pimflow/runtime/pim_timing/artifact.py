@@ -57,12 +57,17 @@ class ArtifactRules(Rules):
             cycles, state, _, _ = self.step(state, _PREA)
             now += cycles
             preas = 1
-        while phase <= now + 1 or not refs:
-            cycles, state, _, _ = self.step(state, _REF)
-            now += cycles
-            phase += self.interval
-            refs += 1
-        return Struck(now, state, phase - now, preas, refs, 0)
+        cycles, state, _, _ = self.step(state, _REF)
+        now += cycles
+        more = self._more_refs(now, phase + self.interval, 1)
+        while refs < more:
+            cycles, after, _, _ = self.step(state, _REF)
+            times = more - refs if after is state else 1
+            now += times * cycles
+            refs += times
+            state = after
+        refs += 1
+        return Struck(now, state, phase + refs * self.interval - now, preas, refs, 0)
 
     def finish(self, state: State, phase: int) -> Finish:
         """Serve requests until the last result has left and none waits."""
@@ -79,7 +84,15 @@ class ArtifactRules(Rules):
             ref_ready = now + timing.ref_to_act
             phase += self.interval
             refs += 1
+            if now >= due:
+                more = self._more_refs(now, phase, 0)
+                return Finish(now + more * max(1, timing.ref_to_act), preas, refs + more)
         return Finish(max(now, due), preas, refs)
+
+    def _more_refs(self, now: int, phase: int, slack: int) -> int:
+        """REFs that follow one at `now`, back to back, until no request was made by `slack` cycles after the last."""
+        gap = max(1, self._timing.ref_to_act)
+        return max(0, (now + slack - phase) // (self.interval - gap) + 1) if phase <= now + slack else 0
 
 
 def _constraints(timing: ArtifactTiming, bank_groups: int, gwrite_latency: str) -> tuple[tuple[int, ...], ...]:
