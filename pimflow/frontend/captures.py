@@ -8,11 +8,11 @@ positions become the inputs' current names again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx
 
-from pimflow.ir import Node, OnnxOp
+from pimflow.ir import Array, Node, OnnxOp, OpaqueAttribute
 
 CAPTURES = "_captures"
 """Attribute of an `OnnxOp`: how many of the node's last inputs are values that its subgraphs read."""
@@ -94,3 +94,35 @@ def _defined(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)
     yield from (name for node in graph.node for name in node.output if name)
+
+
+def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None:
+    """The branch that an If with a constant condition takes; None for every other node."""
+    if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "If"):
+        return None
+    condition = constants.get(node.inputs[0])
+    if condition is None:
+        return None
+    return _graph_attribute(node.op, "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch")
+
+
+def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
+    """Whether the node is a Loop that runs a constant number of times: its body hands on the condition it is given."""
+    if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "Loop"):
+        return False
+    trips, condition = node.inputs[:2]
+    if trips not in constants or (condition and condition not in constants):
+        return False
+    body = _graph_attribute(node.op, "body")
+    handed_on = {body.input[1].name}
+    for inner in body.node:
+        if inner.op_type == "Identity" and inner.input[0] in handed_on:
+            handed_on.update(inner.output)
+    return body.output[0].name in handed_on
+
+
+def _graph_attribute(op: OnnxOp, name: str) -> onnx.GraphProto:
+    attribute = dict(op.attributes)[name]
+    assert isinstance(attribute, OpaqueAttribute)
+    graph: onnx.GraphProto = onnx.AttributeProto.FromString(attribute.serialized).g
+    return graph

@@ -11,14 +11,14 @@ from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
-from pimflow.frontend.captures import capture_count, rename_names
+from pimflow.frontend.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.frontend.export import opaque_proto
 from pimflow.frontend.folding import fold, node_session
 from pimflow.frontend.importing import fresh_name, import_node
 from pimflow.frontend.recognise import typed_form
 from pimflow.frontend.session import ort_dtype
 from pimflow.frontend.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
-from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Value
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
@@ -30,8 +30,8 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Graph:
     """The graph with constants folded and, as far as they do not depend on data, all shapes known.
 
     Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also knows operators outside the
-    standard; last, for such operators only, the node is run. What stays unknown is data-dependent (downstream of
-    NonZero and its like) and keeps the shape None.
+    standard; last, for such operators and for loops of a constant length, the node is run. What stays unknown is
+    data-dependent (downstream of NonZero and its like) and keeps the shape None.
 
     Args:
         graph: opaque nodes in topological order, static input shapes.
@@ -52,6 +52,7 @@ class _Walk:
         self.declared = declared
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
+        self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.names = {node.name for node in graph.nodes}
 
@@ -133,7 +134,7 @@ class _Walk:
             found = shape_inference.infer_node_outputs(
                 schema,
                 opaque_proto(node, node.op, self.graph.values),
-                {value.name: type_proto(value.dtype, value.shape) for value in inputs},
+                {value.name: self._onnx_type(value) for value in inputs},
                 {
                     value.name: to_tensor(value.name, self.constants[value.name])
                     for value in inputs
@@ -143,7 +144,13 @@ class _Walk:
             )
         except (SchemaError, InferenceError, RuntimeError, ValueError):
             return {}  # ONNX Runtime is asked next
+        self.partial |= found
         return {name: Value(name, _static_shape(proto), type_text(proto)) for name, proto in found.items()}
+
+    def _onnx_type(self, value: Value) -> onnx.TypeProto:
+        if value.shape is None and value.name in self.partial:
+            return self.partial[value.name]
+        return type_proto(value.dtype, value.shape)
 
     def _small(self, value: Value) -> bool:
         return value.name in self.constants and value.elements <= SMALL_ELEMENTS
@@ -158,11 +165,12 @@ class _Walk:
         return {item.name: _ort_value(item) for item in session.session.get_outputs()}
 
     def _by_running(self, node: Node) -> Types:
-        """Runs an operator that no inference knows, on two inputs: equal shapes are taken as static."""
+        """Runs what no inference knows (but no data decide), on two inputs: equal shapes are taken as static."""
         assert isinstance(node.op, OnnxOp)
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.constants]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
-        if (node.op.domain in ("", "ai.onnx.ml") and not _has_ceil_mode(node)) or not feasible:
+        standard = node.op.domain in ("", "ai.onnx.ml")
+        if not feasible or (standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.constants)):
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.constants)
@@ -187,19 +195,6 @@ class _Walk:
             values={name: value for name, value in self.values.items() if name in used},
             constants={name: array for name, array in self.constants.items() if name in used},
         )
-
-
-def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None:
-    """The branch that an If with a constant condition takes; None for every other node."""
-    if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "If"):
-        return None
-    condition = constants.get(node.inputs[0])
-    if condition is None:
-        return None
-    attribute = dict(node.op.attributes)["then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"]
-    assert isinstance(attribute, OpaqueAttribute)
-    graph: onnx.GraphProto = onnx.AttributeProto.FromString(attribute.serialized).g
-    return graph
 
 
 def _has_ceil_mode(node: Node) -> bool:

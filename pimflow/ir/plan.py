@@ -104,3 +104,7 @@ class Plan:
     baseline_us: float
     candidates: int = 0
     search_seconds: float = 0.0
+
+
+PLAN_CLASSES = (Plan, OnGpu, OnPim, SplitRows, Pipeline, Parallel)
+"""Every class that a plan is made of."""

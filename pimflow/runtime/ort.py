@@ -133,6 +133,11 @@ class NodeKernels:
         self.threads = threads
         self._sessions: dict[Signature, GraphSession] = {}
 
+    @property
+    def count(self) -> int:
+        """How many kernels were made so far."""
+        return len(self._sessions)
+
     def run(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         """The node's results (one for each output that has a name).
 
