@@ -20,7 +20,7 @@ _MATMUL_KEYS = ("m", "k", "n", "b")
 
 @dataclass(frozen=True)
 class LayerReport:
-    """A layer's mapping and cost."""
+    """A layer's mapping and cost, and what its cycles are spent on."""
 
     problem: PimProblem
     target: str
