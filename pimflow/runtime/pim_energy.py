@@ -7,9 +7,12 @@ every command moves and computes, from the constants of `[pim.energy.strict]` of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pimflow.runtime.pim_timing.result import StreamTiming
 from pimflow.targets import PimSpec
+
+if TYPE_CHECKING:
+    from pimflow.runtime.pim_timing.result import StreamTiming
 
 
 @dataclass(frozen=True, slots=True)
