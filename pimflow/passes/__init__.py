@@ -45,5 +45,5 @@ def cleanup_passes(evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
         FoldConstants(evaluate),
         FoldBatchNorm(),
         RemoveDeadCode(),
-        FuseActivations(),
+        FuseActivations(residual=True),  # as cuDNN does; behind PIM the cost model charges the Add as a kernel
     )
