@@ -10,10 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pimflow.codegen.problem import Refusal, problem_of
+from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Parallel, Plan, SplitRows
-from pimflow.passes.apply_plan import ApplyPlan, why_not
+from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.regions import cut_region
 from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
+from pimflow.runtime.memory import is_movement
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.table import ProfileTable, key_of
 
@@ -54,7 +56,8 @@ class Pricer:
         if rewritten is None:
             self._table.put(key, None)
             return None
-        share = sum(self.costs.node_cost(rewritten, node).time_us for node in rewritten.nodes if node.device != "pim")
+        kernels = (node for node in rewritten.nodes if node.device != "pim" and not is_movement(node))
+        share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
         if share > bound_us:
             self._table.put(share_key, share)
             return None
@@ -72,10 +75,11 @@ class Pricer:
     def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
         """The region with the decisions carried out, if they can be."""
         self.built += 1
-        if any(why_not(self.graph, decision) is not None for decision in decisions):
-            return None
         region = cut_region(self.graph, [name for decision in decisions for name in decision.nodes])
-        return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0)).run(region).graph
+        try:
+            return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0)).run(region).graph
+        except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice
+            return None
 
     def _makespan_us(self, graph: Graph) -> float | None:
         """What a rewritten region takes; None if PIM refuses a part of it."""
