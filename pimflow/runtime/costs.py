@@ -12,7 +12,7 @@ from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Value
 from pimflow.runtime.gpu_cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
 from pimflow.runtime.gpu_work import element_width
-from pimflow.runtime.memory import Movement, element_bytes, movement
+from pimflow.runtime.memory import Movement, element_bytes, is_movement, movement
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ class CostModel:
         return node.device == "pim" or (self.target.pim.readout_activation and self._fused(graph, node))
 
     def _movement(self, graph: Graph, node: Node) -> Movement | None:
+        if not is_movement(node):
+            return None  # most nodes: the graph need not be looked at as a whole
         if graph not in self._movements:
             self._movements[graph] = movement(graph)
         return self._movements[graph].get(node.name)
