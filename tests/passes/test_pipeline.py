@@ -356,3 +356,13 @@ def test_random_graphs_under_random_plans(seed: int) -> None:
     assert_same_values(graph, rewritten)
     assert_stages_wait_for_no_later_stage(rewritten)
     assert_nothing_is_computed_twice(graph, rewritten)
+
+
+def test_a_part_with_other_rows_than_its_producers_part_is_not_fused() -> None:
+    builder = Builder()
+    a = builder.conv(builder.input(1, 4, 9, 5), 4, name="a")
+    graph = builder.graph(builder.add(builder.relu(a, name="b"), builder.depthwise(a, name="c"), name="d"))
+    tagged = [node.with_tags(fused_into="a") if node.name == "b" else node for node in graph.nodes]
+    rewritten = apply(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
+    # The halo of c makes a's stages 5 and 4 rows, while b's are 4 and 5.
+    assert [rewritten.node(f"b_s{stage}").tag("fused_into") for stage in range(2)] == [None, None]
