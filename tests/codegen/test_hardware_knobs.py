@@ -1,0 +1,63 @@
+"""What a second buffer, freely paired slots or window strips bring, and that every shipped machine can be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.runtime.pim_breakdown import cycle_breakdown
+from pimflow.runtime.pim_cost import PimCost, pim_cost
+from pimflow.search.mapping_search import choose_mapping
+from pimflow.search.mapping_space import candidates
+from pimflow.targets import load_target, target_names
+
+TARGET = load_target("pimflow")
+LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
+
+
+def cycles(profile: str, **changes: object) -> int:
+    target = replace(TARGET, pim=replace(TARGET.pim, **changes))
+    cost = choose_mapping(LAYER, target, "auto", profile)
+    assert isinstance(cost, PimCost)
+    return cost.cycles
+
+
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_more_hardware_is_faster(profile: str) -> None:
+    plain = cycles(profile)
+    assert cycles(profile, buffers_per_channel=2) < plain
+    assert cycles(profile, any_slot_any_column=True) < plain
+    assert cycles(profile, buffers=1) > plain
+    assert cycles(profile, channels=8) > 1.8 * plain
+    assert cycles(profile, gwrite_latency="exposed") >= plain
+
+
+def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
+    pim = replace(TARGET.pim, any_slot_any_column=True)
+    strips = [entry for entry in candidates(LAYER, pim, "strict") if entry.mapping.runs[0].pitch]
+    assert strips
+    target = replace(TARGET, pim=pim)
+    strip = pim_cost(LAYER, strips[0].mapping, target, "strict")
+    others = [entry.mapping for entry in candidates(LAYER, pim, "strict") if not entry.mapping.window_block]
+    plain = min(pim_cost(LAYER, mapping, target, "strict").cycles for mapping in others[:8])
+    assert strip.cycles < plain
+    assert strip.mapping.window_block == 16
+
+
+@pytest.mark.parametrize("name", target_names())
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_every_target_maps_and_explains(name: str, profile: str) -> None:
+    target = load_target(name)
+    for problem in (LAYER, MatmulProblem(1, 1280, 1000), MatmulProblem(9, 64, 33, 4, True, False)):
+        for policy in ("newton+", "newton++", "auto"):
+            cost = choose_mapping(problem, target, policy, profile)
+            assert isinstance(cost, PimCost)
+            assert len(cost.channels) == target.pim.channels
+            assert max(channel.cycles for channel in cost.channels) == cost.cycles
+            assert 0 < cost.utilisation <= 1
+            assert cost.energy_mj > 0
+            spent = cycle_breakdown(problem, cost, target.pim, profile)
+            assert sum(spent.as_json().values()) == cost.cycles
+            assert min(spent.comp_bound, spent.idle, spent.rest) >= 0
