@@ -1,0 +1,150 @@
+"""Shapes from the command line: what fits is bound, what does not is told, what is missing is listed."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from onnx_models import model_of, run_plain
+
+from pimflow.errors import ShapeError
+from pimflow.frontend import load_model, parse_shapes
+from pimflow.runtime.ort import random_inputs, run_graph
+
+
+def add_model(**inputs):
+    """Sum of the (broadcast) inputs."""
+    return model_of([helper.make_node("Sum", list(inputs), ["y"])], inputs)
+
+
+def refused(model, shapes, *words):
+    with pytest.raises(ShapeError) as caught:
+        load_model(model, shapes)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_parse():
+    assert parse_shapes(["input:1x3x224x224", "N=1", "a:b:2X5", "x=y=3", "gpu_0/data_0:7"]) == {
+        "input": (1, 3, 224, 224),
+        "N": 1,
+        "a:b": (2, 5),
+        "x=y": 3,
+        "gpu_0/data_0": (7,),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "input", "input:", ":1x2", "=1", "N=", "N=0", "N=-1", "N=1.5", "x:1x", "x:1xx2", "x:0x3", "x:1,3", "N=²"],
+)
+def test_parse_refuses(text):
+    with pytest.raises(ShapeError) as caught:
+        parse_shapes([text])
+    assert repr(text) in str(caught.value)
+
+
+def test_a_name_bound_twice():
+    assert parse_shapes(["N=1", "N=1"]) == {"N": 1}
+    with pytest.raises(ShapeError, match="twice"):
+        parse_shapes(["N=1", "N=2"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.text("abc/_.:=0", min_size=1), st.lists(st.integers(1, 10**6), min_size=1, max_size=5)))
+def test_parse_reads_what_is_written(shapes):
+    texts = [f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes.items()]
+    assert parse_shapes(texts) == {name: tuple(dims) for name, dims in shapes.items()}
+
+
+def test_bound_by_input_and_by_symbol():
+    model = add_model(x=("N", 3), z=("N", 1))
+    for shapes in ({"x": (4, 3)}, {"N": 4}, {"z": (4, 1)}, {"N": 4, "x": (4, 3)}):
+        graph = load_model(model, shapes)
+        assert (graph.shape("x"), graph.shape("z"), graph.shape("y")) == ((4, 3), (4, 1), (4, 3))
+
+
+def test_all_unbound_dims_are_listed():
+    model = add_model(x=("batch", 3, "h", "w"), z=(None, 3, 1, "w"), fixed=(3, 1, 1))
+    refused(model, {}, "x:batchx3xhxw", "batch", "h", "w", "z:?x3x1xw", "1 without a name", "--shape z:1x3x1x1")
+    refused(model, {"h": 5, "w": 6}, "x:batchx3x5x6", "--shape batch=1", "z:?x3x1x6")
+    with pytest.raises(ShapeError) as caught:
+        load_model(model, {"h": 5, "w": 6})
+    assert "fixed" not in str(caught.value)
+    graph = load_model(model, {"h": 5, "w": 6, "batch": 2, "z": (2, 3, 1, 6)})
+    assert graph.shape("y") == (2, 3, 5, 6)
+
+
+def test_what_the_error_says_to_type_works():
+    model = add_model(x=("batch", 3, "h", 2), z=(None, 3, 1, 2))
+    with pytest.raises(ShapeError) as caught:
+        load_model(model)
+    words = caught.value.hint.split()
+    typed = [word for before, word in itertools.pairwise(words) if before == "--shape"]
+    assert load_model(model, parse_shapes(typed)).shape("y") == (1, 3, 1, 2)
+
+
+def test_bindings_that_do_not_fit():
+    model = add_model(x=("N", 3), z=("N", "M"))
+    refused(model, {"x": (4, 3, 1)}, "3 dims", "x:Nx3")
+    refused(model, {"x": (4, 5)}, "dim 1", "fixed to 3")
+    refused(model, {"q": (4, 5)}, "'q'", "x:Nx3", "z:NxM")
+    refused(model, {"K": 4}, "'K'", "M, N")
+    refused(model, {"x": (0, 3)}, "below 1")
+    refused(model, {"N": 0}, "'N'")
+    refused(model, {"N": 2, "x": (4, 3)}, "twice")
+    refused(model, {"x": (4, 3), "z": (5, 1)}, "twice")
+    refused(model, {"x": 5}, "'x'")
+
+
+def test_input_of_unknown_rank():
+    model = add_model(x=None, z=(3,))
+    refused(model, {}, "x", "rank unknown", "--shape x:")
+    assert load_model(model, {"x": (2, 3)}).shape("y") == (2, 3)
+
+
+def test_fixed_input_may_be_bound_to_its_own_shape():
+    assert load_model(add_model(x=(2, 3)), {"x": (2, 3)}).shape("y") == (2, 3)
+
+
+def test_shape_arithmetic_is_folded():
+    """An exporter's Shape/Gather/Unsqueeze/Concat/Reshape chain disappears once the batch is bound."""
+    i = {name: np.array(value, np.int64) for name, value in {"zero": 0, "axes": [0], "rest": [-1], "two": 2}.items()}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Mul", ["n", "two"], ["m"]),
+        helper.make_node("Unsqueeze", ["m", "axes"], ["u"]),
+        helper.make_node("Concat", ["u", "rest"], ["t"], axis=0),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["r", "t"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("N", 3, 4)}, ["y"], i)
+    graph = load_model(model, {"N": 5})
+    assert [node.kind for node in graph.nodes] == ["Relu", "Reshape"]
+    assert graph.shape("y") == (10, 6)
+    assert not graph.constants
+    inputs = random_inputs(graph, 0)
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], run_plain(model, inputs)["y"])
+
+
+def test_data_dependent_shapes_are_unknown_and_nothing_else_is():
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["f"], ["y"], keepdims=0),
+        helper.make_node("Relu", ["x"], ["z"]),
+    ]
+    model = model_of(nodes, {"x": (3, 4)}, ["y", "z", "f"])
+    graph = load_model(model)
+    assert [graph.value(name).shape for name in ("i", "f", "y", "z")] == [None, None, (), (3, 4)]
+    assert graph.value("i").dtype == "int64"
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(array, want[name])

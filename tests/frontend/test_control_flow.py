@@ -1,0 +1,242 @@
+"""Subgraphs: carried unopened, with the outer values they read kept alive as inputs of their node."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_models import model_of, run_plain
+
+from pimflow.frontend import load_model, to_onnx
+from pimflow.frontend.captures import capture_count
+from pimflow.ir import GraphEditor, Node, OnnxOp
+from pimflow.ir.verify import verify_graph
+from pimflow.runtime.ort import NodeKernels, run_graph
+
+X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+INFO = helper.make_tensor_value_info
+
+
+def branch(name, nodes, output, initializers=()):
+    return helper.make_graph(nodes, name, [], [INFO(output, 1, None)], list(initializers))
+
+
+def if_model(condition_input=True):
+    """y = Relu(x) + c if p else (Relu(x) * w) with c outer and w an initialiser of the branch."""
+    w = numpy_helper.from_array(np.full((2, 3), 3, np.float32), "w")
+    then = branch("then", [helper.make_node("Add", ["r", "c"], ["a"])], "a")
+    other = branch("else", [helper.make_node("Mul", ["r", "w"], ["m"])], "m", [w])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("If", ["p"], ["v"], then_branch=then, else_branch=other),
+        helper.make_node("Neg", ["v"], ["y"]),
+    ]
+    constants = {"c": np.arange(3, dtype=np.float32)}
+    if not condition_input:
+        constants["p"] = np.array(False)
+    model = model_of(nodes, {"x": (2, 3), **({"p": ()} if condition_input else {})}, ["y"], constants)
+    if condition_input:
+        model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    return model
+
+
+@pytest.mark.parametrize("p", [True, False])
+def test_if_keeps_what_its_branches_read(p):
+    model = if_model()
+    graph = load_model(model)
+    node = next(node for node in graph.nodes if node.kind == "If")
+    assert node.inputs == ("p", "r", "c")
+    assert capture_count(node) == 2
+    assert graph.shape("v") == (2, 3)
+    inputs = {"x": X, "p": np.array(p)}
+    want = run_plain(model, inputs)["y"]
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+    onnx.checker.check_model(to_onnx(graph), full_check=True)
+    np.testing.assert_array_equal(run_plain(to_onnx(graph), inputs)["y"], want)
+    again = load_model(to_onnx(graph))
+    assert again.nodes == graph.nodes
+
+
+@pytest.mark.parametrize("p", [True, False])
+def test_a_rename_reaches_into_the_branches(p):
+    """What a pass does: the captured value gets another producer under another name, and dead code is removed."""
+    graph = load_model(if_model())
+    edit = GraphEditor(graph)
+    name = edit.new_value("a", (2, 3), "float32")  # a name that a branch uses for its own value
+    relu = next(node for node in graph.nodes if node.kind == "Relu")
+    edit.replace_node(relu.name, [replace(relu, outputs=(name,))])
+    edit.rename_uses("r", name)
+    renamed = edit.finish()
+    verify_graph(renamed)
+    inputs = {"x": X, "p": np.array(p)}
+    assert "r" not in renamed.values
+    np.testing.assert_array_equal(run_graph(renamed, inputs)["y"], run_graph(graph, inputs)["y"])
+    onnx.checker.check_model(to_onnx(renamed), full_check=True)
+
+
+def test_if_with_a_constant_condition_is_opened():
+    model = if_model(condition_input=False)
+    graph = load_model(model)
+    assert [node.kind for node in graph.nodes] == ["Relu", "Mul", "Identity", "Neg"]
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
+
+
+def loop_model():
+    """Nested: a Loop whose body holds an If; both read outer values, the If through two levels."""
+    inner_then = branch("t", [helper.make_node("Add", ["carried", "c"], ["t1"])], "t1")
+    inner_else = branch("e", [helper.make_node("Sub", ["carried", "r"], ["e1"])], "e1")
+    body = helper.make_graph(
+        [
+            helper.make_node("Greater", ["step", "one"], ["late"]),
+            helper.make_node("If", ["late"], ["next"], then_branch=inner_then, else_branch=inner_else),
+            helper.make_node("Identity", ["cond"], ["go"]),
+            helper.make_node("Mul", ["next", "c"], ["scan"]),
+        ],
+        "body",
+        [INFO("step", 7, ()), INFO("cond", 9, ()), INFO("carried", 1, (2, 3))],
+        [INFO("go", 9, ()), INFO("next", 1, (2, 3)), INFO("scan", 1, (2, 3))],
+    )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Loop", ["trips", "", "x"], ["y", "all"], body=body),
+    ]
+    constants = {"c": np.arange(3, dtype=np.float32), "one": np.array(1, np.int64), "trips": np.array(4, np.int64)}
+    return model_of(nodes, {"x": (2, 3)}, ["y", "all"], constants)
+
+
+def test_nested_subgraphs():
+    model = loop_model()
+    graph = load_model(model)
+    node = next(node for node in graph.nodes if node.kind == "Loop")
+    assert node.inputs[:3] == ("trips", "", "x")
+    assert set(node.inputs[3:]) == {"c", "r", "one"}
+    want = run_plain(model, {"x": X})
+    got = run_graph(graph, {"x": X})
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array)
+        assert graph.shape(name) == array.shape, "a loop of constant length has static shapes"
+    assert np.ptp(want["y"]) > 0
+    onnx.checker.check_model(to_onnx(graph), full_check=True)
+    assert load_model(to_onnx(graph)).nodes == graph.nodes
+
+
+def test_kernels_run_nodes_with_subgraphs():
+    graph = load_model(loop_model())
+    node = next(node for node in graph.nodes if node.kind == "Loop")
+    relu = np.maximum(X, 0)
+    arrays = [{"x": X, "r": relu}.get(name) for name in node.inputs]
+    want = run_graph(graph, {"x": X})
+    for name, array in zip(node.outputs, NodeKernels(graph).run(node, arrays), strict=True):
+        np.testing.assert_array_equal(array, want[name])
+
+
+def test_local_functions_are_inlined():
+    function = helper.make_function(
+        "mine",
+        "Scaled",
+        ["a", "b"],
+        ["o"],
+        [helper.make_node("Mul", ["a", "b"], ["t"]), helper.make_node("Relu", ["t"], ["o"])],
+        [helper.make_opsetid("", 17)],
+    )
+    nodes = [
+        helper.make_node("Scaled", ["x", "c"], ["s"], domain="mine"),
+        helper.make_node("Scaled", ["s", "s"], ["y"], domain="mine"),
+    ]
+    model = model_of(nodes, {"x": (2, 3)}, ["y"], {"c": np.arange(3, dtype=np.float32)}, domains={"mine": 1})
+    model.ir_version = 8
+    model.functions.append(function)
+    graph = load_model(model)
+    assert [node.kind for node in graph.nodes] == ["Mul", "Relu", "Mul", "Relu"]
+    assert len({node.name for node in graph.nodes}) == 4
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
+
+
+def test_operators_outside_the_standard():
+    """A contrib operator of ONNX Runtime: shape found by ONNX Runtime, values its own."""
+    nodes = [
+        helper.make_node("FusedMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5, transB=1),
+        helper.make_node("QuickGelu", ["m"], ["g"], domain="com.microsoft"),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    w = np.arange(12, dtype=np.float32).reshape(4, 3) - 6
+    model = model_of(nodes, {"x": (2, 3)}, ["y"], {"w": w}, domains={"com.microsoft": 1})
+    graph = load_model(model)
+    assert graph.shape("m") == graph.shape("g") == graph.shape("y") == (2, 4)
+    assert isinstance(graph.nodes[0].op, OnnxOp)
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
+
+
+def test_names_are_made_unique():
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"], name="n"),
+        helper.make_node("Neg", ["b"], ["y"], name="n"),
+        helper.make_node("Abs", ["x"], ["z"], name="Abs_0"),
+    ]
+    model = model_of(nodes, {"x": (2, 3)}, ["y", "z"])
+    for info in model.graph.output:
+        info.CopyFrom(INFO(info.name, 1, (2, 3)))  # the checker is content, ONNX Runtime would not be
+    graph = load_model(model)
+    names = [node.name for node in graph.nodes]
+    assert len(set(names)) == 4
+    assert {"n", "Abs_0"} <= set(names)
+    onnx.checker.check_model(to_onnx(graph))
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], -np.abs(X))
+
+
+def test_order_is_restored():
+    nodes = [helper.make_node("Neg", ["b"], ["y"]), helper.make_node("Relu", ["x"], ["b"])]
+    model = model_of(nodes, {"x": (2, 3)})
+    assert [node.kind for node in load_model(model).nodes] == ["Relu", "Neg"]
+
+
+def test_odd_graph_outputs():
+    """Outputs that are constants (stored, or folded), an input itself, or read by another node too."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Add", ["r", "c"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (2, 3)}, ["y", "r", "s", "c", "x"], {"c": np.arange(3, dtype=np.float32)})
+    model.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    graph = load_model(model)
+    verify_graph(graph)
+    want, got = run_plain(model, {"x": X}), run_graph(graph, {"x": X})
+    assert list(got) == ["y", "r", "s", "c", "x"]
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array)
+    for name, array in run_plain(to_onnx(graph), {"x": X}).items():
+        np.testing.assert_array_equal(array, want[name])
+
+
+def test_sparse_initialiser_and_constants_of_every_spelling():
+    values = numpy_helper.from_array(np.array([2, 5], np.float32), "w")
+    indices = numpy_helper.from_array(np.array([[0, 1], [2, 0]], np.int64), "w_indices")
+    nodes = [
+        helper.make_node("Constant", [], ["a"], value_float=2.0),
+        helper.make_node("Constant", [], ["b"], value_floats=[1.0, 2.0]),
+        helper.make_node("Constant", [], ["i"], value_ints=[1, 2]),
+        helper.make_node("Reshape", ["b", "i"], ["c"]),
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Mul", ["m", "a"], ["n"]),
+        helper.make_node("Add", ["n", "c"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (2, 3)}, ["y"])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3, 2]))
+    graph = load_model(model)
+    np.testing.assert_array_equal(graph.constants["w"], [[0, 2], [0, 0], [5, 0]])
+    assert [node.kind for node in graph.nodes] == ["MatMul", "Mul", "Add"]
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
+
+
+def test_annotations_travel_only_when_asked_for():
+    graph = load_model(model_of([helper.make_node("Relu", ["x"], ["y"], name="r")], {"x": (2, 3)}))
+    (node,) = graph.nodes
+    marked = graph.replace(nodes=[replace(node, device="pim", tags=(("mapping", "newton++"), ("region", "3")))])
+    model = to_onnx(marked)
+    entries = {entry.key: entry.value for entry in model.graph.node[0].metadata_props}
+    assert entries == {"pimflow.device": "pim", "pimflow.mapping": "newton++", "pimflow.region": "3"}
+    assert load_model(model).nodes == (Node(node.op, ("x",), ("y",), "r"),)
+    assert load_model(model, annotations=True).nodes == marked.nodes

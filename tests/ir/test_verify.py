@@ -1,0 +1,100 @@
+"""The verifier: a sound graph passes, and each broken rule is named."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pimflow.errors import GraphError
+from pimflow.ir import Concat, Conv2d, Elementwise, Graph, Node, OnnxOp, Value
+from pimflow.ir.verify import verify_graph
+
+
+def sound():
+    values = (
+        Value("x", (1, 2, 5, 5)),
+        Value("w", (4, 2, 3, 3)),
+        Value("a", (1, 4, 3, 3)),
+        Value("b", (1, 4, 3, 3)),
+        Value("y", (1, 4, 3, 3)),
+    )
+    return Graph(
+        name="g",
+        inputs=("x",),
+        outputs=("y",),
+        nodes=(
+            Node(Conv2d((3, 3)), ("x", "w"), ("a",), "conv"),
+            Node(Elementwise("Relu"), ("a",), ("b",), "relu"),
+            Node(OnnxOp("Softmax"), ("b",), ("y",), "soft"),
+        ),
+        values={value.name: value for value in values},
+        constants={"w": np.zeros((4, 2, 3, 3), np.float32)},
+    )
+
+
+def changed_node(index, **fields):
+    graph = sound()
+    nodes = list(graph.nodes)
+    nodes[index] = replace(nodes[index], **fields)
+    return graph.replace(nodes=nodes)
+
+
+def changed_value(key, **fields):
+    graph = sound()
+    return graph.replace(values={**graph.values, key: replace(graph.value(key), **fields)})
+
+
+def without_value(name):
+    graph = sound()
+    return graph.replace(values={key: value for key, value in graph.values.items() if key != name})
+
+
+def two_outputs():
+    graph = changed_node(1, outputs=("b", "b2"))
+    return graph.replace(values={**graph.values, "b2": Value("b2", (1, 4, 3, 3))})
+
+
+def test_a_sound_graph_passes():
+    verify_graph(sound())
+
+
+BROKEN = {
+    "undefined input": (lambda: changed_node(1, inputs=("q",)), "'q', which nothing makes"),
+    "read before made": (lambda: sound().replace(nodes=sound().nodes[::-1]), "before it is made"),
+    "duplicate node name": (lambda: changed_node(1, name="conv"), "node name 'conv'"),
+    "duplicate producer": (lambda: changed_node(1, outputs=("a",)), "value produced 'a'"),
+    "writes an input": (lambda: changed_node(1, outputs=("x",)), "graph input or constant"),
+    "writes a constant": (lambda: changed_node(1, outputs=("w",)), "graph input or constant"),
+    "output not made": (lambda: sound().replace(outputs=("z",)), "graph output 'z'"),
+    "duplicate output": (lambda: sound().replace(outputs=("y", "y")), "graph output 'y'"),
+    "no name": (lambda: changed_node(1, name=""), "no name"),
+    "no output": (lambda: changed_node(2, outputs=("",)), "no output"),
+    "value missing": (lambda: without_value("b"), "'b', which has no value"),
+    "input value missing": (lambda: without_value("x"), "'x' has no value"),
+    "constant value missing": (lambda: without_value("w"), "constant 'w' has no value"),
+    "value misfiled": (lambda: changed_value("b", name="c"), "filed under 'b'"),
+    "constant of another shape": (lambda: changed_value("w", shape=(4, 2, 9)), "constant 'w'"),
+    "constant of another type": (lambda: changed_value("w", dtype="float16"), "constant 'w'"),
+    "constant that is an input": (lambda: sound().replace(inputs=("x", "w")), "both"),
+    "wrong shape": (lambda: changed_value("a", shape=(1, 4, 5, 5)), "'conv'"),
+    "wrong type": (lambda: changed_value("b", dtype="int32"), "'relu'"),
+    "unknown shape at a typed op": (lambda: changed_value("b", shape=None), "'relu'"),
+    "op that does not fit": (lambda: changed_node(0, op=Conv2d((3, 3), groups=2)), "'conv'"),
+    "too many outputs": (two_outputs, "one output"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_rule_is_named(what):
+    make, words = BROKEN[what]
+    graph = make()
+    with pytest.raises(GraphError) as caught:
+        verify_graph(graph)
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_concat_of_parts_that_differ():
+    graph = sound()
+    nodes = [*graph.nodes[:1], Node(Concat(1), ("a", "x"), ("b",), "cat"), graph.nodes[2]]
+    with pytest.raises(GraphError, match="'cat'"):
+        verify_graph(graph.replace(nodes=nodes))
