@@ -41,6 +41,8 @@ def session_options(threads: int = 2, optimise: bool = True) -> ort.SessionOptio
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # its fusions of (de)quantisation compute in 8 bits what the model computes in single precision
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
