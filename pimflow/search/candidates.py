@@ -52,7 +52,7 @@ class Candidate:
 
 
 class Candidates:
-    """Makes the candidates of a policy. The order of the phases is that in which a time budget is best spent."""
+    """Makes the candidates of a policy, in the order in which a time budget is best spent: small spaces come first."""
 
     def __init__(self, graph: Graph, policy: Policy, pricer: Pricer) -> None:
         self.graph = graph
@@ -64,8 +64,8 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Candidate]:
         yield from self._on_gpu()
-        for phase in (self._on_pim, self._splits, self._patterns, self._branches, self._runs):
-            for space in self.policy.spaces:
+        for space in self.policy.spaces:
+            for phase in (self._on_pim, self._splits, self._patterns, self._branches, self._runs):
                 yield from phase(space)
 
     def _on_gpu(self) -> Iterator[Candidate]:

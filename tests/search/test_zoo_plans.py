@@ -1,0 +1,73 @@
+"""Plans of real models with the real cost models."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import pimflow_zoo
+from pimflow.frontend import load_model
+from pimflow.ir import Graph, Pipeline, Plan, SplitRows
+from pimflow.passes import ApplyPlan, cleanup_passes
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.memory import annotate_movement
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search import policies, prove, solve
+from pimflow.search.mapping_search import choose_mapping
+from pimflow.search.solver import uses_pim
+from pimflow.targets import load_target
+
+TARGET = load_target("pimflow")
+COSTS = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
+CASES = [(model, policy) for model in ("toy", "mobilenet-v2") for policy in policies()]
+
+
+@cache
+def graph_of(model: str) -> Graph:
+    graph = load_model(pimflow_zoo.build(model))
+    for one in cleanup_passes():
+        graph = one.run(graph).graph
+    return annotate_movement(graph)
+
+
+@cache
+def plan_of(model: str, policy: str) -> Plan:
+    if (model, policy) == ("mobilenet-v2", "auto"):  # less of it, for the time that tests may take
+        return solve(graph_of(model), TARGET, policy, costs=COSTS, grid=0.1, stages=2)
+    return solve(graph_of(model), TARGET, policy, costs=COSTS)
+
+
+@pytest.mark.parametrize(("model", "policy"), CASES)
+def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
+    plan = plan_of(model, policy)
+    rewritten = ApplyPlan(plan).run(graph_of(model)).graph
+    fresh = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
+    used = fresh if any(map(uses_pim, plan.decisions)) else fresh.gpu_only()
+    assert plan.predicted_us == pytest.approx(build_timeline(rewritten, TARGET, used).makespan_us, rel=1e-9)
+    baseline = build_timeline(graph_of(model), TARGET, fresh.gpu_only())
+    assert plan.baseline_us == pytest.approx(baseline.makespan_us, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["toy", "mobilenet-v2"])
+def test_policies_nest_on_real_models(model: str) -> None:
+    cost = {policy: plan_of(model, policy).predicted_us for policy in policies()}
+    tolerance = 1 + 1e-12
+    assert cost["auto"] <= cost["pimflow"] * tolerance
+    assert cost["pimflow"] <= min(cost["md-dp"], cost["pipeline"]) * tolerance
+    assert max(cost["md-dp"], cost["pipeline"]) <= cost["newton++"] * tolerance
+    assert cost["newton++"] <= cost["gpu"] * tolerance
+
+
+def test_mobilenet_gains_from_each_of_the_papers_means() -> None:
+    cost = {policy: plan_of("mobilenet-v2", policy).predicted_us for policy in policies()}
+    assert cost["gpu"] > cost["newton++"] > cost["pipeline"] > cost["pimflow"] > cost["auto"]
+    assert cost["newton++"] > cost["md-dp"] > cost["pimflow"]
+    kinds = {type(decision) for decision in plan_of("mobilenet-v2", "pimflow").decisions}
+    assert {SplitRows, Pipeline} <= kinds
+
+
+@pytest.mark.parametrize(("model", "policy"), [("toy", "auto"), ("mobilenet-v2", "pimflow")])
+def test_integer_program_agrees_on_real_models(model: str, policy: str) -> None:
+    by_chain, by_program = prove(graph_of(model), TARGET, policy, costs=COSTS)
+    assert by_program == pytest.approx(by_chain, rel=1e-7)
