@@ -40,7 +40,8 @@ class GWrite:
     """Fill global buffer `buffer` of the channel's own set (0 unless the target gives a channel several).
 
     Gathers `pixels` source rows from `pixel`, of each the `k_count` columns from `k`; row i lands at element
-    `i * pitch` of the buffer (pitch is a multiple of the multipliers per bank; the gap is zero).
+    `i * pitch` of the buffer (pitch is a multiple of the multipliers per bank; the gap is zero). A pitch below
+    `k_count` is a strip of windows: where two rows overlap, they hold the same elements.
     """
 
     pixel: Affine
@@ -53,7 +54,7 @@ class GWrite:
     @property
     def elements(self) -> int:
         """Elements that it really writes."""
-        return self.pixels * self.k_count
+        return (self.pixels - 1) * min(self.pitch, self.k_count) + self.k_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None 
             yield f"0x{address:08x} G_ACT{command.group}\n"
         else:
             buffer = f" {command.buffer}" if command.buffer else ""
-            rest = (command.pixels - 1) * command.k_count
+            rest = command.elements - command.k_count
             yield f"0x{0:08x} {gwrite} {command.k_count} {command.pitch} {rest}{buffer}\n"
 
 

@@ -14,10 +14,11 @@ from pimflow.errors import OptionError
 from pimflow.runtime.pim_cost import PimCost, price, time_classes, total_cycles
 from pimflow.runtime.pim_timing import StreamTiming
 from pimflow.search.mapping_estimate import visit_costs
-from pimflow.search.mapping_space import candidates
+from pimflow.search.mapping_space import Candidate, candidates
 from pimflow.targets import Target
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
+_NEAR = 1.15  # and the best of every kind whose estimate is within this factor of the least
 _NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
@@ -64,8 +65,19 @@ def _search(problem: PimProblem, target: Target, policy: str, profile: str | Non
     newton = _likely(newton_mappings(problem, target.pim, "newton++"), problem, target, profile)
     if policy == "newton++":
         return _best(newton, problem, target, profile)
-    shortlist = [entry.mapping for entry in candidates(problem, target.pim, profile)[:_SHORTLIST]]
+    shortlist = _shortlist(candidates(problem, target.pim, profile))
     return _best([*shortlist, *newton], problem, target, profile)
+
+
+def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
+    """The candidates with the best estimates, and the best of every kind, as estimates err differently by kind."""
+    first: dict[tuple[object, ...], Candidate] = {}
+    for entry in ranked:
+        mapping = entry.mapping
+        kind = (mapping.order, mapping.fills_held, mapping.tiles_per_row > 0, mapping.window_block > 0)
+        first.setdefault(kind, entry)
+    near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
+    return list(dict.fromkeys(entry.mapping for entry in (*ranked[:_SHORTLIST], *near)))
 
 
 def _likely(

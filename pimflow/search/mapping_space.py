@@ -113,7 +113,6 @@ def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
         for order in ("rows", "fills"):
             chunks = ((columns, pixels, blocks),)
             yield _Scheme(chunks, order, pim.buffers_per_channel, pim.columns // columns, pitch, block)
-        return
 
 
 @lru_cache(maxsize=4096)

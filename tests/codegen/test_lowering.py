@@ -118,7 +118,7 @@ def whole(**changes: object) -> Mapping:
     ("mapping", "reason", "gap"),
     [
         (whole(groups=(ChannelGroup(17, (Share(0, 0, 4),)),)), "channels", 1),
-        (whole(groups=tuple(ChannelGroup(1, (Share(0, i, i + 1),)) for i in range(4)) + (ChannelGroup(1, ()),)),
+        (whole(groups=(*(ChannelGroup(1, (Share(0, i, i + 1),)) for i in range(4)), ChannelGroup(1, ()))),
          "global buffers", 1),
         (whole(fills_held=3), "buffers per channel", 2),
         (whole(runs=(ChunkRun(2, 20),)), "buffer slots", 8),

@@ -121,7 +121,7 @@ class _Timer:
                 comps += 1
             elif isinstance(item, GWrite):
                 gwrites += 1
-                elements += item.pixels * item.k_count
+                elements += item.elements
             elif isinstance(item, GAct):
                 acts += 1
             else:
