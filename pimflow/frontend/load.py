@@ -16,6 +16,9 @@ from pimflow.frontend.session import GraphSession
 from pimflow.ir import Graph
 from pimflow.ir.verify import verify_graph
 
+LARGE_CONSTANT_BYTES = 64 * 2**20
+"""Weights above this size stand as inputs while ONNX Runtime is asked whether it would run a model."""
+
 
 def load_model(
     source: str | Path | bytes | onnx.ModelProto,
@@ -39,7 +42,24 @@ def load_model(
         opaque = import_graph(given, shapes or {}, annotations)
     except UnicodeDecodeError as error:
         raise ModelError(f"the model holds a name that is not text ({error})", "the file is damaged") from error
-    GraphSession(opaque, optimise=False)  # the judge of what can be run
+    _require_runnable(opaque)
     graph = recognise(infer_graph(opaque, declared_types(given.proto.graph)))
     verify_graph(graph)
     return graph
+
+
+def _require_runnable(graph: Graph) -> None:
+    """Asks ONNX Runtime, the judge of what can be run, without letting it copy the largest weights if that can be.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the graph.
+    """
+    large = [name for name, array in graph.constants.items() if array.nbytes > LARGE_CONSTANT_BYTES]
+    if large:
+        small = {name: array for name, array in graph.constants.items() if name not in large}
+        try:
+            GraphSession(graph.replace(inputs=(*graph.inputs, *large), constants=small), optimise=False)
+            return
+        except ModelError:
+            pass  # an operator may insist on constants
+    GraphSession(graph, optimise=False)

@@ -236,10 +236,9 @@ def test_auto_pad_of_pools(mode, kind, ceil):
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 2, 0], None])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (3, 3), (2, 3)])
 def test_ceil_mode(kind, include, size, pads, kernel, stride):
+    pads = pads and [min(pad, kernel - 1) for pad in pads]  # ONNX Runtime wants pads smaller than the kernel
     fields = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "ceil_mode": 1}
     fields |= {"auto_pad": "VALID"} if pads is None else {"pads": pads}
-    if pads and max(pads) >= kernel:
-        pytest.skip("ONNX Runtime wants pads smaller than the kernel")
     if kind == "AveragePool":
         fields["count_include_pad"] = include
     model = single(kind, (1, 2, size, 12), (), 19, **fields)
