@@ -51,23 +51,25 @@ def with_timing(profile: str, pim: PimSpec = PIM, **changes: int) -> PimSpec:
     return dataclasses.replace(pim, timing=dataclasses.replace(pim.timing, **{profile: changed}))
 
 
-def nests(buffers: int = 1, depth: int = 3, most: int = 12_000) -> st.SearchStrategy[CommandStream]:
-    """Random loop nests of commands, mostly legal ones, that expand to a bounded number of commands."""
-    commands = st.one_of(
+def nests(buffers: int = 1, depth: int = 3, stray: bool = False) -> st.SearchStrategy[CommandStream]:
+    """Random loop nests of some 10 to 12,000 commands; all legal, or with stray READRES among them."""
+    kinds = [
         st.just(SWEEP),
         st.permutations(SWEEP).map(tuple),
         st.integers(0, buffers - 1).map(lambda buffer: (Comp(ZERO, ZERO, buffer),)),
         st.integers(1, 40).map(lambda count: (comps(count),)),
         st.just((COMP, READRES)),
         st.just((*SWEEP, comps(32), READRES)),
-        st.just((READRES,)),
         st.tuples(st.sampled_from((1, 16, 100, 512)), st.integers(0, buffers - 1)).map(lambda pair: (gwrite(*pair),)),
-    )
+    ]
+    commands = st.one_of(*kinds, *([st.sampled_from(((READRES,), (SWEEP[1],)))] if stray else []))
     parts = st.lists(commands, min_size=1, max_size=4).map(_joined)
     for level in range(depth):
         parts = st.lists(st.one_of(commands, _loops(level, parts)), min_size=1, max_size=4).map(_joined)
-    start = tuple(gwrite(16, buffer) for buffer in range(buffers))
-    return parts.filter(lambda items: _size(items) <= most).map(lambda items: CommandStream(0, start + SWEEP + items))
+    start = tuple(gwrite(16, buffer) for buffer in range(buffers)) + SWEEP
+    sizes = st.sampled_from((0, 4000, 12_000))
+    whole = st.tuples(parts.filter(lambda items: 0 < _size(items) <= 12_000), sizes)
+    return whole.map(lambda pair: CommandStream(0, (*start, Loop("whole", max(1, pair[1] // _size(pair[0])), pair[0]))))
 
 
 def _loops(level: int, bodies: st.SearchStrategy[tuple[Item, ...]]) -> st.SearchStrategy[tuple[Item, ...]]:

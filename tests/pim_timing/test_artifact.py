@@ -25,7 +25,7 @@ def cycles(program, pim=PIM, latency="hidden"):
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(), st.booleans(), st.sampled_from((1900, 700, 400)), st.sampled_from((350, 60)))
+@given(nests(stray=True), st.booleans(), st.sampled_from((1900, 700, 400)), st.sampled_from((350, 60)))
 def test_equals_oracle(program, hidden, interval, refresh):
     pim = with_timing("artifact", refresh_interval=interval, ref_to_act=refresh)
     timing = time_stream(program, pim, "artifact", "hidden" if hidden else "exposed")
@@ -37,7 +37,7 @@ def test_equals_oracle(program, hidden, interval, refresh):
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(depth=1, most=4000), st.dictionaries(
+@given(nests(depth=1), st.dictionaries(
     st.sampled_from(("gwrite_to_comp", "act_to_act", "act_to_comp", "comp_to_comp", "comp_to_readres", "pre_to_act",
                      "readres_to_gwrite", "readres_latency")), st.integers(1, 90)))
 def test_equals_oracle_on_other_machines(program, changes):

@@ -61,6 +61,12 @@ def test_equals_oracle(program, latency):
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(stray=True), st.sampled_from(("hidden", "exposed")))
+def test_refuses_what_the_oracle_refuses(program, latency):
+    assert_equals_oracle(program, PIM, latency)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nests(buffers=2), machines, st.sampled_from(("hidden", "exposed")))
 def test_equals_oracle_on_other_machines(program, pim, latency):
     assert_equals_oracle(program, dataclasses.replace(pim, buffers_per_channel=2), latency)
