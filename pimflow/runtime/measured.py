@@ -174,7 +174,7 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
         for record in reader:
             rows.append(_row(record, f"{path}, line {reader.line_num}"))
     except csv.Error as error:
-        raise InputDataError(f"{path}, line {reader.line_num}: {error}", "correct the line") from None
+        raise InputDataError(f"{path}, line {reader.line_num + 1}: {error}", "correct the line") from None
     if not rows:
         raise InputDataError(f"{path} has no rows", "profile a model first: `pimflow profile MODEL -o FILE.csv`")
     return rows
