@@ -30,7 +30,7 @@ from pimflow.targets import PimSpec
 _OFFSET_BITS = 6
 _CHUNK_BYTES = 1 << 18
 _LONGEST_LINE = 200
-_MOST_KNOWN = 1 << 16  # lines whose command is remembered
+_MOST_KNOWN = 1 << 14  # lines whose command is remembered
 _WORD = re.compile(rb"[^ \t\r]+")
 _ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
 _NUMBER = re.compile(rb"[0-9]{1,9}")

@@ -29,17 +29,30 @@ def cycles(program, pim=PIM, latency="hidden"):
 def test_equals_oracle(program, hidden, interval, refresh):
     pim = with_timing("artifact", refresh_interval=interval, ref_to_act=refresh)
     timing = time_stream(program, pim, "artifact", "hidden" if hidden else "exposed")
-    want, issued, _ = oracle(
-        program, gwrite_to_next=1 if hidden else 64, refresh_interval=interval, ref_to_act=refresh
-    )
+    want, issued, _ = oracle(program, gwrite_to_next=1 if hidden else 64, refresh_interval=interval, ref_to_act=refresh)
     assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
     assert timing.commands == count_commands(program.body)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(depth=1), st.dictionaries(
-    st.sampled_from(("gwrite_to_comp", "act_to_act", "act_to_comp", "comp_to_comp", "comp_to_readres", "pre_to_act",
-                     "readres_to_gwrite", "readres_latency")), st.integers(1, 90)))
+@given(
+    nests(depth=1),
+    st.dictionaries(
+        st.sampled_from(
+            (
+                "gwrite_to_comp",
+                "act_to_act",
+                "act_to_comp",
+                "comp_to_comp",
+                "comp_to_readres",
+                "pre_to_act",
+                "readres_to_gwrite",
+                "readres_latency",
+            )
+        ),
+        st.integers(1, 90),
+    ),
+)
 def test_equals_oracle_on_other_machines(program, changes):
     timing = time_stream(program, with_timing("artifact", **changes), "artifact", "hidden")
     want, issued, _ = oracle(program, **changes)

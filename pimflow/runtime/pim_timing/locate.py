@@ -62,7 +62,7 @@ class _Limit(NamedTuple):
 
 def first_out_of_range(items: tuple[Item, ...], pim: PimSpec) -> Refused | None:
     """The first command whose row, column, slot or fill lies outside of the machine."""
-    return min(_out_of_range(items, pim, (), 0), default=None)
+    return min(_out_of_range(items, pim, (), 0), key=lambda refused: refused.at, default=None)
 
 
 def _out_of_range(items: tuple[Item, ...], pim: PimSpec, turns: tuple[_Turn, ...], index: int) -> Iterator[Refused]:

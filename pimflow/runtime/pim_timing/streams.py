@@ -59,7 +59,7 @@ def _choice(what: str, value: str, choices: tuple[str, ...]) -> str:
 
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
     """The error that names the first of the refused commands."""
-    first = min(refused for refused in found if refused is not None)
+    first = min((refused for refused in found if refused is not None), key=lambda refused: refused.at)
     return CommandOrderError(
         f"channel {channel}, command {first.at}: {first.reason}", "the hardware would refuse it; correct the stream"
     )

@@ -19,7 +19,7 @@ from pimflow.targets import PimSpec
 
 _BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
 _MOST_STATES = 1 << 16
-_MOST_KNOWN = 1 << 16  # lines whose meaning is remembered
+_MOST_KNOWN = 1 << 14  # lines whose meaning is remembered
 
 
 @dataclass(frozen=True, slots=True)
