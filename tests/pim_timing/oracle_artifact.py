@@ -70,10 +70,9 @@ def simulate(trace: Sequence[str], machine: Published | None = None) -> tuple[in
             refreshing = False
         if not waiting and requests and not refreshing:
             refreshing = True
+        candidate = waiting[0] if waiting else ""
         if refreshing:
             candidate = "PREA" if open_groups else "REF"
-        else:
-            candidate = waiting[0] if waiting else ""
         if not candidate or ready[candidate] > clock:
             continue
         issued[candidate] += 1

@@ -15,7 +15,7 @@ from pim_streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, st
 from pimflow.codegen.stream import ZERO, Affine, Comp, GAct, GWrite, Loop
 from pimflow.codegen.trace import AddressLayout, read_trace, write_trace
 from pimflow.errors import CommandOrderError, PimflowError, TraceError
-from pimflow.runtime.pim_timing import simulate_file, time_stream
+from pimflow.runtime.pim_timing import simulate_file, time_stream, trace_timing
 
 
 def lines(program, pim=PIM, **options):
@@ -140,13 +140,11 @@ def test_command_order_errors_name_line_and_index(tmp_path):
 @given(data=st.binary(min_size=1, max_size=600))
 def test_random_bytes_are_an_error_or_an_answer(tmp_path, name, data):
     file = write(tmp_path, data, name)
-    try:
-        result = simulate_file(file, PIM)
-    except PimflowError as error:
-        assert str(file) in str(error)
-        return
-    assert result.cycles >= 0
-    assert not data.strip(b"\n\r \t") or result.commands.readres
+    if data.strip(b"\n\r \t"):  # that such bytes are a trace by chance is out of reach
+        with pytest.raises(PimflowError, match=name):
+            simulate_file(file, PIM)
+    elif name.endswith(".pim"):
+        assert simulate_file(file, PIM).cycles == 0
 
 
 def test_broken_gzip_files(tmp_path):
@@ -171,10 +169,11 @@ def test_missing_file_and_folder(tmp_path):
             simulate_file(place, PIM)
 
 
-def test_a_long_trace_takes_bounded_memory(tmp_path):
-    """100,000 lines, most of them new, and one line of 8 MB of zero bytes: a few MB while they are read."""
+def test_a_long_trace_takes_bounded_memory(tmp_path, monkeypatch):
+    """25,000 lines, most of them new, and one line of 8 MB of zero bytes: a MB or two while they are read."""
+    monkeypatch.setattr(trace_timing, "_MOST_KNOWN", 512)
     acts = tuple(GAct(group, row(0, ("t", 1))) for group in range(4))
-    program = stream(gwrite(16), Loop("t", 16384, (*acts, COMP, READRES)))
+    program = stream(gwrite(16), Loop("t", 4096, (*acts, COMP, READRES)))
     file = tmp_path / "long.pim.gz"
     with gzip.open(file, "wt", compresslevel=1) as text:
         text.writelines(write_trace(program, PIM))
@@ -186,13 +185,11 @@ def test_a_long_trace_takes_bounded_memory(tmp_path):
         simulate_file(bomb, PIM)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert result.commands.comp == 16384
-    assert peak < 12 << 20
+    assert result.commands.comp == 4096
+    assert peak < 3 << 20
 
 
 def test_memories_that_overflow_change_nothing(tmp_path, monkeypatch):
-    from pimflow.runtime.pim_timing import trace_timing
-
     want = simulate_file(path("random-00"), PIM, "artifact")
     monkeypatch.setattr(trace_timing, "_MOST_KNOWN", 3)
     monkeypatch.setattr(trace_timing, "_MOST_STATES", 5)
