@@ -12,7 +12,7 @@ from onnx_models import model_of, run_plain
 
 from pimflow.errors import ShapeError
 from pimflow.frontend import load_model, parse_shapes
-from pimflow.runtime.ort import random_inputs, run_graph
+from pimflow.runtime.ort import OrtRunner, random_inputs, run_graph
 
 
 def add_model(**inputs):
@@ -148,3 +148,18 @@ def test_data_dependent_shapes_are_unknown_and_nothing_else_is():
     want = run_plain(model, inputs)
     for name, array in run_graph(graph, inputs).items():
         np.testing.assert_array_equal(array, want[name])
+
+
+def test_random_numbers_are_not_folded():
+    """Drawn anew at each run, so a constant would be another model."""
+    nodes = [
+        helper.make_node("RandomNormal", [], ["r"], shape=[3, 4]),
+        helper.make_node("RandomUniformLike", ["c"], ["u"]),
+        helper.make_node("Sum", ["x", "r", "u"], ["y"]),
+    ]
+    graph = load_model(model_of(nodes, {"x": (3, 4)}, ["y"], {"c": np.zeros((3, 4), np.float32)}))
+    assert [node.kind for node in graph.nodes] == ["RandomNormal", "RandomUniformLike", "Sum"]
+    assert graph.shape("u") == (3, 4)
+    runner = OrtRunner(graph)
+    x = {"x": np.zeros((3, 4), np.float32)}
+    assert np.abs(runner.run(x)["y"] - runner.run(x)["y"]).max() > 0
