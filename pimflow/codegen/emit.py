@@ -122,26 +122,37 @@ class Emitter:
         return loop("u", tile[1], loop("p", pixels[1], body))
 
     def block(
-        self, work: Work, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], between: Items = ()
+        self, work: Work, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], following: Items = ()
     ) -> Items:
-        """All that a visit computes on a batch of filled buffers; `between` goes before the last READRES."""
-        fills = []
+        """All that a visit computes on a batch of filled buffers; `following` are the GWRITEs of the next batch.
+
+        They go before the last READRES or, to prefetch, each right behind the work on the buffer that it fills.
+        """
+        items: Items = ()
+        last = max((index for index in range(len(counts)) if visit.pixels[0] < counts[index]), default=-1)
         pixel_terms = (*terms, *self.pixel_terms)
+        prefetch = self.mapping.prefetch
         for index, count in enumerate(counts):
             low, high = visit.pixels[0], min(visit.pixels[1], count)
             if low < high:
-                first = Affine(work.start + offset + index * work.run.pixels, pixel_terms)
-                fills.append((index, first, low, high - low))
-        items: Items = ()
-        for index, first, low, count in fills[: None if not between else -1]:
-            items += self.units(work, visit, (index, first), (0, visit.width), (low, count))
-        if not between or not fills:
-            return items + between
-        index, first, low, count = fills[-1]
-        fill, last = (index, first), visit.width - 1
-        items += self.units(work, visit, fill, (0, last), (low, count)) if last else ()
-        items += self.units(work, visit, fill, (last, 1), (low, count - 1)) if count > 1 else ()
-        return items + self.units(work, visit, fill, (last, 1), (low + count - 1, 1), between)
+                fill = (index, Affine(work.start + offset + index * work.run.pixels, pixel_terms))
+                between = following if index == last and not prefetch else ()
+                items += self._fill_units(work, visit, fill, (low, high), between)
+            if prefetch:
+                items += following[index : index + 1]
+        return items + following if last < 0 and not prefetch else items
+
+    def _fill_units(
+        self, work: Work, visit: Visit, fill: tuple[int, Affine], pixels: tuple[int, int], between: Items
+    ) -> Items:
+        """A visit's units on one fill; `between` goes before the last READRES."""
+        low, high = pixels
+        if not between:
+            return self.units(work, visit, fill, (0, visit.width), (low, high - low))
+        last = visit.width - 1
+        items = self.units(work, visit, fill, (0, last), (low, high - low)) if last else ()
+        items += self.units(work, visit, fill, (last, 1), (low, high - low - 1)) if high - low > 1 else ()
+        return items + self.units(work, visit, fill, (last, 1), (high - 1, 1), between)
 
     def batches(self, work: Work) -> tuple[int, int, tuple[int, ...]]:
         """(full batches of a line, pixels of each, pixel counts of the last batch's fills)."""

@@ -125,6 +125,8 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     for what, needed, there in limits:
         if needed > there:
             return Refusal(f"the mapping needs {needed} {what}, the machine has {there}", needed - there)
+    if mapping.prefetch and (mapping.fills_held < 2 or mapping.order != "rows" or not mapping.early_fill):
+        return Refusal("prefetching needs a second buffer, open rows and early fills")
     strips = any(run.step != run.columns for run in mapping.runs)
     if (mapping.tiles_per_row or strips) and not pim.any_slot_any_column:
         return Refusal("the mapping pairs any slot with any column, which this machine's COMP cannot")

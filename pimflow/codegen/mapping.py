@@ -71,6 +71,8 @@ class Mapping:
         early_fill: with "rows", the next GWRITE goes before the last READRES of the fill before it.
         acts_first: G_ACTs issued before the GWRITE that shares their wait.
         fills_held: buffers of a channel filled at a time.
+        prefetch: with "rows" and several buffers held, each is filled again as soon as its COMPs are done, while those
+            of the next one run; otherwise all are filled together.
         tiles_per_row: 0: a row holds one tile, its weights repeated for every pixel of a fill (slot = column).
             Otherwise so many tiles lie side by side, and COMP pairs any slot with any column.
         window_block: 0: K runs over (channel, kh, kw); otherwise over (block, kw, kh, channel in block), window order.
@@ -85,6 +87,7 @@ class Mapping:
     early_fill: bool = True
     acts_first: int = 0
     fills_held: int = 1
+    prefetch: bool = False
     tiles_per_row: int = 0
     window_block: int = 0
     gwrite_latency: Literal["hidden", "exposed"] | None = None
@@ -106,6 +109,7 @@ class Mapping:
             "early_fill": self.early_fill,
             "acts_first": self.acts_first,
             "fills_held": self.fills_held,
+            "prefetch": self.prefetch,
             "tiles_per_row": self.tiles_per_row,
             "window_block": self.window_block,
             "gwrite_latency": self.gwrite_latency,

@@ -20,6 +20,7 @@ class VisitCosts:
         next_fill: GWRITE to the next GWRITE where several buffers are filled in a row.
         sweep: a row change: first G_ACT to the first COMP.
         settle: last COMP of a visit to what follows it.
+        turn: what a GWRITE after a READRES adds before the next COMP, where that reads another buffer.
         read: what a READRES between COMPs adds.
         fill_hidden: how much of a fill's wait passes while a row changes.
         busy_refresh: share of all time that refresh takes from a stream that activates all the time.
@@ -33,6 +34,7 @@ class VisitCosts:
     next_fill: float
     sweep: float
     settle: float
+    turn: float
     read: float
     fill_hidden: float
     busy_refresh: float
@@ -58,6 +60,7 @@ def artifact_costs(pim: PimSpec, exposed: bool) -> VisitCosts:
         next_fill=timing.gwrite_to_next_exposed if exposed else timing.gwrite_to_next_hidden,
         sweep=sweep,
         settle=timing.comp_to_readres,
+        turn=timing.readres_to_gwrite + timing.gwrite_to_comp,
         read=max(0, timing.comp_to_readres + 1 - timing.comp_to_comp),
         fill_hidden=0 if exposed else sweep,
         busy_refresh=(timing.ref_to_act + timing.pre_to_act) / timing.refresh_interval,
@@ -79,6 +82,7 @@ def strict_costs(pim: PimSpec) -> VisitCosts:
         next_fill=timing.t_ccd,
         sweep=sweep + timing.t_rtp + timing.t_rp,
         settle=timing.t_drain + timing.t_bl,
+        turn=timing.t_rtw,
         read=timing.t_drain + 1,
         fill_hidden=sweep + timing.t_rtp + timing.t_rp,
         busy_refresh=(timing.t_rfc + timing.t_rp) / timing.t_refi,
@@ -118,7 +122,9 @@ def fill_load(tiles: int, pixels: int, columns: int, channels: int, width: int) 
     return FillLoad(rounds, full, units * -(-columns // column_parts), rounds * full // columns + units)
 
 
-def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, held: int) -> tuple[float, float]:
+def fill_cycles(
+    costs: VisitCosts, load: FillLoad, order: Order, slots: int, held: int, prefetch: bool
+) -> tuple[float, float]:
     """(cycles once per chunk, cycles of every fill) on the slowest channel, refresh included.
 
     Args:
@@ -127,11 +133,16 @@ def fill_cycles(costs: VisitCosts, load: FillLoad, order: Order, slots: int, hel
         order: loop order; with "latch" a fill is one chunk of one pixel, refilled for every row.
         slots: slots of the buffer that a fill writes.
         held: buffers filled at a time.
+        prefetch: whether a buffer is filled while COMPs read another.
     """
     computing = costs.comp * (load.rounds * load.full + load.left) + costs.read * (load.reads - load.rows)
     wait = (costs.fill + costs.fill_per_slot * slots * held + costs.next_fill * (held - 1)) / held
     if order == "rows":
         each = load.rows * (wait + (costs.settle - costs.comp) / held) + computing
+        if prefetch:
+            filling = costs.fill + costs.fill_per_slot * slots
+            first = computing / load.reads  # until a READRES, which waits for the bus
+            each = load.rows * (max(filling, first) + costs.settle + costs.turn - first) + computing
         slow = 1 / (1 - costs.idle_refresh)
         return load.rows * (costs.sweep + costs.sweep_refresh) * slow, each * slow
     change = load.rows * (costs.sweep + costs.settle + 1 - costs.comp) / held

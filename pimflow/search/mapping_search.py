@@ -18,7 +18,7 @@ from pimflow.search.mapping_space import Candidate, candidates
 from pimflow.targets import Target
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
-_NEAR = 1.15  # and the best of every kind whose estimate is within this factor of the least
+_NEAR = 1.4  # and the best of every kind whose estimate is within this factor of the least
 _NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
@@ -74,7 +74,13 @@ def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:
         mapping = entry.mapping
-        kind = (mapping.order, mapping.fills_held, mapping.tiles_per_row > 0, mapping.window_block > 0)
+        kind = (
+            mapping.order,
+            mapping.fills_held,
+            mapping.prefetch,
+            mapping.tiles_per_row > 0,
+            mapping.window_block > 0,
+        )
         first.setdefault(kind, entry)
     near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
     return list(dict.fromkeys(entry.mapping for entry in (*ranked[:_SHORTLIST], *near)))

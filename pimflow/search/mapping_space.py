@@ -38,6 +38,7 @@ class _Scheme:
     chunks: Chunks
     order: Order
     held: int
+    prefetch: bool
     width: int  # tiles side by side in a row, 0: one tile, replicated
     pitch: int  # of a window strip in slots, 0: none
     window_block: int
@@ -58,23 +59,32 @@ def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[C
 def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
     slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
     longest = min(slots, pim.columns)
-    helds = sorted({1, pim.buffers_per_channel})
     orders: tuple[Order, ...] = ("rows", "fills")
     for cut in chunk_lengths(shape.slots, longest, slots, shape.pixels):
         packings = _packings(cut, slots, shape, problem)
         for chunks in packings:
-            widths = [0, pim.columns // max(cut)] if pim.any_slot_any_column else [0]
-            for width in dict.fromkeys(widths):
+            side_by_side = pim.columns // max(cut)
+            useful = side_by_side > 1 or any(pixels > 1 for _, pixels, _ in chunks)
+            widths = (0, side_by_side) if pim.any_slot_any_column and useful else (0,)
+            for width in widths:
                 if not width and max(columns * pixels for columns, pixels, _ in chunks) > pim.columns:
                     continue
                 for order in orders:
-                    for held in helds:
-                        yield _Scheme(chunks, order, held, width, 0, 0)
+                    for held, prefetch in _buffering(order, pim):
+                        yield _Scheme(chunks, order, held, prefetch, width, 0, 0)
     if shape.slots > longest:
         cut = chunk_lengths(shape.slots, longest, slots, shape.pixels)[0]
-        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch", 1, 0, 0, 0)
+        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch", 1, False, 0, 0, 0)
     if pim.any_slot_any_column and isinstance(problem, ConvProblem):
         yield from _strips(problem, shape, pim)
+
+
+def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
+    """(buffers held, prefetch): one; all that a channel has, filled together; all, one refilled beside another."""
+    held = pim.buffers_per_channel
+    if held == 1:
+        return ((1, False),)
+    return ((1, False), (held, False), (held, True)) if order == "rows" else ((1, False), (held, False))
 
 
 def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: PimProblem) -> list[Chunks]:
@@ -110,9 +120,11 @@ def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
         if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
             continue
         pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
-        for order in ("rows", "fills"):
-            chunks = ((columns, pixels, blocks),)
-            yield _Scheme(chunks, order, pim.buffers_per_channel, pim.columns // columns, pitch, block)
+        chunks = ((columns, pixels, blocks),)
+        orders: tuple[Order, ...] = ("rows", "fills")
+        for order in orders:
+            for held, prefetch in _buffering(order, pim):
+                yield _Scheme(chunks, order, held, prefetch, pim.columns // columns, pitch, block)
 
 
 @lru_cache(maxsize=4096)
@@ -178,7 +190,7 @@ def _placing_cycles(problem: PimProblem, pim: PimSpec) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Price:
-    """Cycles of one chunk class on a group of a certain size: once a chunk, and for every fill."""
+    """Cycles of one chunk class on a group of a certain size: once a chunk, and for every unit (see `_units`)."""
 
     once: float
     each: float
@@ -191,7 +203,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
     for size in range(1, pim.channels + 1):
         prices[size] = [_price(scheme, chunk, shape, size, costs, placing) for chunk in scheme.chunks]
         whole = sum(
-            count * (price.once + _fills(shape, scheme, pixels) * price.each)
+            count * (price.once + _units(shape, scheme, pixels) * price.each)
             for price, (_, pixels, count) in zip(prices[size], scheme.chunks, strict=True)
         )
         rates.append(1 / whole)
@@ -206,18 +218,11 @@ def _price(
     columns, pixels, _ = chunk
     load = fill_load(shape.tiles, pixels, columns, size, max(scheme.width, 1))
     slots = (pixels - 1) * (scheme.pitch or columns) + columns
-    once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held)
+    once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held, scheme.prefetch)
     if placing:
         stored = (load.rounds * load.full + load.left) / (pixels if scheme.width else 1)
         once += placing * stored
-    return _Price(once, each)
-
-
-def _fills(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
-    """Fills of one chunk over all pixels."""
-    if scheme.pitch:
-        return shape.pixels // shape.row_pixels * -(-shape.row_pixels // pixels)
-    return -(-shape.pixels // pixels)
+    return _Price(once, each * (-(-shape.row_pixels // pixels) if scheme.pitch else 1))
 
 
 @lru_cache(maxsize=4096)
@@ -317,6 +322,7 @@ def _mapping(
         deal="tiles",
         acts_first=pim.bank_groups if exposed else 1,
         fills_held=scheme.held,
+        prefetch=scheme.prefetch,
         tiles_per_row=scheme.width,
         window_block=scheme.window_block,
     )
