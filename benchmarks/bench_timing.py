@@ -1,0 +1,124 @@
+"""Speed of stream making and timing, beside the step-by-step oracles of the tests, in one run.
+
+    python benchmarks/bench_timing.py
+
+Part 1: one 512->512 3x3 convolution at 28x28 under Newton++, from nothing: made, timed, and its busiest channel played
+command by command by the oracle, which must say the same. All seconds are of the processor. Part 2: all convolutions of MobileNetV2 and VGG-16 at 10
+split ratios x 3 buffer counts under Newton++, in one process that has timed nothing before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pimflow.codegen import ConvProblem, lower, newton_mapping, problem_of
+from pimflow.codegen.stream import CommandStream, Comp, GAct, GWrite
+from pimflow.frontend import load_model
+from pimflow.runtime.pim_timing import streams, time_stream
+from pimflow.search.mapping_search import choose_mapping
+from pimflow.targets import PimSpec, Target, load_target
+from pimflow_zoo import build
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pim_timing"))
+import oracle_artifact
+import oracle_strict
+
+BUFFERS = (1, 2, 4)
+RATIOS = range(1, 11)
+
+
+def main() -> None:
+    target = load_target("pimflow")
+    one_layer(target.pim)
+    print()
+    for model in ("mobilenet-v2", "vgg-16"):
+        sweep(model, target)
+
+
+def one_layer(pim: PimSpec) -> None:
+    problem = ConvProblem(1, 512, 512, 28, 28, (3, 3), pads=(1, 1, 1, 1))
+    print("512->512 3x3 at 28x28, Newton++   cycles  REF    make ms  time ms   oracle s  Mcycles/s    faster")
+    for profile, play in (("artifact", play_artifact), ("strict", play_strict)):
+        streams._timers.clear()
+        make_s, program = timed(lambda: lower(problem, newton_mapping(problem, pim, "newton++"), pim))
+        time_s, timings = timed(lambda: [time_stream(entry.stream, pim, profile) for entry in program.classes])
+        slowest = max(range(len(timings)), key=lambda index: timings[index].cycles)
+        oracle_s, cycles = timed(lambda: play(program.classes[slowest].stream, pim))
+        assert cycles == timings[slowest].cycles
+        rate, faster = cycles / oracle_s / 1e6, oracle_s / (make_s + time_s)
+        print(
+            f"  {profile:<30} {cycles:>8,} {timings[slowest].ref:>5} {make_s * 1e3:>9.1f} {time_s * 1e3:>8.1f} "
+            f"{oracle_s:>10.2f} {rate:>10.2f} {faster:>8.0f}x"
+        )
+
+
+def sweep(model: str, target: Target) -> None:
+    graph = load_model(build(model))
+    problems = [problem_of(graph, node) for node in graph.nodes]
+    layers = [problem for problem in problems if isinstance(problem, ConvProblem)]
+    machines = [with_buffers(target, buffers) for buffers in BUFFERS]
+    cases = {(part, machine) for layer in layers for part in parts(layer) for machine in range(len(machines))}
+    streams._timers.clear()
+    seconds, costs = timed(
+        lambda: [
+            choose_mapping(problem, machines[machine], "newton++", "artifact")
+            for problem, machine in sorted(cases, key=str)
+        ]
+    )
+    cycles = sum(cost.cycles for cost in costs)
+    print(
+        f"{model}: {len(layers)} convolutions, {len(costs)} distinct (layer, rows, buffers), "
+        f"{cycles / 1e6:.1f} M cycles of slowest channels: {seconds:.2f} s"
+    )
+
+
+def parts(layer: ConvProblem) -> Iterator[ConvProblem]:
+    """The last tenths of the output rows."""
+    for tenths in RATIOS:
+        rows = max(1, layer.out_h * tenths // 10)
+        height = (rows - 1) * layer.strides[0] + layer.dilations[0] * (layer.kernel[0] - 1) + 1 - layer.pads[2]
+        top, left, bottom, right = layer.pads
+        whole = rows == layer.out_h
+        yield layer if whole else dataclasses.replace(layer, in_h=max(1, height), pads=(0, left, bottom, right))
+
+
+def with_buffers(target: Target, buffers: int) -> Target:
+    return dataclasses.replace(target, pim=dataclasses.replace(target.pim, buffers=buffers))
+
+
+def play_artifact(stream: CommandStream, pim: PimSpec) -> int:
+    words = [word(command) for command, _ in stream.expand()]
+    return oracle_artifact.simulate(words)[0]
+
+
+def play_strict(stream: CommandStream, pim: PimSpec) -> int:
+    commands: list[tuple[Any, ...]] = []
+    for command, _ in stream.expand():
+        if isinstance(command, GWrite):
+            commands.append(("GWRITE", command.buffer, command.elements * pim.element_bytes))
+        elif isinstance(command, GAct):
+            commands.append(("G_ACT", command.group))
+        else:
+            commands.append(("COMP", command.buffer) if isinstance(command, Comp) else ("READRES",))
+    return oracle_strict.simulate(commands, oracle_strict.Jedec(**dataclasses.asdict(pim.timing.strict)))[0]
+
+
+def word(command: object) -> str:
+    if isinstance(command, GAct):
+        return f"G_ACT{command.group}"
+    return "GWRITE" if isinstance(command, GWrite) else "COMP" if isinstance(command, Comp) else "READRES"
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+if __name__ == "__main__":
+    main()
