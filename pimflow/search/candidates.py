@@ -34,6 +34,7 @@ from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
 
 MAX_FOLLOWERS = 8
+SHORT_RUN = 4
 MAX_REGION_NODES = 24
 MAX_BRANCHES = 4
 
@@ -167,7 +168,7 @@ class Candidates:
             for unit in self._units_from(first):
                 if run and not _reads(unit, run[-1]):
                     break
-                heavy += not isinstance(unit.anchor.op, Elementwise)
+                heavy += _is_heavy(unit)
                 if heavy > longest or len(run) > 2 * longest:
                     break
                 run.append(unit)
@@ -184,21 +185,25 @@ class Candidates:
             for node in unit.nodes
         )
         rows = node_rows(self.graph, run[-1].nodes[-1])
-        for stages in space.stages:
+        long = sum(map(_is_heavy, run)) > SHORT_RUN
+        for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
             options = equal_stages(rows, stages)
             for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
                 pipeline = Pipeline(names, where, stage_rows, space.mapping, bottom_first)
                 yield Candidate(run[0].start, run[-1].stop, (pipeline,))
 
     def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-        """Pipelines one step away from a chosen one: rows moved between stages, one node on the other device.
+        """Pipelines one step away from a chosen one: rows moved between stages, a stage cut in two, a device changed.
 
         Only for policies that allow any run. Stages need not be equal: a short first stage fills the pipeline sooner.
         """
         pipeline = chosen.payload[0]
-        if not isinstance(pipeline, Pipeline) or all(space.runs != "any" for space in self.policy.spaces):
+        stages = {count for space in self.policy.spaces if space.runs == "any" for count in space.stages}
+        if not isinstance(pipeline, Pipeline) or not stages:
             return
         for stage_rows in moved_rows(pipeline.stage_rows):
+            yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
+        for stage_rows in halved_stages(pipeline.stage_rows) if len(pipeline.stage_rows) + 1 in stages else ():
             yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
         for place, name in enumerate(pipeline.run):
             other: Device = "gpu" if pipeline.devices[place] == "pim" else "pim"
@@ -258,6 +263,10 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     return (first,) if not extra else (first, first[::-1])
 
 
+def _is_heavy(unit: Unit) -> bool:
+    return not isinstance(unit.anchor.op, Elementwise)
+
+
 def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """The same rows dealt to the stages a little differently: 1, 2 or 4 of them moved from one stage to another."""
     for source, target in permutations(range(len(stage_rows)), 2):
@@ -267,6 +276,13 @@ def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
                 rows[source] -= moved
                 rows[target] += moved
                 yield tuple(rows)
+
+
+def halved_stages(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The same rows with one stage cut in two, each stage in turn."""
+    for place, rows in enumerate(stage_rows):
+        if rows > 1:
+            yield (*stage_rows[:place], rows // 2, rows - rows // 2, *stage_rows[place + 1 :])
 
 
 def _reads(reader: Unit, maker: Unit) -> bool:

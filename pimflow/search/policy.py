@@ -39,7 +39,7 @@ class Space:
     split: Fraction | None = None
     runs: Literal["none", "patterns", "any"] = "none"
     stages: tuple[int, ...] = (2,)
-    max_run: int = 6
+    max_run: int = 12
     concurrent: bool = False
 
 
