@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from pimflow.codegen.problem import Refusal, problem_of
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Parallel, Plan, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Op, Parallel, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.regions import cut_region
 from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
@@ -122,9 +123,14 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         fused = node.tag("fused_into")
         into = "" if fused is None else f" fused {number.get(fused, 'outside')}"
         moved = (node.tag("movement") or "").partition(":")[0]  # the verdict on a movement, without its reason
-        lines.append(f"{node.op!r} {inputs} -> {outputs}{into}{moved and f' {moved}'}")
+        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved and f' {moved}'}")
     lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
+
+
+@lru_cache(maxsize=4096)
+def _op_text(op: Op) -> str:
+    return repr(op)
 
 
 def _leaves(graph: Graph, value: str, inside: Mapping[str, int], graph_outputs: frozenset[str]) -> bool:

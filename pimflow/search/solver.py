@@ -26,7 +26,7 @@ from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
 from pimflow.search.pricing import Pricer
-from pimflow.search.table import ProfileTable, cache_folder, code_fingerprint
+from pimflow.search.table import ProfileTable, code_fingerprint, open_user_table
 from pimflow.targets import Target
 
 Progress = Callable[[str, int], None]
@@ -176,8 +176,9 @@ def open_table(cache: ProfileTable | Path | bool | None, costs: CostModel) -> Pr
         return cache
     measured = "" if costs.measured is None else costs.measured.digest
     scope = f"{code_fingerprint()} {costs.target!r} {costs.gpu_channels} {measured}"
-    folder = cache if isinstance(cache, Path) else cache_folder() if cache else None
-    return ProfileTable(folder, scope)
+    if isinstance(cache, Path):
+        return ProfileTable(cache, scope)
+    return open_user_table(scope) if cache else ProfileTable(None, scope)
 
 
 def _best_in_pim_mode(problem: Problem) -> tuple[float, Decisions]:

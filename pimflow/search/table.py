@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from pimflow.errors import OptionError
 from pimflow.version import __version__
 
 MAX_TABLE_BYTES = 64 << 20
@@ -47,10 +48,19 @@ class CacheInfo:
 
 
 def cache_folder() -> Path:
-    """$PIMFLOW_CACHE_DIR, else the user's cache folder of this platform with `pimflow` appended."""
+    """$PIMFLOW_CACHE_DIR, else the user's cache folder of this platform with `pimflow` appended.
+
+    Raises:
+        OptionError: neither is set and the user has no home folder.
+    """
     chosen = os.environ.get("PIMFLOW_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    try:
+        return Path(chosen).expanduser() if chosen else _platform_folder()
+    except RuntimeError:
+        raise OptionError("there is no home folder for the profile table", "set PIMFLOW_CACHE_DIR") from None
+
+
+def _platform_folder() -> Path:
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA")
         return Path(base) / "pimflow" / "cache" if base else Path.home() / "AppData" / "Local" / "pimflow" / "cache"
@@ -69,6 +79,15 @@ def code_fingerprint() -> str:
             if path.suffix in _COST_SUFFIXES:
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def open_user_table(scope: str) -> ProfileTable:
+    """The table in the user's cache folder; in memory only, with a warning, if there is no such folder."""
+    try:
+        return ProfileTable(cache_folder(), scope)
+    except OptionError as error:
+        _warn(str(error))
+        return ProfileTable(None, scope)
 
 
 class ProfileTable:

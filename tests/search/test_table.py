@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pimflow.errors import OptionError
 from pimflow.search import table as table_module
 from pimflow.search.table import (
     CacheWarning,
@@ -18,6 +19,7 @@ from pimflow.search.table import (
     cache_info,
     code_fingerprint,
     key_of,
+    open_user_table,
 )
 
 
@@ -203,3 +205,18 @@ def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_fingerprint_is_stable_in_one_process() -> None:
     assert code_fingerprint() == code_fingerprint()
     assert len(code_fingerprint()) == 32
+
+
+def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PIMFLOW_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", staticmethod(no_home))
+    with pytest.warns(CacheWarning, match="set PIMFLOW_CACHE_DIR"):
+        table = open_user_table("scope")
+    assert table.path is None
+    with pytest.raises(OptionError, match="home folder"):
+        cache_folder()
