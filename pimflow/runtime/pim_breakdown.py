@@ -46,7 +46,7 @@ def cycle_breakdown(problem: PimProblem, cost: PimCost, pim: PimSpec, profile: s
         pim: the machine.
         profile: timing profile that the cost is of; the machine's default if None.
     """
-    name = profile or pim.timing.default
+    name = (profile or pim.timing.default).lower()
     cycles = [cost.cycles]
     for machine in _machines(pim, name):
         program = lower(problem, cost.mapping, machine)

@@ -90,7 +90,7 @@ def profile_layer(
         gap = f" ({cost.gap} too many)" if cost.gap is not None else ""
         raise OptionError(f"PIM cannot have this layer: {cost.reason}{gap}", "choose another layer or target")
     spent = cycle_breakdown(problem, cost, target.pim, profile)
-    return LayerReport(problem, target.name, profile or target.pim.timing.default, cost, spent)
+    return LayerReport(problem, target.name, (profile or target.pim.timing.default).lower(), cost, spent)
 
 
 def parse_conv(text: str) -> ConvProblem:

@@ -23,7 +23,7 @@ _NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
 
-_memo: dict[tuple[int, str | None], tuple[Target, dict[tuple[PimProblem, str], PimCost | Refusal]]] = {}
+_memo: dict[tuple[int, str], tuple[Target, dict[tuple[PimProblem, str], PimCost | Refusal]]] = {}
 
 
 def choose_mapping(problem: PimProblem, target: Target, policy: str, profile: str | None = None) -> PimCost | Refusal:
@@ -36,19 +36,20 @@ def choose_mapping(problem: PimProblem, target: Target, policy: str, profile: st
         profile: timing profile; the target's default if None. `auto` is searched anew for each.
 
     Raises:
-        OptionError: no such policy.
+        OptionError: no such policy or profile.
     """
     name = policy.lower()
     if name not in POLICIES:
         raise OptionError(f"unknown mapping policy {policy!r}", f"choose one of {', '.join(POLICIES)}")
-    memo = _memo_of(target, profile)
+    timing = (profile or target.pim.timing.default).lower()
+    memo = _memo_of(target, timing)
     key = (problem, name)
     if key not in memo:
-        memo[key] = _search(problem, target, name, profile)
+        memo[key] = _search(problem, target, name, timing)
     return memo[key]
 
 
-def _memo_of(target: Target, profile: str | None) -> dict[tuple[PimProblem, str], PimCost | Refusal]:
+def _memo_of(target: Target, profile: str) -> dict[tuple[PimProblem, str], PimCost | Refusal]:
     """The memo of this very target object (hashing a whole machine on every call would cost more than the look-up)."""
     key = id(target), profile
     entry = _memo.get(key)
@@ -59,14 +60,16 @@ def _memo_of(target: Target, profile: str | None) -> dict[tuple[PimProblem, str]
     return entry[1]
 
 
-def _search(problem: PimProblem, target: Target, policy: str, profile: str | None) -> PimCost | Refusal:
-    if policy == "newton+":
-        return _best(newton_mappings(problem, target.pim, "newton+"), problem, target, profile)
-    newton = _likely(newton_mappings(problem, target.pim, "newton++"), problem, target, profile)
-    if policy == "newton++":
-        return _best(newton, problem, target, profile)
-    shortlist = _shortlist(candidates(problem, target.pim, profile))
-    return _best([*shortlist, *newton], problem, target, profile)
+def _search(problem: PimProblem, target: Target, policy: str, profile: str) -> PimCost | Refusal:
+    """The best of the likely mappings; of all, where the banks have no room for any of those."""
+    every = newton_mappings(problem, target.pim, "newton+" if policy == "newton+" else "newton++")
+    likely = _likely(every, problem, target, profile)
+    if policy == "auto":
+        ranked = candidates(problem, target.pim, profile)
+        every = (*(entry.mapping for entry in ranked), *every)
+        likely = (*_shortlist(ranked), *likely)
+    cost = _best(likely, problem, target, profile)
+    return _best(every, problem, target, profile) if isinstance(cost, Refusal) else cost
 
 
 def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
@@ -74,21 +77,14 @@ def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:
         mapping = entry.mapping
-        kind = (
-            mapping.order,
-            mapping.fills_held,
-            mapping.prefetch,
-            mapping.tiles_per_row > 0,
-            mapping.window_block > 0,
-        )
+        buffering = (mapping.order, mapping.fills_held, mapping.prefetch)
+        kind = (*buffering, mapping.tiles_per_row > 0, mapping.window_block > 0)
         first.setdefault(kind, entry)
     near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
     return list(dict.fromkeys(entry.mapping for entry in (*ranked[:_SHORTLIST], *near)))
 
 
-def _likely(
-    mappings: tuple[Mapping, ...], problem: PimProblem, target: Target, profile: str | None
-) -> tuple[Mapping, ...]:
+def _likely(mappings: tuple[Mapping, ...], problem: PimProblem, target: Target, profile: str) -> tuple[Mapping, ...]:
     """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
     shape, costs = geometry(problem, target.pim), visit_costs(target.pim, profile, None)
     ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
@@ -100,14 +96,15 @@ def _likely(
     return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
 
-def _best(mappings: Iterable[Mapping], problem: PimProblem, target: Target, profile: str | None) -> PimCost | Refusal:
-    """The fastest of some mappings by exact timing (of equals the first), or why none fits."""
+def _best(mappings: Iterable[Mapping], problem: PimProblem, target: Target, profile: str) -> PimCost | Refusal:
+    """The fastest of some mappings by exact timing (of equals the first), or why the nearest miss does not fit."""
     best: tuple[int, PimProgram, tuple[StreamTiming, ...]] | None = None
     refusal: Refusal | None = None
     for mapping in mappings:
         program = lower(problem, mapping, target.pim)
         if isinstance(program, Refusal):
-            refusal = refusal or program
+            if refusal is None or (program.gap or 0) < (refusal.gap or 0):
+                refusal = program
             continue
         timings = time_classes(program, profile)
         cycles = total_cycles(program, timings)

@@ -203,3 +203,15 @@ def test_the_right_hand_side_costs_its_placement() -> None:
     assert paid.placement_cycles >= 3 * 16 * 64 * 2 / 32 * 2 / 16
     assert paid.time_us == pytest.approx((paid.cycles + paid.placement_cycles) / PIM.clock_mhz)
     assert paid.energy_mj > free.energy_mj
+
+
+def test_little_room_is_used_well() -> None:
+    """Where the fastest mapping replicates weights beyond the banks, another one is taken."""
+    problem = ConvProblem(1, 64, 96, 28, 28, (3, 3), (1, 1), (1, 1, 1, 1))
+    rooms = (replace(TARGET, pim=replace(PIM, rows=rows)) for rows in range(1, 16))
+    costs = [choose_mapping(problem, room, "auto") for room in rooms]
+    fits = [cost for cost in costs if not isinstance(cost, Refusal)]
+    assert isinstance(costs[0], Refusal)
+    assert len(fits) > 5
+    assert [cost.cycles for cost in fits] == sorted((cost.cycles for cost in fits), reverse=True)
+    assert fits[0].cycles > fits[-1].cycles
