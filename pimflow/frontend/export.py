@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 from onnx import helper, shape_inference
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError
 
 from pimflow.frontend.captures import CAPTURES, capture_count, restore_captures
 from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
@@ -88,14 +90,21 @@ def _add_output_ranks(model: onnx.ModelProto) -> None:
     bare = [info for info in model.graph.output if _lacks_rank(info)]
     if not bare:
         return
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
-    small = [tensor for tensor in light.graph.initializer if len(tensor.raw_data) <= SMALL_TENSOR_BYTES]
-    given = [tensor for tensor in light.graph.initializer if len(tensor.raw_data) > SMALL_TENSOR_BYTES]
-    light.graph.input.extend(helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in given)
-    del light.graph.initializer[:]
-    light.graph.initializer.extend(small)
-    inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
+    tensors = model.graph.initializer
+    small = [tensor for tensor in tensors if len(tensor.raw_data) <= SMALL_TENSOR_BYTES and not tensor.external_data]
+    known = {tensor.name for tensor in small}
+    large = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in tensors
+        if tensor.name not in known
+    ]
+    graph = model.graph
+    light = helper.make_graph(graph.node, graph.name, [*graph.input, *large], graph.output, small)
+    light = helper.make_model(light, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
+    except (InferenceError, ValidationError, RuntimeError):
+        return  # ONNX Runtime needs no rank
     for info in bare:
         if not _lacks_rank(inferred[info.name]):
             info.type.CopyFrom(inferred[info.name].type)

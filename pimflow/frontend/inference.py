@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import shape_inference
+from onnx.checker import ValidationError
 from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
@@ -142,7 +143,7 @@ class _Walk:
                 },
                 opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset.items()],
             )
-        except (SchemaError, InferenceError, RuntimeError, ValueError):
+        except (SchemaError, InferenceError, ValidationError, RuntimeError, ValueError):
             return {}  # ONNX Runtime is asked next
         self.partial |= found
         return {name: Value(name, _static_shape(proto), type_text(proto)) for name, proto in found.items()}
