@@ -1,0 +1,70 @@
+"""The public Python API, as docs and README show it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+import pimflow
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in pimflow.__all__:
+        item = getattr(pimflow, name)
+        assert name.startswith("__") or item.__doc__, name
+    assert sorted(pimflow.__all__) == dir(pimflow)
+    with pytest.raises(AttributeError):
+        _ = pimflow.no_such_name
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = ("onnx", "onnxruntime", "numpy", "networkx", "pulp")
+    code = f"import sys, pimflow; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_compile_run_save_load(tmp_path):
+    compiled = pimflow.compile("zoo:toy", target="pimflow", policy="MD-DP", use_cache=False)
+    assert compiled.plan.policy == "md-dp"
+    assert compiled.streams
+    assert all(len(streams) == 16 for streams in compiled.streams.values())
+    assert "speedup" in compiled.summary()
+    image = np.random.default_rng(1).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    before = compiled.run({"input": image})
+    loaded = pimflow.load(compiled.save(tmp_path / "out"))
+    after = loaded.run({"input": image})
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        assert np.std(array) > 0.1
+        np.testing.assert_array_equal(array, after[name])
+    assert loaded.plan == compiled.plan
+    assert loaded.streams == compiled.streams
+    assert loaded.report == compiled.report
+    assert loaded.timeline.makespan_us == compiled.timeline.makespan_us
+    assert loaded.verify().passed
+
+
+@pytest.mark.parametrize("form", ["path", "bytes", "proto"])
+def test_a_model_may_be_given_in_any_form(tmp_path, form):
+    import pimflow_zoo
+
+    model = pimflow_zoo.build("toy")
+    onnx.save(model, tmp_path / "toy.onnx")
+    given = {"path": tmp_path / "toy.onnx", "bytes": model.SerializeToString(), "proto": model}[form]
+    compiled = pimflow.compile(given, policy="newton++", use_cache=False)
+    compiled.save(tmp_path / "out")
+    (tmp_path / "toy.onnx").unlink()
+    assert pimflow.load(tmp_path / "out").verify(seed=5).passed
+
+
+def test_mistakes_are_pimflow_errors():
+    with pytest.raises(pimflow.PimflowError, match="policy"):
+        pimflow.compile("zoo:toy", policy="best")
+    with pytest.raises(pimflow.PimflowError, match="zoo"):
+        pimflow.compile("zoo:toyota")
+    with pytest.raises(pimflow.PimflowError, match="target"):
+        pimflow.compile("zoo:toy", target="toaster")
+    with pytest.raises(pimflow.PimflowError, match="input"):
+        pimflow.compile("zoo:toy", policy="gpu", use_cache=False).run({})
