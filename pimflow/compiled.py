@@ -42,7 +42,7 @@ from pimflow.verification import Verification, verify_compiled
 from pimflow.version import __version__
 
 FORMAT = "pimflow/1"
-ORIGINAL = "original.onnx"
+ORIGINAL = "original"
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,11 @@ class CompiledModel:
             return self.source.text
         content = self.source.content
         if isinstance(content, str):
-            copy_model(content, folder / ORIGINAL)
-        else:
-            data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
-            (folder / ORIGINAL).write_bytes(data)
-        return ORIGINAL
+            return copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
+        copy = folder / ORIGINAL / "model.onnx"
+        copy.parent.mkdir()
+        copy.write_bytes(content if isinstance(content, bytes) else content.SerializeToString(deterministic=True))
+        return copy.relative_to(folder).as_posix()
 
     def _config(self, original: str) -> dict[str, Any]:
         options = self.options

@@ -7,21 +7,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 
-from pimflow.frontend.reading import all_tensors, is_external
-from pimflow.frontend.session import ORT_ERRORS, refuse, session_options, to_ort_value
+from pimflow.frontend.reading import all_tensors, external_range, is_external
+from pimflow.frontend.session import ORT_ERRORS, open_session, refuse, session_options, to_ort_value
 from pimflow.ir import Array
 
 
-def copy_model(path: str, copy: Path) -> None:
-    """Copies an ONNX file, with its external data gathered in one file beside the copy."""
+def copy_model(path: str, folder: Path) -> Path:
+    """Copies an ONNX file and its external data, as they are, into a new folder; returns the copy's path."""
     model = onnx.load(path, load_external_data=False)
-    if not any(is_external(tensor) for tensor in all_tensors(model)):
-        shutil.copyfile(path, copy)
-        return
-    onnx.external_data_helper.load_external_data_for_model(model, str(Path(path).parent))
-    onnx.save_model(model, copy, save_as_external_data=True, location=f"{copy.name}.data", size_threshold=1024)
+    home = Path(path).parent
+    outside = {external_range(tensor, home).path for tensor in all_tensors(model) if is_external(tensor)}
+    for file in sorted(outside):
+        copy = folder / file.relative_to(home)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = folder / Path(path).name
+    shutil.copyfile(path, copy)
+    return copy
 
 
 def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -36,10 +40,10 @@ def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Ar
     """
     name = content if isinstance(content, str) else "model"
     data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
+    session = open_session(data, session_options(), name)
+    names = [output.name for output in session.get_outputs()]
+    known = {item.name for item in session.get_inputs()}
     try:
-        session = ort.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        known = {item.name for item in session.get_inputs()}
         feeds = {key: to_ort_value(array) for key, array in inputs.items() if key in known}
         results = session.run_with_ort_values(names, feeds)
     except ORT_ERRORS as error:

@@ -68,3 +68,20 @@ def test_mistakes_are_pimflow_errors():
         pimflow.compile("zoo:toy", target="toaster")
     with pytest.raises(pimflow.PimflowError, match="input"):
         pimflow.compile("zoo:toy", policy="gpu", use_cache=False).run({})
+
+
+def test_external_data_travel_with_the_original(tmp_path):
+    import pimflow_zoo
+
+    home = tmp_path / "home"
+    home.mkdir()
+    onnx.save(
+        pimflow_zoo.build("toy"), home / "toy.onnx", save_as_external_data=True, location="plan.json", size_threshold=0
+    )
+    compiled = pimflow.compile(home / "toy.onnx", policy="pim", use_cache=False)
+    compiled.save(tmp_path / "out")
+    for path in home.iterdir():
+        path.unlink()
+    loaded = pimflow.load(tmp_path / "out")
+    assert loaded.plan == compiled.plan
+    assert loaded.verify().passed
