@@ -44,7 +44,8 @@ class PimExecutor:
             raise GraphError(f"PIM node {node.name!r} has no command streams")
         self.progress(f"executing the streams of {node.name}")
         source, weights, bias = (*inputs, None)[:3]
-        assert source is not None and weights is not None
+        assert source is not None
+        assert weights is not None
         if isinstance(node.op, Gemm) and node.op.trans_b:
             weights = weights.T
         product = execute(self.programs[node.name], source, weights, self.operand)
