@@ -49,17 +49,27 @@ class Work:
     passes: int  # sweeps over the fills that the group makes with order "rows"
 
 
+@dataclass(frozen=True, slots=True)
+class WeightGroups:
+    """The weight groups that a channel works on, one after the other (loop g)."""
+
+    first: int
+    count: int
+
+
 class Emitter:
     """Emits the commands of one channel. All methods are pure; the fields are the context."""
 
-    def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec) -> None:
+    def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
         self.mapping = mapping
         self.shape = shape
         self.pim = pim
-        groups = shape.groups
-        self.pixel_terms = term("g", groups, shape.pixel_step)
-        self.k_terms = term("g", groups, shape.k_step)
-        self.channel_terms = term("g", groups, shape.channel_step)
+        self.first_pixel = groups.first * shape.pixel_step
+        self.first_k = groups.first * shape.k_step
+        self.first_channel = groups.first * shape.channel_step
+        self.pixel_terms = term("g", groups.count, shape.pixel_step)
+        self.k_terms = term("g", groups.count, shape.k_step)
+        self.channel_terms = term("g", groups.count, shape.channel_step)
         self.partial = mapping.order != "latch" and sum(run.count for run in mapping.runs) > 1
 
     def gwrites(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
@@ -67,11 +77,11 @@ class Emitter:
         run, multipliers = work.run, self.pim.multipliers
         start = work.slot * multipliers
         depth = min(run.columns * multipliers, self.shape.depth - start)
-        k = Affine(start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
+        k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
         pixel_terms = (*terms, *self.pixel_terms)
-        first = work.start + offset
+        first, pitch = self.first_pixel + work.start + offset, run.step * multipliers
         return tuple(
-            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, run.step * multipliers, index)
+            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
             for index, count in enumerate(counts)
         )
 
@@ -86,7 +96,11 @@ class Emitter:
         low, high = visit.columns
         count = high - low
         inner = term("c", count, 1)
-        if self.mapping.tiles_per_row:
+        if run.copies > 1:
+            first = (tile[0] * run.pixels + pixel[0]) * run.columns + low
+            place = (*term("u", tile[1], run.pixels * run.columns), *term("p", pixel[1], run.columns))
+            column = slot = Affine(first, (*place, *inner))
+        elif self.mapping.tiles_per_row:
             column = Affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
             slot = Affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
         else:
@@ -100,7 +114,7 @@ class Emitter:
         banks = self.pim.banks
         stride = visit.stride * banks
         channel = Affine(
-            (visit.tile + tile[0]) * banks,
+            self.first_channel + (visit.tile + tile[0]) * banks,
             (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
         )
         where = Affine(pixel.base + pixels[0], (*pixel.terms, *term("p", pixels[1], 1)))
@@ -135,7 +149,7 @@ class Emitter:
         for index, count in enumerate(counts):
             low, high = visit.pixels[0], min(visit.pixels[1], count)
             if low < high:
-                fill = (index, Affine(work.start + offset + index * work.run.pixels, pixel_terms))
+                fill = (index, Affine(self.first_pixel + work.start + offset + index * work.run.pixels, pixel_terms))
                 between = following if index == last and not prefetch else ()
                 items += self._fill_units(work, visit, fill, (low, high), between)
             if prefetch:
@@ -283,7 +297,7 @@ class Emitter:
                 gwrites, acts = self.gwrites(work, 0, pixel_terms, (1,)), self.acts(part, base)
                 cut = self.mapping.acts_first
                 body += loop("q", work.run.count, (*acts[:cut], *gwrites, *acts[cut:], *computed))
-            pixel = Affine(first.start, (*pixel_terms, *self.pixel_terms))
+            pixel = Affine(self.first_pixel + first.start, (*pixel_terms, *self.pixel_terms))
             body += (self.readres(first, visit, pixel, (0, 1), (0, 1)),)
             items += loop("i", visit.count, loop("f", first.line_pixels, body))
         spare = first.passes - sum(visit.count for visit in first.visits)

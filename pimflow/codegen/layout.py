@@ -16,7 +16,7 @@ class RowBlock:
     channel `(tile + i * tile_stride + u) * banks + b` for every u below `tiles`.
 
     Of K it holds the slots `slot + run * run_slots + j` for j in `columns`; slot j of tile u lies in row column
-    `u * pitch + j` or, where rows are replicated, in `copy * pitch + j` for every copy in `copies`.
+    `u * tile_pitch + copy * pitch + j`, for every copy in `copies`.
     """
 
     row: int
@@ -28,6 +28,7 @@ class RowBlock:
     columns: tuple[int, int]  # of the chunk: first, stop
     copies: tuple[int, int]  # first, stop
     pitch: int
+    tile_pitch: int
     runs: int = 1
     run_rows: int = 0
     run_slots: int = 0
@@ -35,30 +36,34 @@ class RowBlock:
     @property
     def elements_per_bank(self) -> int:
         """Weight slots that one bank holds, replicas counted."""
-        copies = max(self.tiles, self.copies[1] - self.copies[0])
+        copies = self.tiles * (self.copies[1] - self.copies[0])
         return self.runs * self.count * copies * (self.columns[1] - self.columns[0])
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """Row blocks of every channel; weight group g lies `g * group_rows` rows further, `group_rows` by channel."""
+    """Row blocks of every channel, for the first of its weight groups (first, stop); the next of them lies
+    `group_rows` rows further. All by channel.
+    """
 
     blocks: tuple[tuple[RowBlock, ...], ...]
     group_rows: tuple[int, ...]
-    groups: int
+    weight_groups: tuple[tuple[int, int], ...]
 
     def rows(self, channel: int) -> int:
         """Rows that a channel's banks use."""
-        return self.groups * self.group_rows[channel]
+        first, stop = self.weight_groups[channel]
+        return (stop - first) * self.group_rows[channel]
 
     @property
     def most_rows(self) -> int:
         """Rows used in the fullest channel."""
-        return self.groups * max(self.group_rows, default=0)
+        return max((self.rows(channel) for channel in range(len(self.blocks))), default=0)
 
     def slots_written(self, channel: int) -> int:
         """Column I/Os that placing the weights writes into each bank of a channel, replicas counted."""
-        return self.groups * sum(block.elements_per_bank for block in self.blocks[channel])
+        first, stop = self.weight_groups[channel]
+        return (stop - first) * sum(block.elements_per_bank for block in self.blocks[channel])
 
     def bytes_written(self, channel: int, pim: PimSpec) -> int:
         """Bytes that placing the weights moves into a channel, replicas and bank padding counted."""
@@ -71,15 +76,17 @@ class WeightLayout:
 
     def fill_banks(self, channel: int, matrix: Array, shape: Geometry, pim: PimSpec) -> Array:
         """The rows of a channel's banks: [rows, banks, columns, multipliers], from weights [groups, K, N]."""
-        padded = np.zeros((shape.groups, shape.slots * pim.multipliers, shape.tiles * pim.banks), matrix.dtype)
-        padded[:, : shape.depth, : shape.columns] = matrix
-        tiled = padded.reshape(shape.groups, shape.slots, pim.multipliers, shape.tiles, pim.banks)
+        first, stop = self.weight_groups[channel]
+        groups = stop - first
+        padded = np.zeros((groups, shape.slots * pim.multipliers, shape.tiles * pim.banks), matrix.dtype)
+        padded[:, : shape.depth, : shape.columns] = matrix[first:stop]
+        tiled = padded.reshape(groups, shape.slots, pim.multipliers, shape.tiles, pim.banks)
         tiled = tiled.transpose(0, 3, 4, 1, 2)  # group, tile, bank, slot, multiplier
         stored = self.group_rows[channel]
-        banks = np.zeros((self.groups, stored, pim.banks, pim.columns, pim.multipliers), matrix.dtype)
+        banks = np.zeros((groups, stored, pim.banks, pim.columns, pim.multipliers), matrix.dtype)
         for block in self.blocks[channel]:
             _fill_block(banks, tiled, block)
-        return banks.reshape(self.groups * stored, pim.banks, pim.columns, pim.multipliers)
+        return banks.reshape(groups * stored, pim.banks, pim.columns, pim.multipliers)
 
 
 def _fill_block(banks: Array, tiled: Array, block: RowBlock) -> None:
@@ -92,5 +99,5 @@ def _fill_block(banks: Array, tiled: Array, block: RowBlock) -> None:
             tiles = slice(start, start + (block.count - 1) * block.tile_stride + 1, max(block.tile_stride, 1))
             part = tiled[:, tiles, :, slot + first : slot + stop]
             for copy in range(*block.copies):
-                column = (unit + copy) * block.pitch
+                column = unit * block.tile_pitch + copy * block.pitch
                 banks[:, rows, :, column + first : column + stop] = part

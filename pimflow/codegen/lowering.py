@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pimflow.codegen.deal import Visit, Visits, deal_units
-from pimflow.codegen.emit import Emitter, Items, RowBase, Work, loop, term
+from pimflow.codegen.emit import Emitter, Items, RowBase, WeightGroups, Work, loop, term
 from pimflow.codegen.layout import RowBlock, WeightLayout
 from pimflow.codegen.mapping import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.problem import ConvProblem, PimProblem, Refusal
@@ -113,14 +113,15 @@ def lower(problem: PimProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | R
 
 def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     channels = sum(group.channels for group in mapping.groups)
-    width = max((run.columns for run in mapping.runs), default=0) * max(mapping.tiles_per_row, 1)
+    aside = mapping.tiles_per_row and all(run.copies == 1 for run in mapping.runs)
+    width = max((run.columns * mapping.tiles_per_row if aside else run.slots for run in mapping.runs), default=0)
     slots = max((run.slots for run in mapping.runs), default=0)
     limits = (
         ("channels", channels, pim.channels),
         ("global buffers", len(mapping.groups), pim.buffers),
         ("buffers per channel", mapping.fills_held, pim.buffers_per_channel),
         ("buffer slots", slots, pim.buffer_columns),
-        ("columns of a row", width if mapping.tiles_per_row else slots, pim.columns),
+        ("columns of a row", width, pim.columns),
     )
     for what, needed, there in limits:
         if needed > there:
@@ -128,9 +129,12 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     if mapping.prefetch and (mapping.fills_held < 2 or mapping.order != "rows" or not mapping.early_fill):
         return Refusal("prefetching needs a second buffer, open rows and early fills")
     strips = any(run.step != run.columns for run in mapping.runs)
-    if (mapping.tiles_per_row or strips) and not pim.any_slot_any_column:
+    copied = any(run.copies > 1 for run in mapping.runs)
+    if copied and any(run.copies != mapping.tiles_per_row for run in mapping.runs):
+        return Refusal("pixels are copied as often as tiles lie in a row")
+    if (strips or (mapping.tiles_per_row and not copied)) and not pim.any_slot_any_column:
         return Refusal("the mapping pairs any slot with any column, which this machine's COMP cannot")
-    if strips and not mapping.tiles_per_row:
+    if strips and (copied or not mapping.tiles_per_row):
         return Refusal("window strips need rows whose weights are not repeated")
     return None
 
@@ -143,19 +147,36 @@ def _check_cover(problem: PimProblem, mapping: Mapping, shape: Geometry) -> Refu
     strips = any(run.step != run.columns for run in mapping.runs)
     if strips and not _strips_fit(problem, mapping, shape):
         return Refusal("the mapping's window strips do not fit the convolution")
-    covered: list[list[tuple[int, int]]] = [[] for _ in mapping.runs]
+    ranges: dict[tuple[int, int], list[ChannelGroup]] = {}
     for group in mapping.groups:
+        ranges.setdefault(group.weight_groups or (0, shape.groups), []).append(group)
+    position = 0
+    shares = (share for group in mapping.groups for share in group.shares)
+    runs = mapping.runs
+    if any(runs[share.run].copies > 1 and (share.stop - share.start) % runs[share.run].pixels for share in shares):
+        return Refusal("the mapping's last fill is incomplete and cannot be copied")
+    for (first, stop), groups in sorted(ranges.items()):
+        if first != position or stop <= first or not _covers(groups, len(mapping.runs), shape.pixels):
+            return Refusal("the mapping's shares do not cover every pixel once")
+        position = stop
+    return None if position == shape.groups else Refusal("the mapping's shares do not cover every pixel once")
+
+
+def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
+    """Whether the shares of some channel groups cover every chunk run's pixels once."""
+    covered: list[list[tuple[int, int]]] = [[] for _ in range(runs)]
+    for group in groups:
         for share in group.shares:
             covered[share.run].append((share.start, share.stop))
     for spans in covered:
         position = 0
         for start, stop in sorted(spans):
             if start != position or stop <= start:
-                return Refusal("the mapping's shares do not cover every pixel once")
+                return False
             position = stop
-        if position != shape.pixels:
-            return Refusal("the mapping's shares do not cover every pixel once")
-    return None
+        if position != pixels:
+            return False
+    return True
 
 
 def _strips_fit(problem: PimProblem, mapping: Mapping, shape: Geometry) -> bool:
@@ -178,7 +199,7 @@ class _Lowering:
         self.mapping = mapping
         self.shape = shape
         self.pim = pim
-        self.emitter = Emitter(mapping, shape, pim)
+        self.weight_groups = [group.weight_groups or (0, shape.groups) for group in mapping.groups]
         starts = [0]
         for run in mapping.runs:
             starts.append(starts[-1] + run.columns * run.count)
@@ -224,52 +245,59 @@ class _Lowering:
         )
 
     def most_rows(self) -> int:
-        """Rows of the fullest channel, all weight groups."""
+        """Rows of the fullest channel, all its weight groups."""
         most = 0
-        for group, entry in enumerate(self.mapping.groups):
-            most = max(most, *(self.group_rows(group, index) for index in range(entry.channels)))
-        return most * self.shape.groups
+        for number, group in enumerate(self.mapping.groups):
+            first, stop = self.weight_groups[number]
+            most = max(most, (stop - first) * max(self.group_rows(number, index) for index in range(group.channels)))
+        return most
 
     def classes(self) -> Iterator[StreamClass]:
         """Channels by the shape of their streams, a stream for each shape."""
-        first = 0
+        alike: dict[object, list[int]] = {}
+        base = 0
+        runs = self.mapping.runs
         for number, group in enumerate(self.mapping.groups):
-            runs = self.mapping.runs
-            tails = {share.run for share in group.shares if (share.stop - share.start) % runs[share.run].pixels}
-            alike: dict[object, list[int]] = {}
+            first, stop = self.weight_groups[number]
+            lengths = tuple((share.run, share.stop - share.start) for share in group.shares)
+            tails = {run for run, length in lengths if runs[run].pixels > 1 and length % runs[run].pixels}
+            tails |= {run for run, _ in lengths if runs[run].pitch}
+            dealt = self.visits[number]
             for index in range(group.channels):
-                dealt = self.visits[number]
                 if any(visits[index] for visits in dealt.values()):
                     key = tuple(_shape_key(visits[index], run in tails) for run, visits in dealt.items())
-                    alike.setdefault(key, []).append(first + index)
-            for channels in alike.values():
-                yield StreamClass(self.stream(channels[0]), tuple(channels))
-            first += group.channels
+                    alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
+            base += group.channels
+        for channels in alike.values():
+            yield StreamClass(self.stream(channels[0]), tuple(channels))
 
     def stream(self, channel: int) -> CommandStream:
         """The stream of a channel that computes something."""
         number, index = self._channel(channel)
         group = self.mapping.groups[number]
         stride = self.group_rows(number, index)
-        outer = term("g", self.shape.groups, stride)
+        first, stop = self.weight_groups[number]
+        groups = WeightGroups(first, stop - first)
+        emitter = Emitter(self.mapping, self.shape, self.pim, groups)
+        outer = term("g", groups.count, stride)
         bases, _ = self._row_bases(number, index)
         works = [self._work(number, index, share, bases[share.run], outer) for share in group.shares]
-        body = self._latch_body(works) if self.mapping.order == "latch" else self._body(works)
-        return CommandStream(channel, loop("g", self.shape.groups, body))
+        body = self._latch_body(emitter, works) if self.mapping.order == "latch" else self._body(emitter, works)
+        return CommandStream(channel, loop("g", groups.count, body))
 
-    def _body(self, works: list[Work]) -> Items:
-        emit = self.emitter.rows_outer if self.mapping.order == "rows" else self.emitter.fills_outer
+    def _body(self, emitter: Emitter, works: list[Work]) -> Items:
+        emit = emitter.rows_outer if self.mapping.order == "rows" else emitter.fills_outer
         items: Items = ()
         for work in works:
             items += emit(work)
         return items
 
-    def _latch_body(self, works: list[Work]) -> Items:
+    def _latch_body(self, emitter: Emitter, works: list[Work]) -> Items:
         """Shares over the same pixels belong together: one of every run, in the order of the runs."""
         items: Items = ()
         spans = dict.fromkeys((work.start, work.line_pixels) for work in works)
         for span in spans:
-            items += self.emitter.latch([work for work in works if (work.start, work.line_pixels) == span])
+            items += emitter.latch([work for work in works if (work.start, work.line_pixels) == span])
         return items
 
     def _row_bases(self, number: int, index: int) -> tuple[dict[int, tuple[int, ...]], int]:
@@ -301,23 +329,23 @@ class _Lowering:
 
     def layout(self) -> WeightLayout:
         """Row blocks of every channel."""
-        blocks = []
-        rows = []
-        for channel in range(self.pim.channels):
-            number, index = self._channel(channel)
-            rows.append(self.group_rows(number, index))
-            blocks.append(() if number < 0 else tuple(self._blocks(number, index)))
-        return WeightLayout(tuple(blocks), tuple(rows), self.shape.groups)
+        channels = [self._channel(channel) for channel in range(self.pim.channels)]
+        return WeightLayout(
+            blocks=tuple(tuple(self._blocks(*place)) if place[0] >= 0 else () for place in channels),
+            group_rows=tuple(self.group_rows(*place) for place in channels),
+            weight_groups=tuple(self.weight_groups[number] if number >= 0 else (0, 0) for number, _ in channels),
+        )
 
     def _blocks(self, number: int, index: int) -> Iterator[RowBlock]:
         bases, _ = self._row_bases(number, index)
         for run_index, visits in self.visits[number].items():
             run = self.mapping.runs[run_index]
             for visit, base in zip(visits[index], bases[run_index], strict=True):
-                copies = (0, 1) if self.mapping.tiles_per_row else visit.pixels
+                copied = run.copies > 1 or not self.mapping.tiles_per_row
+                copies, tile_pitch = (visit.pixels, run.pixels * run.columns) if copied else ((0, 1), run.columns)
                 yield RowBlock(
                     base, visit.count, visit.tile, visit.stride, visit.width, self.slots[run_index], visit.columns,
-                    copies, run.columns, run.count, visit.count, run.columns,
+                    copies, run.columns, tile_pitch, run.count, visit.count, run.columns,
                 )  # fmt: skip
 
 

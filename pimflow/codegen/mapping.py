@@ -20,13 +20,15 @@ class ChunkRun:
     """`count` consecutive chunks of K, alike: each `columns` slots long, `pixels` of them in one buffer fill.
 
     `pitch` is the distance of two pixels in the buffer, in slots: `columns`, or less where neighbouring windows
-    share data (an im2win strip: fills then never cross an output row).
+    share data (an im2win strip: fills then never cross an output row). With `copies` the pixels of a fill stand in the
+    buffer that often, once for every tile that lies in a row.
     """
 
     columns: int
     pixels: int
     count: int = 1
     pitch: int = 0  # 0: `columns`
+    copies: int = 1
 
     @property
     def step(self) -> int:
@@ -36,7 +38,7 @@ class ChunkRun:
     @property
     def slots(self) -> int:
         """Slots of the buffer that one fill takes."""
-        return (self.pixels - 1) * self.step + self.columns
+        return (self.copies * self.pixels - 1) * self.step + self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ChannelGroup:
-    """Channels that listen to one global buffer, and their work, in order."""
+    """Channels that listen to one global buffer, and their work, in order.
+
+    `weight_groups` (first, stop) are the groups of a convolution, or the products of a batch with right-hand sides of
+    their own, that they work on; None for all.
+    """
 
     channels: int
     shares: tuple[Share, ...]
+    weight_groups: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,8 @@ class Mapping:
         prefetch: with "rows" and several buffers held, each is filled again as soon as its COMPs are done, while those
             of the next one run; otherwise all are filled together.
         tiles_per_row: 0: a row holds one tile, its weights repeated for every pixel of a fill (slot = column).
-            Otherwise so many tiles lie side by side, and COMP pairs any slot with any column.
+            Otherwise so many tiles lie side by side, and either COMP pairs any slot with any column, or every chunk
+            has as many `copies` in the buffer (slot = column).
         window_block: 0: K runs over (channel, kh, kw); otherwise over (block, kw, kh, channel in block), window order.
         gwrite_latency: "hidden" or "exposed" where the policy says so, None for the target's.
     """
@@ -99,11 +107,21 @@ class Mapping:
             "order": self.order,
             "deal": self.deal,
             "chunks": [
-                {"columns": run.columns, "pixels_per_fill": run.pixels, "count": run.count, "pitch": run.step}
+                {
+                    "columns": run.columns,
+                    "pixels_per_fill": run.pixels,
+                    "count": run.count,
+                    "pitch": run.step,
+                    "copies": run.copies,
+                }
                 for run in self.runs
             ],
             "groups": [
-                {"channels": group.channels, "pixels": sum(share.stop - share.start for share in group.shares)}
+                {
+                    "channels": group.channels,
+                    "pixels": sum(share.stop - share.start for share in group.shares),
+                    "weight_groups": group.weight_groups,
+                }
                 for group in self.groups
             ],
             "early_fill": self.early_fill,

@@ -41,7 +41,8 @@ class GWrite:
 
     Gathers `pixels` source rows from `pixel`, of each the `k_count` columns from `k`; row i lands at element
     `i * pitch` of the buffer (pitch is a multiple of the multipliers per bank; the gap is zero). A pitch below
-    `k_count` is a strip of windows: where two rows overlap, they hold the same elements.
+    `k_count` is a strip of windows: where two rows overlap, they hold the same elements. All of it stands in the
+    buffer `copies` times, `pixels * pitch` elements apart.
     """
 
     pixel: Affine
@@ -50,11 +51,17 @@ class GWrite:
     k_count: int
     pitch: int
     buffer: int = 0
+    copies: int = 1
 
     @property
     def elements(self) -> int:
         """Elements that it really writes."""
-        return (self.pixels - 1) * min(self.pitch, self.k_count) + self.k_count
+        return self.copies * ((self.pixels - 1) * min(self.pitch, self.k_count) + self.k_count)
+
+    @property
+    def span(self) -> int:
+        """Elements from the buffer's start to the last one written."""
+        return (self.copies * self.pixels - 1) * self.pitch + self.k_count
 
 
 @dataclass(frozen=True, slots=True)

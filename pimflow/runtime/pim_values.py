@@ -168,7 +168,7 @@ class _Machine:
         """Buffer contents [fills, slots, multipliers] of a piece's GWRITEs; those of a group's channels are shared."""
         leaves, pixel, k = piece.leaf[writes], piece.first[writes], piece.second[writes]
         statics = [
-            (leaf.pixels, leaf.k_count, leaf.pitch, leaf.buffer) if isinstance(leaf, GWrite) else (0, 0, 0, 0)
+            (leaf.pixels, leaf.k_count, leaf.pitch, leaf.copies, leaf.buffer) if isinstance(leaf, GWrite) else (0,) * 5
             for leaf in piece.leaves
         ]
         shape = np.array(statics, np.int64)[leaves]
@@ -183,10 +183,10 @@ class _Machine:
     def _gather_fills(self, pixel: Ints, k: Ints, shape: Ints) -> Floats:
         size = self.pim.buffer_elements
         fills = np.zeros((len(pixel), size), np.float32)
-        alike, group = np.unique(np.column_stack([k, shape[:, :3]]), axis=0, return_inverse=True)
-        for index, (start, pixels, depth, pitch) in enumerate(alike.tolist()):
+        alike, group = np.unique(np.column_stack([k, shape[:, :4]]), axis=0, return_inverse=True)
+        for index, (start, pixels, depth, pitch, copies) in enumerate(alike.tolist()):
             members = np.flatnonzero(group.ravel() == index)
-            if (pixels - 1) * pitch + depth > size:
+            if (copies * pixels - 1) * pitch + depth > size:
                 raise CommandOrderError(f"a GWRITE of {pixels} x {depth} elements overflows the buffer of {size}")
             rows = (pixel[members][:, None] + np.arange(pixels)[None, :]).ravel()
             try:
@@ -194,8 +194,8 @@ class _Machine:
             except IndexError as error:
                 raise CommandOrderError(f"a GWRITE reads outside the source: {error}") from None
             values = values.reshape(len(members), pixels, depth)
-            for place in range(pixels):
-                fills[members, place * pitch : place * pitch + depth] = values[:, place]
+            for place in range(copies * pixels):
+                fills[members, place * pitch : place * pitch + depth] = values[:, place % pixels]
         return fills.reshape(len(pixel), self.pim.buffer_columns, self.pim.multipliers)
 
     def _open_rows(self, piece: FlatCommands, comps: Ints, state: _State, stored: int, channel: int) -> Ints:

@@ -32,9 +32,9 @@ def run_stream(
         if isinstance(command, GWrite):
             pixel, k = command.pixel.at(variables), command.k.at(variables)
             buffer[command.buffer] = 0
-            for index in range(command.pixels):
-                start = index * command.pitch
-                buffer[command.buffer, start : start + command.k_count] = source[pixel + index, k : k + command.k_count]
+            for index in range(command.copies * command.pixels):
+                start, row = index * command.pitch, source[pixel + index % command.pixels]
+                buffer[command.buffer, start : start + command.k_count] = row[k : k + command.k_count]
         elif isinstance(command, GAct):
             open_row[command.group] = command.row.at(variables)
         elif isinstance(command, Comp):

@@ -99,8 +99,7 @@ def _limits(command: Command, pim: PimSpec) -> tuple[_Limit, ...]:
         )
         return column, slot, _Limit("COMP that pairs a column with a buffer slot further on by", apart, 1)
     if isinstance(command, GWrite):
-        last = (command.pixels - 1) * command.pitch + command.k_count - 1
-        return (_Limit("GWRITE up to element", Affine(last), pim.buffer_elements),)
+        return (_Limit("GWRITE up to element", Affine(command.span - 1), pim.buffer_elements),)
     return ()
 
 
