@@ -301,8 +301,8 @@ def main() -> None:
     """Fits or checks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="evaluate the target file's parameters only")
-    parser.add_argument("--starts", type=int, default=8, help="random starts")
-    parser.add_argument("--steps", type=int, default=600, help="steps from each start")
+    parser.add_argument("--starts", type=int, default=10, help="random starts")
+    parser.add_argument("--steps", type=int, default=350, help="steps from each start")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
     if arguments.check:

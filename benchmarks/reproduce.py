@@ -1,0 +1,213 @@
+"""Reproduces PIMFlow's evaluation and writes docs/results.md with its charts, in minutes on two cores.
+
+    python benchmarks/reproduce.py [--jobs 2] [--fresh] [--only STUDY ...]
+
+Every study is a list of jobs: a model on a machine under some policies. A job's result is kept in build/reproduce,
+under a name made of the job and of all code and data that costs depend on: a run that was cut off goes on where it
+stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pimflow_zoo
+from pimflow.compiled import Machine
+from pimflow.compiler import clean_graph, compare_policies
+from pimflow.ir import Conv2d, Gemm, MatMul
+from pimflow.options import Options
+from pimflow.search.table import code_fingerprint
+from pimflow.source import model_source
+from pimflow.targets import Target, load_target
+from pimflow.targets.overrides import override
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "reproduce"
+
+MODELS = ("mobilenet-v2", "efficientnet-b0", "mnasnet-1.0", "resnet-50", "vgg-16")
+LARGE = "efficientnet-b6"
+POLICIES = ("newton+", "newton++", "md-dp", "pipeline", "pimflow", "auto")
+PUBLISHED_POLICIES = POLICIES[:-1]
+CHANNELS = (4, 8, 12, 16, 20, 24)
+BUFFERS = (1, 2, 4)
+STAGES = (2, 3, 4, 5)
+# Other parameter sets with which MobileNetV2 comes out as well (benchmarks/fit_gpu.py): how much do predictions move?
+NEAR_FITS = (
+    {
+        "step_cycles": 1736.0,
+        "fill_cycles": 1425.0,
+        "matrix_efficiency": 0.3465,
+        "depthwise_macs_per_sm_cycle": 2.463,
+    },
+    {
+        "step_cycles": 1715.0,
+        "fill_cycles": 1958.0,
+        "matrix_efficiency": 0.3985,
+        "depthwise_macs_per_sm_cycle": 2.561,
+    },
+    {
+        "step_cycles": 1639.0,
+        "fill_cycles": 2756.0,
+        "matrix_efficiency": 0.4266,
+        "depthwise_macs_per_sm_cycle": 2.773,
+    },
+)
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one machine under some policies."""
+
+    study: str
+    model: str
+    policies: tuple[str, ...]
+    timing: str = "artifact"
+    channels: int | None = None
+    buffers: int | None = None
+    stages: int | None = None
+    near_fit: int | None = None
+
+    def target(self) -> Target:
+        """The published machine with this job's knobs turned."""
+        target = load_target("pimflow")
+        target = override(target, timing=self.timing, pim_channels=self.channels)
+        if self.buffers is not None:
+            target = override(target, buffers=self.buffers)
+        if self.near_fit is not None:
+            target = replace(target, gpu=replace(target.gpu, **NEAR_FITS[self.near_fit]))
+        return target
+
+
+def all_jobs() -> list[Job]:
+    """Every job, the long ones first so that the processes end together."""
+    jobs = [Job("policies", model, (policy,)) for policy in ("auto",) for model in MODELS]
+    jobs += [Job("strict", model, ("auto",), timing="strict") for model in MODELS]
+    jobs += [Job("policies", model, (policy,)) for policy in PUBLISHED_POLICIES for model in MODELS]
+    jobs += [Job("strict", model, ("newton++", "pimflow"), timing="strict") for model in MODELS]
+    jobs += [Job("size", LARGE, ("newton++", "pimflow"))]
+    jobs += [Job("channels", model, ("pimflow",), channels=count) for count in CHANNELS for model in MODELS]
+    jobs += [Job("buffers", model, ("newton++", "pimflow"), buffers=count) for count in BUFFERS for model in MODELS]
+    jobs += [Job("stages", model, ("pipeline", "pimflow"), stages=count) for count in STAGES for model in MODELS]
+    jobs += [
+        Job("near-fits", model, ("newton++", "pimflow"), near_fit=index)
+        for index in range(len(NEAR_FITS))
+        for model in MODELS
+    ]
+    return jobs
+
+
+@cache
+def _model(name: str) -> bytes:
+    return pimflow_zoo.build(name).SerializeToString()
+
+
+@cache
+def _fingerprint() -> str:
+    return code_fingerprint()
+
+
+def _file(job: Job) -> Path:
+    text = (
+        json.dumps(asdict(job), sort_keys=True) + _fingerprint() + repr(NEAR_FITS if job.near_fit is not None else "")
+    )
+    return WORK / f"{job.study}-{job.model}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def run(job: Job) -> list[Record]:
+    """The job's results, one record per policy; from its file if that exists."""
+    path = _file(job)
+    if path.exists():
+        records: list[Record] = json.loads(path.read_text(encoding="utf-8"))
+        return records
+    stages = None if job.stages is None else (job.stages,)
+    options = Options(target=job.target(), stages=stages, use_cache=False)
+    started = time.perf_counter()
+    found = compare_policies(_model(job.model), options, job.policies)
+    seconds = time.perf_counter() - started
+    records = [asdict(job) | result.as_json() | {"seconds": seconds} for result in found]
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    scratch.write_text(json.dumps(records), encoding="utf-8")
+    scratch.replace(path)
+    return records
+
+
+def run_all(jobs: Iterable[Job], processes: int) -> list[Record]:
+    """Results of all jobs, in the order of the jobs."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    queue = list(jobs)
+    started = time.perf_counter()
+    results: dict[Job, list[Record]] = {}
+    with ProcessPoolExecutor(processes) as pool:
+        waiting = {pool.submit(run, job): job for job in queue}
+        for done, future in enumerate(as_completed(waiting), 1):
+            job = waiting[future]
+            results[job] = future.result()
+            elapsed = time.perf_counter() - started
+            print(
+                f"[{done}/{len(queue)}, {elapsed:.0f} s] {job.study} {job.model} {' '.join(job.policies)}", flush=True
+            )
+    return [record for job in queue for record in results[job]]
+
+
+def product_share(model: str) -> float:
+    """Part of the GPU's run time that 1x1 convolutions and matrix products take."""
+    options = Options(use_cache=False)
+    graph = clean_graph(model_source(_model(model)), options)
+    costs = Machine(options.target).costs.gpu_only()
+    times = {node.name: costs.node_cost(graph, node).time_us for node in graph.nodes}
+    products = [
+        node
+        for node in graph.nodes
+        if isinstance(node.op, (Gemm, MatMul)) or (isinstance(node.op, Conv2d) and node.op.kernel == (1, 1))
+    ]
+    return sum(times[node.name] for node in products) / sum(times.values())
+
+
+def main() -> None:
+    """Runs what is missing, then writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
+    parser.add_argument("--only", nargs="+", metavar="STUDY", help="run these studies and write nothing")
+    arguments = parser.parse_args()
+    jobs = [job for job in all_jobs() if not arguments.only or job.study in arguments.only]
+    if arguments.fresh:
+        for job in jobs:
+            _file(job).unlink(missing_ok=True)
+    records = run_all(jobs, arguments.jobs)
+    if arguments.only:
+        return
+    import results_charts  # brings matplotlib, which the studies do not need
+    import results_page
+
+    docs = ROOT / "docs"
+    results_charts.draw(records, docs / "images")
+    seconds = sum({(r["study"], r["model"], *_knobs(r)): r["seconds"] for r in records}.values())
+    where = f"{platform.machine()}, Python {platform.python_version()}"
+    made = f"The last run took {seconds / 60:.1f} minutes, summed over its processes ({where})."
+    shares = {model: product_share(model) for model in MODELS}
+    (docs / "results.md").write_text(results_page.page(records, shares, NEAR_FITS, made), encoding="utf-8")
+    print(docs / "results.md")
+
+
+def _knobs(record: Record) -> tuple[Any, ...]:
+    return tuple(record[name] for name in ("timing", "channels", "buffers", "stages", "near_fit")) + tuple(
+        record["policies"]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The text of docs/results.md: the tables and numbers that `results_template.md` asks for, from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from string import Template
+
+from results_data import LABELS, MODELS, POLICY_LABELS, Figure, Record, mean, one
+
+from pimflow.targets import load_target
+
+GPU = load_target("pimflow").gpu
+TEMPLATE = Path(__file__).with_name("results_template.md")
+FITTED = ("step_cycles", "fill_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle")
+
+
+def page(
+    records: Sequence[Record], shares: Mapping[str, float], near_fits: Sequence[Mapping[str, float]], made: str
+) -> str:
+    """The whole page.
+
+    Args:
+        records: of all studies.
+        shares: part of the GPU's run time that 1x1 convolutions and matrix products take, by model.
+        near_fits: the parameter sets of the study "near-fits", in order.
+        made: one line on how long this took, and where.
+    """
+    fields = {
+        "made": made,
+        "fitted": _figures(_fitted(records)),
+        "predicted": _figures(_predicted(records, shares)),
+        "conv_table": _by_policy(records, "conv_speedup", "{:.3f}".format),
+        "end_table": _by_policy(records, "speedup", "{:.3f}".format),
+        "energy_table": _by_policy(records, "energy_change", "{:+.1%}".format),
+        "modes_table": _modes(records),
+        "channels_conv": _study(records, "channels", "pimflow", "channels", "conv_speedup"),
+        "channels_end": _study(records, "channels", "pimflow", "channels", "speedup"),
+        "buffers_table": _study(records, "buffers", "pimflow", "buffers", "conv_speedup"),
+        "stages_table": _study(records, "stages", "pipeline", "stages", "conv_speedup"),
+        "size_table": _sizes(records),
+        "timing_table": _timing(records),
+        "valley_table": _valley(records, near_fits),
+        "step_cycles": f"{GPU.step_cycles:.0f}",
+        "fill_cycles": f"{GPU.fill_cycles:.0f}",
+        "matrix_efficiency": f"{GPU.matrix_efficiency:.3g}",
+        "depthwise": f"{GPU.depthwise_macs_per_sm_cycle:g}",
+        "memory_efficiency": f"{GPU.memory_efficiency:.0%}",
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return Template(text).substitute(fields | _misses(records) | _auto(records))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+# ---- published figures
+
+
+def _figures(figures: Iterable[Figure]) -> str:
+    rows = [(f.what, f.text(f.published), f.text(f.ours), f.error, f.why) for f in figures]
+    return _table(("figure", "published", "ours", "difference", "remark"), rows)
+
+
+def _fitted(records: Sequence[Record]) -> list[Figure]:
+    def mobile(policy: str) -> Record:
+        return one(records, "policies", "mobilenet-v2", policy)
+
+    base = mobile("pimflow")
+    figures = [Figure("CONV, GPU alone, cycles", 1.454e6, base["baseline_conv_us"] * GPU.clock_mhz, "cycles")]
+    for policy, published in (("newton++", 1.365), ("pipeline", 1.413), ("md-dp", 1.436), ("pimflow", 1.481)):
+        figures.append(Figure(f"CONV, {POLICY_LABELS[policy]}", published, mobile(policy)["conv_speedup"]))
+    figures.append(Figure("end to end, GPU alone, cycles", 1.44562e6, base["baseline_us"] * GPU.clock_mhz, "cycles"))
+    figures.append(Figure("end to end, PIMFlow", 1.44562e6 / 1.047831e6, base["speedup"]))
+    return figures
+
+
+def _predicted(records: Sequence[Record], shares: Mapping[str, float]) -> list[Figure]:
+    def best(figure: str, choose: Callable[[Iterable[tuple[float, str]]], tuple[float, str]]) -> tuple[float, str]:
+        return choose((one(records, "policies", model, "pimflow")[figure], LABELS[model]) for model in MODELS)
+
+    def average(policy: str, figure: str) -> float:
+        return mean(records, "policies", policy, figure)
+
+    conv, end, saved = best("conv_speedup", max), best("speedup", max), best("energy_change", min)
+    b0 = one(records, "policies", "efficientnet-b0", "pimflow")["speedup"]
+    b6 = one(records, "size", "efficientnet-b6", "pimflow")["speedup"]
+    light = [shares[name] for name in ("mobilenet-v2", "efficientnet-b0", "mnasnet-1.0")]
+    return [
+        Figure("CONV, Newton++, mean of five", 1.20, average("newton++", "conv_speedup")),
+        Figure("CONV, PIMFlow, mean of five", 1.30, average("pimflow", "conv_speedup")),
+        Figure("CONV, PIMFlow, best model", 1.48, conv[0], why=conv[1]),
+        Figure("end to end, Newton++, mean of five", 1.13, average("newton++", "speedup"), why="see 1"),
+        Figure("end to end, PIMFlow, mean of five", 1.34, average("pimflow", "speedup"), why="see 1"),
+        Figure("end to end, PIMFlow, best model", 1.82, end[0], why=f"{end[1]}; see 2"),
+        Figure("energy, PIMFlow, mean of five", -0.26, average("pimflow", "energy_change"), "%"),
+        Figure("energy, PIMFlow, best model", -0.39, saved[0], "%", why=saved[1]),
+        Figure("end to end, PIMFlow, EfficientNet-B0", 1.43, b0, why="see 3"),
+        Figure("end to end, PIMFlow, EfficientNet-B6", 1.07, b6, why="528x528"),
+        Figure("1x1 CONV and FC in the GPU's time, least", 0.60, min(light), "share", why="see 4"),
+        Figure("1x1 CONV and FC in the GPU's time, most", 0.80, max(light), "share", why="see 4"),
+    ]
+
+
+def _misses(records: Sequence[Record]) -> dict[str, str]:
+    """The numbers in the discussion of what differs."""
+
+    def over_newton(figure: str) -> float:
+        return mean(records, "policies", "pimflow", figure) / mean(records, "policies", "newton++", figure)
+
+    vgg = one(records, "policies", "vgg-16", "pimflow")
+    return {
+        "conv_over_newton": f"{over_newton('conv_speedup'):.3f}",
+        "end_over_newton": f"{over_newton('speedup'):.3f}",
+        "vgg_rest": f"{1 - vgg['baseline_conv_us'] / vgg['baseline_us']:.0%}",
+        "vgg_limit": f"{vgg['baseline_us'] / vgg['conv_us']:.2f}",
+        "b0_conv": f"{one(records, 'policies', 'efficientnet-b0', 'pimflow')['conv_speedup']:.3f}",
+    }
+
+
+# ---- policies
+
+
+def _by_policy(records: Sequence[Record], figure: str, text: Callable[[float], str]) -> str:
+    rows = [
+        (LABELS[model], *(text(one(records, "policies", model, policy)[figure]) for policy in POLICY_LABELS))
+        for model in MODELS
+    ]
+    rows.append(("**mean of five**", *(text(mean(records, "policies", policy, figure)) for policy in POLICY_LABELS)))
+    return _table(("model", *POLICY_LABELS.values()), rows)
+
+
+def _auto(records: Sequence[Record]) -> dict[str, str]:
+    ratios = {
+        model: one(records, "policies", model, "auto")["speedup"]
+        / one(records, "policies", model, "pimflow")["speedup"]
+        for model in MODELS
+    }
+    least = min(ratios, key=lambda model: ratios[model])
+    return {
+        "auto_gain": f"{prod(ratios.values()) ** (1 / len(ratios)) - 1:.1%}",
+        "auto_least": f"{ratios[least] - 1:.1%}",
+        "auto_least_model": LABELS[least],
+    }
+
+
+def _modes(records: Sequence[Record]) -> str:
+    rows = []
+    for model in MODELS:
+        for policy in ("pimflow", "auto"):
+            record = one(records, "policies", model, policy)
+            shares = [f"{record['mode_share'][mode]:.0%}" for mode in ("gpu", "pim", "md-dp", "pipeline")]
+            splits = ", ".join(f"{ratio} %: {count}" for ratio, count in record["ratio_histogram"].items())
+            found = (str(record["candidates"]), f"{record['search_seconds']:.1f} s")
+            rows.append((LABELS[model], POLICY_LABELS[policy], *shares, splits or "none", *found))
+    header = ("model", "policy", "GPU", "PIM", "MD-DP", "pipeline", "rows on PIM in MD-DP", "candidates", "search")
+    return _table(header, rows)
+
+
+# ---- the machine varied
+
+
+def _study(records: Sequence[Record], study: str, policy: str, knob: str, figure: str) -> str:
+    counts = sorted({record[knob] for record in records if record["study"] == study})
+    rows = [
+        (LABELS[model], *(f"{one(records, study, model, policy, **{knob: c})[figure]:.3f}" for c in counts))
+        for model in MODELS
+    ]
+    rows.append(("**mean of five**", *(f"{mean(records, study, policy, figure, **{knob: c}):.3f}" for c in counts)))
+    return _table((knob, *map(str, counts)), rows)
+
+
+def _sizes(records: Sequence[Record]) -> str:
+    found = [one(records, "policies", "efficientnet-b0", policy) for policy in ("newton++", "pimflow")]
+    found += [one(records, "size", "efficientnet-b6", policy) for policy in ("newton++", "pimflow")]
+    rows = [
+        (LABELS[r["model"]], POLICY_LABELS[r["policy"]], f"{r['conv_speedup']:.3f}", f"{r['speedup']:.3f}")
+        for r in found
+    ]
+    return _table(("model", "policy", "CONV", "end to end"), rows)
+
+
+def _timing(records: Sequence[Record]) -> str:
+    kinds = [(policy, study) for policy in ("newton++", "pimflow", "auto") for study in ("policies", "strict")]
+    rows = [
+        (LABELS[model], *(f"{one(records, study, model, policy)['speedup']:.3f}" for policy, study in kinds))
+        for model in MODELS
+    ]
+    rows.append(("**mean of five**", *(f"{mean(records, study, policy, 'speedup'):.3f}" for policy, study in kinds)))
+    names = {"policies": "artifact", "strict": "strict"}
+    return _table(("model", *(f"{POLICY_LABELS[policy]}, {names[study]}" for policy, study in kinds)), rows)
+
+
+# ---- how firm the fit is
+
+
+def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]]) -> str:
+    header = ("fit", *FITTED, "MobileNetV2, CONV, PF", "CONV, N++", "CONV, PF", "e2e, N++", "e2e, PF", "energy, PF")
+    rows = [_fit_row("this target", records, {name: getattr(GPU, name) for name in FITTED}, None)]
+    rows += [_fit_row(f"fit {index + 1}", records, fit, index) for index, fit in enumerate(near_fits)]
+    return _table(header, rows)
+
+
+def _fit_row(name: str, records: Sequence[Record], fit: Mapping[str, float], index: int | None) -> tuple[str, ...]:
+    study = "policies" if index is None else "near-fits"
+    mobile = one(records, study, "mobilenet-v2", "pimflow", near_fit=index)["conv_speedup"]
+    means = [
+        f"{mean(records, study, policy, figure, near_fit=index):.3f}"
+        for figure in ("conv_speedup", "speedup")
+        for policy in ("newton++", "pimflow")
+    ]
+    energy = f"{mean(records, study, 'pimflow', 'energy_change', near_fit=index):+.1%}"
+    return name, *(f"{fit[key]:g}" for key in FITTED), f"{mobile:.3f}", *means, energy
