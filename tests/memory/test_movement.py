@@ -118,6 +118,23 @@ def test_pieces_of_one_value_are_free_only_in_their_own_order(order: tuple[int, 
     assert last(make).free == (order == (0, 1))
 
 
+@pytest.mark.parametrize("below", ["value", "padding", "nothing"])
+def test_regions_that_would_overlap_away_from_the_concat_are_not_joined(below: str) -> None:
+    """s lies below b, and q left of s: beside a, the place below a has to be empty for q."""
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a, z, b, s, q = make.relu(x), make.tanh(x), make.conv(x, 4), make.conv(x, 4), make.conv(x, 4)
+    others = [make.concat(1, q, s), make.concat(2, b, s)]
+    if below == "value":
+        others.append(make.concat(2, a, z))
+    if below == "padding":
+        others.append(make.pad_hw(a, 0, 0, 6, 0))
+    joined = make.concat(1, a, b)
+    verdict = last(make, joined, *others)
+    assert verdict.free == (below == "nothing")
+    assert verdict.free or "neighbours" in verdict.reason
+
+
 def test_halo_rows_shared_by_neighbours_are_free() -> None:
     """Stage outputs s0, s1, s2; the readers want overlapping runs of rows across them."""
     make = Maker()
@@ -246,6 +263,18 @@ def test_a_reshaped_value_is_not_spread_by_a_later_concat() -> None:
     assert verdicts["n1"].free
     assert verdicts["n3"].copied == (0,)
     assert "another shape" in verdicts["n3"].reason
+
+
+def test_a_reshaped_value_stays_dense_inside_a_concat_too() -> None:
+    make = Maker()
+    x = make.input(6, 4)
+    a = make.relu(x)
+    flat = make.op(Reshape((24,)), a)
+    rows = make.concat(0, a, make.tanh(x))
+    wide = make.concat(1, rows, make.relu(make.input(12, 3)))
+    verdicts = movement(make.graph(flat, wide))
+    assert verdicts["n3"].free
+    assert verdicts[make.nodes[-1].name].copied == (0,)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,31 @@ def test_pipelines_of_three_nodes_in_two_stages_are_optimal(prices: tuple[float,
     assert timeline_of(jobs).makespan_us == min(fixed_orders(jobs))
 
 
+def zigzag_pipeline(stages: int, prices: tuple[float, float, float, float]) -> list[Job]:
+    """Four nodes on PIM, GPU, PIM, GPU; the second has a halo."""
+    jobs = []
+    for k in range(stages):
+        halo = (f"a{k - 1}",) if k else ()
+        jobs.append(Job(f"a{k}", "pim", prices[0], stage=k))
+        jobs.append(Job(f"b{k}", "gpu", prices[1], (f"a{k}", *halo), stage=k))
+        jobs.append(Job(f"c{k}", "pim", prices[2], (f"b{k}",), stage=k))
+        jobs.append(Job(f"d{k}", "gpu", prices[3], (f"c{k}",), stage=k))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("stages", "prices", "makespan"),
+    [
+        (3, (5, 2, 5, 2), 32),  # a0 a1 a2 c0 c1 c2 on PIM without a gap, then d2: served as work arrives
+        (4, (4, 1, 1, 2), 23),  # c0 before a2, so that the GPU has d0 early: early stages first
+    ],
+)
+def test_the_better_order_of_issue_is_taken(
+    stages: int, prices: tuple[float, float, float, float], makespan: float
+) -> None:
+    assert timeline_of(zigzag_pipeline(stages, prices)).makespan_us == makespan
+
+
 def test_a_long_chain_takes_the_sum_of_its_nodes() -> None:
     length = 5000
     jobs = [Job("j0", "gpu", 1, region=0)]
