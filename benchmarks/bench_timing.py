@@ -3,8 +3,8 @@
     python benchmarks/bench_timing.py
 
 Part 1: one 512->512 3x3 convolution at 28x28 under Newton++, from nothing: made, timed, and its busiest channel played
-command by command by the oracle, which must say the same. All seconds are of the processor. Part 2: all convolutions of MobileNetV2 and VGG-16 at 10
-split ratios x 3 buffer counts under Newton++, in one process that has timed nothing before.
+cycle by cycle by the oracle, which must say the same. Part 2: all convolutions of MobileNetV2 and VGG-16 at 10 split
+ratios x 3 buffer counts under Newton++, in one process. All seconds are processor time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pimflow.codegen import ConvProblem, lower, newton_mapping, problem_of
+from pimflow.codegen import ConvProblem, PimProgram, lower, newton_mapping, problem_of
 from pimflow.codegen.stream import CommandStream, Comp, GAct, GWrite
 from pimflow.frontend import load_model
-from pimflow.runtime.pim_timing import streams, time_stream
+from pimflow.runtime.pim_timing import StreamTiming, streams, time_stream
+from pimflow.runtime.pim_cost import PimCost
 from pimflow.search.mapping_search import choose_mapping
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
@@ -30,6 +31,7 @@ import oracle_strict
 
 BUFFERS = (1, 2, 4)
 RATIOS = range(1, 11)
+Result = TypeVar("Result")
 
 
 def main() -> None:
@@ -42,19 +44,29 @@ def main() -> None:
 
 def one_layer(pim: PimSpec) -> None:
     problem = ConvProblem(1, 512, 512, 28, 28, (3, 3), pads=(1, 1, 1, 1))
-    print("512->512 3x3 at 28x28, Newton++   cycles  REF    make ms  time ms   oracle s  Mcycles/s    faster")
+    print("512->512 3x3 at 28x28, Newton++   cycles   REF   make ms  time ms   oracle s  Mcycles/s   faster")
     for profile, play in (("artifact", play_artifact), ("strict", play_strict)):
         streams._timers.clear()
-        make_s, program = timed(lambda: lower(problem, newton_mapping(problem, pim, "newton++"), pim))
-        time_s, timings = timed(lambda: [time_stream(entry.stream, pim, profile) for entry in program.classes])
-        slowest = max(range(len(timings)), key=lambda index: timings[index].cycles)
-        oracle_s, cycles = timed(lambda: play(program.classes[slowest].stream, pim))
+        make_s, program = timed(make, problem, pim)
+        time_s, timings = timed(time_all, program, profile)
+        slowest = max(range(len(timings)), key=[timing.cycles for timing in timings].__getitem__)
+        oracle_s, cycles = timed(play, program.classes[slowest].stream, pim)
         assert cycles == timings[slowest].cycles
         rate, faster = cycles / oracle_s / 1e6, oracle_s / (make_s + time_s)
         print(
-            f"  {profile:<30} {cycles:>8,} {timings[slowest].ref:>5} {make_s * 1e3:>9.1f} {time_s * 1e3:>8.1f} "
-            f"{oracle_s:>10.2f} {rate:>10.2f} {faster:>8.0f}x"
+            f"  {profile:<28} {cycles:>11,} {timings[slowest].ref:>5} {make_s * 1e3:>9.1f} {time_s * 1e3:>8.1f} "
+            f"{oracle_s:>10.2f} {rate:>10.2f} {faster:>7.0f}x"
         )
+
+
+def make(problem: ConvProblem, pim: PimSpec) -> PimProgram:
+    program = lower(problem, newton_mapping(problem, pim, "newton++"), pim)
+    assert isinstance(program, PimProgram)
+    return program
+
+
+def time_all(program: PimProgram, profile: str) -> list[StreamTiming]:
+    return [time_stream(entry.stream, program.pim, profile) for entry in program.classes]
 
 
 def sweep(model: str, target: Target) -> None:
@@ -62,19 +74,19 @@ def sweep(model: str, target: Target) -> None:
     problems = [problem_of(graph, node) for node in graph.nodes]
     layers = [problem for problem in problems if isinstance(problem, ConvProblem)]
     machines = [with_buffers(target, buffers) for buffers in BUFFERS]
-    cases = {(part, machine) for layer in layers for part in parts(layer) for machine in range(len(machines))}
+    cases = dict.fromkeys((part, index) for layer in layers for part in parts(layer) for index in range(len(machines)))
     streams._timers.clear()
-    seconds, costs = timed(
-        lambda: [
-            choose_mapping(problem, machines[machine], "newton++", "artifact")
-            for problem, machine in sorted(cases, key=str)
-        ]
-    )
-    cycles = sum(cost.cycles for cost in costs)
+    seconds, cycles = timed(price_all, [(part, machines[index]) for part, index in cases])
     print(
-        f"{model}: {len(layers)} convolutions, {len(costs)} distinct (layer, rows, buffers), "
+        f"{model}: {len(layers)} convolutions, {len(cases)} distinct (layer, rows, buffers), "
         f"{cycles / 1e6:.1f} M cycles of slowest channels: {seconds:.2f} s"
     )
+
+
+def price_all(cases: list[tuple[ConvProblem, Target]]) -> int:
+    """Cycles of the slowest channels, summed."""
+    costs = [choose_mapping(problem, target, "newton++", "artifact") for problem, target in cases]
+    return sum(cost.cycles for cost in costs if isinstance(cost, PimCost))
 
 
 def parts(layer: ConvProblem) -> Iterator[ConvProblem]:
@@ -82,7 +94,7 @@ def parts(layer: ConvProblem) -> Iterator[ConvProblem]:
     for tenths in RATIOS:
         rows = max(1, layer.out_h * tenths // 10)
         height = (rows - 1) * layer.strides[0] + layer.dilations[0] * (layer.kernel[0] - 1) + 1 - layer.pads[2]
-        top, left, bottom, right = layer.pads
+        _, left, bottom, right = layer.pads
         whole = rows == layer.out_h
         yield layer if whole else dataclasses.replace(layer, in_h=max(1, height), pads=(0, left, bottom, right))
 
@@ -114,9 +126,9 @@ def word(command: object) -> str:
     return "GWRITE" if isinstance(command, GWrite) else "COMP" if isinstance(command, Comp) else "READRES"
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def timed(work: Callable[..., Result], *arguments: Any) -> tuple[float, Result]:
     start = time.process_time()
-    result = work()
+    result = work(*arguments)
     return time.process_time() - start, result
 
 
