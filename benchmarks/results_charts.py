@@ -149,7 +149,7 @@ def _buffers_and_stages(records: Sequence[Record], path: Path) -> None:
     axes[1].set_title("Stages of a pipeline, Pipeline")
     axes[1].set_xlabel("stages")
     axes[0].set_ylabel("speedup, all convolutions")
-    axes[0].legend(fontsize=8, loc="upper left")
+    axes[1].legend(fontsize=8, ncols=2, loc="center right", bbox_to_anchor=(1.0, 0.36))
     _save(path)
 
 

@@ -93,6 +93,8 @@ _OPERATIONS = {
     "Mish": 14,
     "Clip": 2,
 }
+# Convolutions that the compiler only carries: where their weights are among the operands.
+_WEIGHTS_AT = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "DeformConv": 1}
 # Kernels that read a table by index touch what they return, not the table.
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
 
@@ -148,6 +150,23 @@ def _convolution(op: Conv2d, inputs: Sequence[Value], output: Value, moved: int)
     return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True)
 
 
+def _other_convolution(op: OnnxOp, source: Value, weights: Value, output: Value, moved: int) -> GpuWork:
+    """Convolutions of other ranks and types, and transposed ones, as implicit GEMMs over their windows.
+
+    A transposed convolution is the gradient of one: a product of every input pixel with all its weights.
+    """
+    groups = next((int(value) for key, value in op.attributes if key == "group" and isinstance(value, int)), 1)
+    if weights.shape is None or len(weights.shape) < 3 or not output.elements or not source.elements:
+        return StreamWork(0, moved)
+    transposed = op.op_type == "ConvTranspose"
+    window = math.prod(weights.shape[1:])
+    if groups > 1 and weights.shape[1] == 1:
+        return DepthwiseWork((source if transposed else output).elements * window, moved)
+    pixels = (source if transposed else output).elements // max(weights.shape[0], 1)
+    columns, depth = (window, weights.shape[0] // groups) if transposed else (weights.shape[0] // groups, window)
+    return MatrixWork(pixels, columns, depth, groups, moved, convolution=True)
+
+
 def _gemm(op: Gemm, inputs: Sequence[Value], output: Value, moved: int) -> GpuWork:
     left = inputs[0].shape
     if left is None or output.shape is None:
@@ -188,6 +207,8 @@ def _other(
         returned = sum(value_bytes(value, element_bytes) for value in outputs)
         indices = sum(value_bytes(value, element_bytes) for value in inputs[1:])
         return StreamWork(0, 2 * returned + indices)
+    if op.op_type in _WEIGHTS_AT and len(inputs) > _WEIGHTS_AT[op.op_type]:
+        return _other_convolution(op, inputs[0], inputs[_WEIGHTS_AT[op.op_type]], outputs[0], moved)
     elements = max((value.elements for value in (*inputs, *outputs)), default=0)
     if op.op_type == "LRN":
         size = next((int(value) for key, value in op.attributes if key == "size" and isinstance(value, int)), 5)

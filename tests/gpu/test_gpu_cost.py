@@ -161,6 +161,24 @@ def test_convolution_is_an_implicit_gemm() -> None:
     assert work == MatrixWork(56 * 56, 144, 24 * 9, 1, 2 * 56 * 56 * (24 + 144) + 2 * 144 * 24 * 9, convolution=True)
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes", "weights", "source", "out", "macs"),
+    [
+        ("Conv", (), (8, 4, 3), (1, 4, 20), (1, 8, 18), 8 * 18 * 12),
+        ("Conv", (("group", 2),), (8, 2, 3, 3, 3), (1, 4, 5, 5, 5), (1, 8, 3, 3, 3), 8 * 27 * 54),
+        ("Conv", (("group", 4),), (4, 1, 3), (1, 4, 20), (1, 4, 18), 4 * 18 * 3),
+        ("ConvTranspose", (), (4, 8, 2, 2), (1, 4, 5, 5), (1, 8, 10, 10), 100 * 32),
+        ("ConvTranspose", (("group", 2),), (4, 3, 2, 2), (1, 4, 5, 5), (1, 6, 10, 10), 100 * 12),
+        ("Einsum", (), (8, 4, 3), (1, 4, 20), (1, 8, 18), 0),
+    ],
+)
+def test_carried_convolutions_count_their_macs(
+    kind: str, attributes: tuple, weights: tuple, source: tuple, out: tuple, macs: int
+) -> None:
+    work = gpu_work(OnnxOp(kind, attributes=attributes), [value(*source), value(*weights)], [value(*out)], 2)
+    assert (0 if isinstance(work, StreamWork) or work is None else work.macs) == macs
+
+
 def test_grouped_convolution_has_one_product_per_group() -> None:
     work = gpu_work(*conv(64, 128, 14, 3, groups=4), 2)
     assert isinstance(work, MatrixWork)
