@@ -78,7 +78,8 @@ def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
     for entry in ranked:
         mapping = entry.mapping
         buffering = (mapping.order, mapping.fills_held, mapping.prefetch)
-        kind = (*buffering, mapping.tiles_per_row > 0, mapping.window_block > 0)
+        layout = (mapping.tiles_per_row > 0, mapping.window_block > 0, mapping.groups[0].weight_groups is None)
+        kind = (*buffering, *layout)
         first.setdefault(kind, entry)
     near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
     return list(dict.fromkeys(entry.mapping for entry in (*ranked[:_SHORTLIST], *near)))

@@ -8,8 +8,9 @@ without loss, so K is cut the way that needs the fewest fills, and further only 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 from pimflow.codegen import ChannelGroup, ChunkRun, ConvProblem, Mapping, MatmulProblem, PimProblem, Share
 from pimflow.codegen.mapping import Order
@@ -33,15 +34,28 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """Everything about a candidate but its channel groups."""
+    """Everything about a candidate but its channel groups.
+
+    Args:
+        chunks: how K is cut.
+        order: as in `Mapping`.
+        held, prefetch: buffers of a channel filled at a time, and whether beside COMPs on another.
+        width: tiles side by side in a row; 0 for one tile, replicated for every pixel of a fill.
+        copied: the tiles of a row each have a copy of the pixels in the buffer, as COMP cannot pair freely.
+        pitch: of a window strip in slots; 0 for none.
+        window_block: as in `Mapping`.
+        spread: every channel group has weight groups of its own.
+    """
 
     chunks: Chunks
     order: Order
-    held: int
-    prefetch: bool
-    width: int  # tiles side by side in a row, 0: one tile, replicated
-    pitch: int  # of a window strip in slots, 0: none
-    window_block: int
+    held: int = 1
+    prefetch: bool = False
+    width: int = 0
+    copied: bool = False
+    pitch: int = 0
+    window_block: int = 0
+    spread: bool = False
 
 
 def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[Candidate]:
@@ -52,6 +66,8 @@ def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[C
     found: list[Candidate] = []
     for scheme in _schemes(problem, shape, pim):
         found.extend(_grouped(scheme, shape, pim, costs, placing))
+        if shape.groups > 1:
+            found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
     found.sort(key=lambda candidate: candidate.cycles)
     return found
 
@@ -71,12 +87,28 @@ def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
                     continue
                 for order in orders:
                     for held, prefetch in _buffering(order, pim):
-                        yield _Scheme(chunks, order, held, prefetch, width, 0, 0)
+                        yield _Scheme(chunks, order, held, prefetch, width)
+            for width in _copied_widths(chunks, min(slots, pim.columns), shape, pim):
+                yield _Scheme(chunks, "fills", width=width, copied=True)
     if shape.slots > longest:
         cut = chunk_lengths(shape.slots, longest, slots, shape.pixels)[0]
-        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch", 1, False, 0, 0, 0)
+        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch")
     if pim.any_slot_any_column and isinstance(problem, ConvProblem):
         yield from _strips(problem, shape, pim)
+
+
+def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> set[int]:
+    """How many tiles to lay side by side where all pixels leave room in the buffer for copies of them.
+
+    As many as fit, or only as many as make the rows of the last round use all channels.
+    """
+    if any(pixels != shape.pixels for _, pixels, _ in chunks):
+        return set()
+    most = min(shape.tiles, *(slots // (columns * pixels) for columns, pixels, _ in chunks))
+    if most < 2:
+        return set()
+    rounds = -(-shape.tiles // (most * pim.channels))
+    return {most, -(-shape.tiles // (rounds * pim.channels))} - {1}
 
 
 def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
@@ -124,7 +156,8 @@ def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
         orders: tuple[Order, ...] = ("rows", "fills")
         for order in orders:
             for held, prefetch in _buffering(order, pim):
-                yield _Scheme(chunks, order, held, prefetch, pim.columns // columns, pitch, block)
+                aside = pim.columns // columns
+                yield _Scheme(chunks, order, held, prefetch, aside, pitch=pitch, window_block=block)
 
 
 @lru_cache(maxsize=4096)
@@ -208,8 +241,26 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
         )
         rates.append(1 / whole)
     for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
+        if scheme.spread:
+            yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
+            continue
         cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
         yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim))
+
+
+def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
+    """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
+    spent = [0.0] * len(sizes)
+    counts = _share_class(shape.groups, 1, [_Price(0.0, cycles) for cycles in each], spent)
+    runs = tuple(_run(scheme, chunk, chunk[2]) for chunk in scheme.chunks)
+    shares = tuple(Share(index, 0, shape.pixels) for index in range(len(runs)))
+    ends = list(accumulate(counts))
+    groups = tuple(
+        ChannelGroup(size, shares, (end - count, end))
+        for size, count, end in zip(sizes, counts, ends, strict=True)
+        if count
+    )
+    return Candidate(max(spent), _with_groups(scheme, runs, groups, pim))
 
 
 def _price(
@@ -217,10 +268,11 @@ def _price(
 ) -> _Price:
     columns, pixels, _ = chunk
     load = fill_load(shape.tiles, pixels, columns, size, max(scheme.width, 1))
-    slots = (pixels - 1) * (scheme.pitch or columns) + columns
+    copies = scheme.width if scheme.copied else 1
+    slots = (copies * pixels - 1) * (scheme.pitch or columns) + columns
     once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held, scheme.prefetch)
     if placing:
-        stored = (load.rounds * load.full + load.left) / (pixels if scheme.width else 1)
+        stored = (load.rounds * load.full + load.left) / (pixels if scheme.width and not scheme.copied else 1)
         once += placing * stored
     return _Price(once, each * (-(-shape.row_pixels // pixels) if scheme.pitch else 1))
 
@@ -304,23 +356,34 @@ def _mapping(
 ) -> Mapping:
     runs: list[ChunkRun] = []
     shares: list[list[Share]] = [[] for _ in sizes]
-    for (columns, pixels, count), dealt in zip(scheme.chunks, counts, strict=True):
+    for chunk, dealt in zip(scheme.chunks, counts, strict=True):
+        _, pixels, count = chunk
         unit = shape.row_pixels if scheme.pitch else pixels
-        whole = scheme.order == "latch"
         units = _units(shape, scheme, pixels)
+        whole = scheme.order == "latch"
         for part in [_RunPart(count, _spans(dealt, 0, units))] if whole else _cut_runs(units, count, dealt):
             for group, start, stop in part.spans:
                 shares[group].append(Share(len(runs), start * unit, min(stop * unit, shape.pixels)))
-            runs.append(ChunkRun(columns, pixels, part.count, scheme.pitch))
+            runs.append(_run(scheme, chunk, part.count))
     groups = tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
-    exposed = pim.gwrite_latency == "exposed"
+    return _with_groups(scheme, tuple(runs), groups, pim)
+
+
+def _run(scheme: _Scheme, chunk: tuple[int, int, int], count: int) -> ChunkRun:
+    columns, pixels, _ = chunk
+    return ChunkRun(columns, pixels, count, scheme.pitch, scheme.width if scheme.copied else 1)
+
+
+def _with_groups(
+    scheme: _Scheme, runs: tuple[ChunkRun, ...], groups: tuple[ChannelGroup, ...], pim: PimSpec
+) -> Mapping:
     return Mapping(
         "auto",
-        tuple(runs),
+        runs,
         groups,
         order=scheme.order,
         deal="tiles",
-        acts_first=pim.bank_groups if exposed else 1,
+        acts_first=pim.bank_groups if pim.gwrite_latency == "exposed" else 1,
         fills_held=scheme.held,
         prefetch=scheme.prefetch,
         tiles_per_row=scheme.width,

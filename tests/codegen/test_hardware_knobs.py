@@ -60,3 +60,17 @@ def test_every_target_maps_and_explains(name: str, profile: str) -> None:
             spent = cycle_breakdown(problem, cost, target.pim, profile)
             assert sum(spent.as_json().values()) == cost.cycles
             assert min(spent.comp_bound, spent.idle, spent.rest) >= 0
+
+
+def test_tiles_share_a_row_where_pixels_are_few() -> None:
+    """28 > 672 on 1x1: 42 tiles of two slots lie three in a row, the vector three times in the buffer: one row each."""
+    cost = choose_mapping(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
+    assert isinstance(cost, PimCost)
+    assert cost.mapping.tiles_per_row == cost.mapping.runs[0].copies == 3
+    assert cost.commands.g_act == 14 * TARGET.pim.bank_groups
+
+
+def test_weight_groups_are_spread_where_their_placement_counts() -> None:
+    cost = choose_mapping(MatmulProblem(197, 64, 197, 12, True, False), TARGET, "auto", "artifact")
+    assert isinstance(cost, PimCost)
+    assert [group.weight_groups for group in cost.mapping.groups] == [(0, 3), (3, 6), (6, 9), (9, 12)]

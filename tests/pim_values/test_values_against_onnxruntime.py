@@ -68,7 +68,8 @@ def test_every_loop_order_occurs_in_the_space() -> None:
 
 def test_layers_with_special_shapes() -> None:
     layers = (
-        ConvProblem(1, 672, 28, 1, 1, (1, 1)),  # squeeze and excitation
+        ConvProblem(1, 672, 28, 1, 1, (1, 1)),  # squeeze
+        ConvProblem(1, 28, 672, 1, 1, (1, 1)),  # and excitation
         ConvProblem(1, 3, 32, 16, 16, (3, 3), (2, 2), (0, 0, 1, 1)),  # asymmetric padding
         ConvProblem(1, 8, 8, 7, 7, (2, 4), (1, 2), (1, 1, 0, 2), (2, 1)),  # even kernel
         MatmulProblem(1, 1280, 1000),
