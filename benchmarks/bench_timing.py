@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from pimflow.codegen import ConvProblem, PimProgram, lower, newton_mapping, problem_of
 from pimflow.codegen.stream import CommandStream, Comp, GAct, GWrite
 from pimflow.frontend import load_model
-from pimflow.runtime.pim_timing import StreamTiming, streams, time_stream
 from pimflow.runtime.pim_cost import PimCost
+from pimflow.runtime.pim_timing import StreamTiming, forget_timings, time_stream
 from pimflow.search.mapping_search import choose_mapping
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
@@ -46,7 +46,7 @@ def one_layer(pim: PimSpec) -> None:
     problem = ConvProblem(1, 512, 512, 28, 28, (3, 3), pads=(1, 1, 1, 1))
     print("512->512 3x3 at 28x28, Newton++   cycles   REF   make ms  time ms   oracle s  Mcycles/s   faster")
     for profile, play in (("artifact", play_artifact), ("strict", play_strict)):
-        streams._timers.clear()
+        forget_timings()
         make_s, program = timed(make, problem, pim)
         time_s, timings = timed(time_all, program, profile)
         slowest = max(range(len(timings)), key=[timing.cycles for timing in timings].__getitem__)
@@ -75,7 +75,7 @@ def sweep(model: str, target: Target) -> None:
     layers = [problem for problem in problems if isinstance(problem, ConvProblem)]
     machines = [with_buffers(target, buffers) for buffers in BUFFERS]
     cases = dict.fromkeys((part, index) for layer in layers for part in parts(layer) for index in range(len(machines)))
-    streams._timers.clear()
+    forget_timings()
     seconds, cycles = timed(price_all, [(part, machines[index]) for part, index in cases])
     print(
         f"{model}: {len(layers)} convolutions, {len(cases)} distinct (layer, rows, buffers), "
