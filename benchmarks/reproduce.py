@@ -42,6 +42,7 @@ PUBLISHED_POLICIES = POLICIES[:-1]
 CHANNELS = (4, 8, 12, 16, 20, 24)
 BUFFERS = (1, 2, 4)
 STAGES = (2, 3, 4, 5)
+BUSY_WATTS = (24.0, 95.0)  # half and twice what the target file assumes
 # Other parameter sets with which MobileNetV2 comes out as well (benchmarks/fit_gpu.py): how much do predictions move?
 NEAR_FITS = (
     {
@@ -79,6 +80,7 @@ class Job:
     buffers: int | None = None
     stages: int | None = None
     near_fit: int | None = None
+    busy_w: float | None = None
 
     def target(self) -> Target:
         """The published machine with this job's knobs turned."""
@@ -88,6 +90,9 @@ class Job:
             target = override(target, buffers=self.buffers)
         if self.near_fit is not None:
             target = replace(target, gpu=replace(target.gpu, **NEAR_FITS[self.near_fit]))
+        if self.busy_w is not None:
+            energy = replace(target.gpu.energy, busy_w=self.busy_w)
+            target = replace(target, gpu=replace(target.gpu, energy=energy))
         return target
 
 
@@ -101,6 +106,7 @@ def all_jobs() -> list[Job]:
     jobs += [Job("channels", model, ("pimflow",), channels=count) for count in CHANNELS for model in MODELS]
     jobs += [Job("buffers", model, ("newton++", "pimflow"), buffers=count) for count in BUFFERS for model in MODELS]
     jobs += [Job("stages", model, ("pipeline", "pimflow"), stages=count) for count in STAGES for model in MODELS]
+    jobs += [Job("power", model, ("pimflow",), busy_w=watts) for watts in BUSY_WATTS for model in MODELS]
     jobs += [
         Job("near-fits", model, ("newton++", "pimflow"), near_fit=index)
         for index in range(len(NEAR_FITS))
@@ -204,7 +210,7 @@ def main() -> None:
 
 
 def _knobs(record: Record) -> tuple[Any, ...]:
-    return tuple(record[name] for name in ("timing", "channels", "buffers", "stages", "near_fit")) + tuple(
+    return tuple(record[name] for name in ("timing", "channels", "buffers", "stages", "near_fit", "busy_w")) + tuple(
         record["policies"]
     )
 

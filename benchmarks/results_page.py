@@ -47,6 +47,8 @@ def page(
         "matrix_efficiency": f"{GPU.matrix_efficiency:.3g}",
         "depthwise": f"{GPU.depthwise_macs_per_sm_cycle:g}",
         "memory_efficiency": f"{GPU.memory_efficiency:.0%}",
+        "busy_w": f"{GPU.energy.busy_w:g}",
+        "power": _power(records),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     return Template(text).substitute(fields | _misses(records) | _auto(records))
@@ -196,6 +198,13 @@ def _timing(records: Sequence[Record]) -> str:
 
 
 # ---- how firm the fit is
+
+
+def _power(records: Sequence[Record]) -> str:
+    watts = sorted({record["busy_w"] for record in records if record["study"] == "power"})
+    return " and ".join(
+        f"{mean(records, 'power', 'pimflow', 'energy_change', busy_w=value):+.1%} with {value:g} W" for value in watts
+    )
 
 
 def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]]) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pimflow.runtime.gpu_work import DepthwiseWork, GpuWork, MatrixWork
 from pimflow.targets import GpuSpec
 
-# A product with fewer rows or columns than this is a matrix-vector product to the library, which then gives every row
-# of the matrix a warp of its own and has no tile to fill.
+# For a product with fewer rows or columns than this a library has a matrix-vector kernel too.
 GEMV_ROWS = 4
 
 
@@ -42,8 +41,7 @@ def kernel_cycles(work: GpuWork, gpu: GpuSpec, channels: int) -> KernelCycles:
     if isinstance(work, MatrixWork):
         return _matrix(work, gpu, channels)
     if isinstance(work, DepthwiseWork):
-        rate = gpu.sms * gpu.depthwise_macs_per_sm_cycle
-        return _stream(gpu, channels, gpu.fill_cycles + work.macs / rate, work.bytes, gpu.conv_launches)
+        return _depthwise(work, gpu, channels)
     return _stream(gpu, channels, work.operations / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1)
 
 
@@ -54,16 +52,31 @@ def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
 
 
 def _stream(gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int) -> KernelCycles:
+    """A kernel through which every byte passes once, DRAM to L2 to SM or back: a plain roofline.
+
+    Both bandwidths belong to the channels: a channel brings its DRAM interface and its slices of the second-level cache.
+    """
     l2 = moved_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
     dram = dram_cycles(moved_bytes, gpu, channels)
     return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, moved_bytes)
 
 
+def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles:
+    """fill + macs / (sms * rate): a direct convolution, without reuse between channels that tiles could exploit."""
+    compute = gpu.fill_cycles + work.macs / (gpu.sms * gpu.depthwise_macs_per_sm_cycle)
+    return _stream(gpu, channels, compute, work.bytes, gpu.conv_launches)
+
+
 def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
-    if min(work.m, work.n) < GEMV_ROWS:
-        return _stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1)
+    """The fastest of the tiled kernels and, for few rows or columns, the matrix-vector kernel.
+
+    The latter gives every row of the matrix a warp of its own, on the vector lanes: no tile to fill, no main loop to
+    wait for, so that it streams its matrix at the memory's bandwidth.
+    """
     launches = gpu.conv_launches if work.convolution else 1
     options = [_tiled(work, gpu, channels, tile[0], tile[1], launches) for tile in gpu.tiles]
+    if min(work.m, work.n) < GEMV_ROWS:
+        options.append(_stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1))
     return min(options, key=lambda option: option.total)
 
 

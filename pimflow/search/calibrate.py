@@ -19,11 +19,11 @@ from pimflow.runtime.gpu_work import DepthwiseWork, GpuWork, MatrixWork, gpu_wor
 from pimflow.runtime.measured import MeasuredRow, read_table
 from pimflow.targets import GpuSpec, Target
 
-_UNBOUNDED = (1e-6, 1e9)
+_UNBOUNDED = (1e-3, 1e9)
 PARAMETERS: Mapping[str, tuple[float, float]] = {
     "launch_cycles": (0.0, 1e9),
-    "step_cycles": _UNBOUNDED,
-    "fill_cycles": _UNBOUNDED,
+    "step_cycles": (1.0, 1e9),
+    "fill_cycles": (1.0, 1e9),
     "matrix_efficiency": (1e-3, 1.0),
     "depthwise_macs_per_sm_cycle": _UNBOUNDED,
     "memory_efficiency": (1e-3, 1.0),
