@@ -70,7 +70,11 @@ def test_tiles_share_a_row_where_pixels_are_few() -> None:
     assert cost.commands.g_act == 14 * TARGET.pim.bank_groups
 
 
-def test_weight_groups_are_spread_where_their_placement_counts() -> None:
-    cost = choose_mapping(MatmulProblem(197, 64, 197, 12, True, False), TARGET, "auto", "artifact")
+def test_weight_groups_are_spread_where_that_saves_rows() -> None:
+    problem = MatmulProblem(1, 64, 512, 32, batched_rhs=True, constant_rhs=False)
+    cost = choose_mapping(problem, TARGET, "auto", "artifact")
+    newton = choose_mapping(problem, TARGET, "newton++", "artifact")
     assert isinstance(cost, PimCost)
-    assert [group.weight_groups for group in cost.mapping.groups] == [(0, 3), (3, 6), (6, 9), (9, 12)]
+    assert isinstance(newton, PimCost)
+    assert [group.weight_groups for group in cost.mapping.groups] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+    assert cost.cycles < newton.cycles / 4
