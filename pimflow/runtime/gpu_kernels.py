@@ -54,7 +54,7 @@ def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
 def _stream(gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int) -> KernelCycles:
     """A kernel through which every byte passes once, DRAM to L2 to SM or back: a plain roofline.
 
-    Both bandwidths belong to the channels: a channel brings its DRAM interface and its slices of the second-level cache.
+    Both bandwidths belong to the channels: each brings its DRAM interface and its slices of the second-level cache.
     """
     l2 = moved_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
     dram = dram_cycles(moved_bytes, gpu, channels)
