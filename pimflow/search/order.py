@@ -92,6 +92,7 @@ def units_of(order: tuple[Node, ...]) -> tuple[Unit, ...]:
 def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
     """Every region between a node and its immediate post-dominator that it immediately dominates, inner ones first.
 
+    Such a region is entered and left through the two alone, so the order has all of it, and nothing else, between them.
     Regions of fewer than two nodes have nothing to run at once and are left out.
     """
     if not order:
@@ -105,7 +106,7 @@ def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
         join = post.get(fork)
         if join is None or flow.out_degree(fork) < 2 or dominator.get(join) != fork:
             continue
-        if join - fork > 2 and _encloses(flow, fork, join):
+        if join - fork > 2:
             found.append(ForkJoin(fork + 1, join))
     return tuple(sorted(found, key=lambda region: (region.stop - region.start, region.start)))
 
@@ -136,10 +137,3 @@ def _flow_graph(graph: Graph, order: tuple[Node, ...]) -> nx.DiGraph:
         if flow.out_degree(index) == 0 or any(output in graph.outputs for output in node.outputs):
             flow.add_edge(index, last)
     return flow
-
-
-def _encloses(flow: nx.DiGraph, fork: int, join: int) -> bool:
-    """Whether the positions between the two are reached from the fork and reach the join, and touch nothing else."""
-    inside = range(fork + 1, join)
-    sources = all(fork <= other < join for index in inside for other in flow.predecessors(index))
-    return sources and all(fork < other <= join for index in inside for other in flow.successors(index))

@@ -52,18 +52,20 @@ class FakeCosts:
     for all other kernels; what is fused is free, what only moves costs 0.02 us.
     """
 
-    def __init__(self, channels: int = 16) -> None:
+    def __init__(self, channels: int = 16, slow_down: float = 1.0) -> None:
         self.target = load_target("pimflow")
         self.gpu_channels = channels
         self.measured = None
+        self._slow_down = slow_down
 
     def gpu_only(self) -> FakeCosts:
-        return FakeCosts(32)
+        return FakeCosts(32, self._slow_down)
 
     def pim_cost(self, problem: PimProblem, mapping: str) -> FakePimCost | Refusal:
         if problem.depth > 4096:
             return Refusal("too deep for the fake")
-        return FakePimCost(0.5 + problem.macs / PIM_RATE[mapping], problem.macs, CommandCounts(comp=problem.macs))
+        time_us = self._slow_down * (0.5 + problem.macs / PIM_RATE[mapping])
+        return FakePimCost(time_us, problem.macs, CommandCounts(comp=problem.macs))
 
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
@@ -88,8 +90,9 @@ class FakeCosts:
         return FakeCost(1.0 + elements / (1e6 * speed))
 
 
-def fake_costs() -> CostModel:
-    return FakeCosts()  # type: ignore[return-value]
+def fake_costs(slow_down: float = 1.0) -> CostModel:
+    """The fake with PIM so many times slower."""
+    return FakeCosts(slow_down=slow_down)  # type: ignore[return-value]
 
 
 class Builder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from search_fakes import Builder, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
 
 from pimflow.errors import OptionError
-from pimflow.ir import Graph, OnGpu, OnPim, Parallel, Pipeline, SplitRows
+from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, SplitRows
 from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates, equal_stages, moved_rows, row_counts
 from pimflow.search.chain import BestCovers, Interval, solve_chain
@@ -161,6 +162,59 @@ def test_content_tells_apart_what_costs_differently() -> None:
         text(*one(), mapping="newton++"),
     ]
     assert len({base, *different}) == 6
+
+
+def test_content_tells_decisions_apart_in_every_field() -> None:
+    graph = inverted_residuals(1)
+    run = ("conv2d2", "elementwise3", "conv2d4")
+    pipeline = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "newton++")
+    decisions: list[Decision] = [
+        OnGpu("conv2d2"),
+        OnPim("conv2d2", "newton++"),
+        OnPim("conv2d2", "auto"),
+        SplitRows("conv2d2", 7, "auto"),
+        SplitRows("conv2d2", 7, "auto", ("elementwise3",)),
+        SplitRows("conv2d2", 8, "auto", ("elementwise3",)),
+        SplitRows("conv2d2", 7, "newton++", ("elementwise3",)),
+        pipeline,
+        replace(pipeline, devices=("gpu", "gpu", "pim")),
+        replace(pipeline, stage_rows=(8, 6)),
+        replace(pipeline, stage_rows=(6, 8)),
+        replace(pipeline, mapping="auto"),
+        replace(pipeline, bottom_first=True),
+        Parallel(((OnGpu("conv2d2"),), (OnPim("conv2d4", "auto"),))),
+        Parallel(((OnGpu("conv2d2"),), (OnGpu("conv2d4"),))),
+    ]
+    texts = {content_text(graph, frozenset(graph.outputs), (decision,)) for decision in decisions}
+    assert len(texts) == len(decisions)
+
+
+def test_content_tells_apart_what_is_fused_and_what_leaves() -> None:
+    def text(graph: Graph) -> str:
+        pair = (OnPim("conv2d0", "auto"), OnGpu("elementwise1"))
+        return content_text(graph, frozenset(graph.outputs), pair)
+
+    def graph(fused: bool, both_leave: bool) -> Graph:
+        build = Builder((1, 16, 14, 14))
+        made = build.conv("x", 32)
+        after = build.relu(made, fused)
+        return build.graph(made, after) if both_leave else build.graph(after)
+
+    assert len({text(graph(fused, leave)) for fused in (True, False) for leave in (True, False)}) == 4
+
+
+def test_variations_are_one_step_away() -> None:
+    maker, _ = candidates_of(inverted_residuals(1), "auto")
+    run = ("conv2d2", "elementwise3", "conv2d4")
+    chosen = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto")
+    around = [one.decisions[0] for one in maker.variations(Interval(2, 5, 1.0, (chosen,)))]
+    assert all(isinstance(one, Pipeline) and one.run == run and one != chosen for one in around)
+    stages = {one.stage_rows for one in around if isinstance(one, Pipeline)}
+    assert {(6, 8), (8, 6), (5, 9), (9, 5), (11, 3), (3, 11), (3, 4, 7), (7, 3, 4)} <= stages
+    devices = {one.devices for one in around if isinstance(one, Pipeline)}
+    assert devices == {("pim", "gpu", "gpu"), ("gpu", "gpu", "gpu")}, "a depthwise convolution never goes to PIM"
+    published, _ = candidates_of(inverted_residuals(1), "pimflow")
+    assert list(published.variations(Interval(2, 5, 1.0, (chosen,)))) == []
 
 
 def test_policy_options() -> None:

@@ -79,6 +79,26 @@ def test_random_graphs_are_ordered_topologically_and_completely() -> None:
         assert [node.name for unit in units_of(execution_order(graph)) for node in unit.nodes] == list(order)
 
 
+def test_regions_of_random_graphs_touch_nothing_but_their_fork_and_join() -> None:
+    found = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        wiring: dict[str, str] = {}
+        for letter in "abcdefghijkl":
+            near = ["x", *wiring][-4:]
+            wiring[letter] = "".join(dict.fromkeys(rng.choice(near) for _ in range(rng.randint(1, 2))))
+        ends = [letter for letter in wiring if not any(letter in reads for reads in wiring.values())]
+        order = names(execution_order(toy(wiring, "".join(ends))))
+        for region in fork_joins(toy(wiring, "".join(ends)), tuple(execution_order(toy(wiring, "".join(ends))))):
+            found += 1
+            inside = set(order[region.start : region.stop])
+            fork = order[region.start - 1] if region.start else "x"
+            join = order[region.stop : region.stop + 1]
+            assert all(set(wiring[letter]) <= inside | {fork} for letter in inside)
+            assert all(not inside & set(wiring[letter]) for letter in wiring if letter not in inside | {join})
+    assert found > 30
+
+
 def test_fork_joins_are_found_inner_first() -> None:
     graph = toy({"f": "x", "a": "f", "g": "f", "b": "g", "c": "g", "h": "bc", "j": "ah", "z": "j"})
     order = execution_order(graph)

@@ -12,7 +12,7 @@ from pimflow.ir import Conv2d, Graph, OnGpu, OnPim, Pipeline, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.timeline import Event
 from pimflow.search import policies, solve
-from pimflow.search.compare import compare
+from pimflow.search.compare import compare, policy_result
 from pimflow.search.report import NodeRow, PlanReport, busy_us, report_plan
 
 
@@ -149,3 +149,11 @@ def test_comparison_has_a_line_per_policy() -> None:
     assert sum(split.ratio_histogram.values()) == sum(isinstance(one, SplitRows) for one in split.plan.decisions)
     assert set(split.ratio_histogram) <= set(range(0, 101, 10))
     assert [result.policy for result in compare(graph, costs.target, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
+
+
+def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
+    graph = heavy_chain()
+    plan = plan_of(graph, SplitRows("conv2d0", 8, "auto", ("elementwise1",)), SplitRows("conv2d6", 13, "auto"))
+    result = policy_result(graph, plan, report_of(graph, plan))
+    assert result.ratio_histogram == {10: 1, 70: 1}
+    assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

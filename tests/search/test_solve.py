@@ -93,6 +93,22 @@ def test_pim_sends_everything_it_can_to_pim() -> None:
     assert on_pim == {node.name for node in GRAPHS["fire"].nodes if node.kind == "Conv"}
 
 
+def test_only_pim_accepts_a_slow_down() -> None:
+    slow = {name: plan_for(GRAPHS["fire"], name, fake_costs(20.0)) for name in policies()}
+    assert slow["pim"].predicted_us > 2 * slow["pim"].baseline_us
+    assert all(plan.predicted_us == plan.baseline_us for name, plan in slow.items() if name != "pim")
+
+
+def test_stages_need_not_be_equal() -> None:
+    shares = [
+        decision.stage_rows
+        for name in GRAPHS
+        for decision in default_plan(name, "auto").decisions
+        if isinstance(decision, Pipeline)
+    ]
+    assert any(max(rows) - min(rows) > 1 for rows in shares)
+
+
 def test_no_slow_down_gpu_alone_wins_where_pim_does_not_pay() -> None:
     plan = plan_for(GRAPHS["fire"], "newton+")
     assert plan.predicted_us == plan.baseline_us

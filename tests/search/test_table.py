@@ -46,6 +46,16 @@ def test_what_was_put_is_found_exactly(tmp_path: Path) -> None:
     assert table.get(key_of("something else"), 9.0) == 9.0
 
 
+def test_first_cost_of_a_candidate_is_kept(tmp_path: Path) -> None:
+    table = ProfileTable(tmp_path, "scope")
+    table.put("a" * 32, 1.0)
+    table.put("a" * 32, 2.0)
+    assert table.get("a" * 32) == 1.0
+    table.flush()
+    assert ProfileTable(tmp_path, "scope").get("a" * 32) == 1.0
+    assert cache_info(tmp_path).bytes < 120, "and written once"
+
+
 def test_another_scope_has_other_costs(tmp_path: Path) -> None:
     costs = fill(tmp_path)
     other = ProfileTable(tmp_path, "another target")
