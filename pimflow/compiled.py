@@ -184,7 +184,8 @@ class CompiledModel:
 
     def summary(self, verbose: bool = False) -> str:
         """A table of where every node runs and what it costs, and the totals, for people."""
-        return summary_text(self, verbose)
+        title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
+        return summary_text(title, self.plan, self.report, self.memory, verbose=verbose)
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""

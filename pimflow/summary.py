@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from pimflow.search.report import NodeRow
+from pimflow.ir import Plan
+from pimflow.runtime.memory import MemoryPlan
+from pimflow.search.report import NodeRow, PlanReport
 from pimflow.tables import number, render_table
-
-if TYPE_CHECKING:
-    from pimflow.compiled import CompiledModel
 
 _HEADER = ("node", "op", "runs on", "PIM share", "GPU us", "PIM us", "time us")
 _PLACES = {"gpu": "GPU", "pim": "PIM", "md-dp": "GPU + PIM", "pipeline": "pipeline"}
 
 
-def summary_text(compiled: CompiledModel, verbose: bool) -> str:
-    """The table of nodes and the totals; `verbose` adds a column with the reasons."""
-    rows = compiled.report.nodes
-    shown = [row for row in rows if verbose or row.time_us > 0]
+def summary_text(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan, *, verbose: bool = False) -> str:
+    """The table of nodes and the totals; `verbose` shows nodes that cost nothing too, and a column with the reasons."""
+    shown = [row for row in report.nodes if verbose or row.time_us > 0]
     header = (*_HEADER, "why") if verbose else _HEADER
     table = render_table(header, [_row(row, verbose) for row in shown], right=(3, 4, 5, 6))
-    hidden = len(rows) - len(shown)
+    hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
-    return f"{table}{note}\n\n{_totals(compiled)}"
+    kept = _kept(memory) if verbose else ""
+    return f"{table}{note}\n{kept}\n{_totals(title, plan, report, memory)}"
 
 
 def _row(row: NodeRow, verbose: bool) -> tuple[str, ...]:
@@ -40,14 +38,13 @@ def _row(row: NodeRow, verbose: bool) -> tuple[str, ...]:
     return (*cells, row.why) if verbose else cells
 
 
-def _totals(compiled: CompiledModel) -> str:
-    report, memory = compiled.report, compiled.memory
+def _totals(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan) -> str:
     baseline, result = report.baseline, report.result
     modes = Counter(str(row.mode) for row in report.nodes if row.time_us > 0)
     placed = ", ".join(f"{modes[mode]} {_PLACES[mode]}" for mode in _PLACES if modes[mode])
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
     lines = [
-        ("model", f"{compiled.source.text} on {compiled.machine.target.name}, policy {compiled.plan.policy}"),
+        ("model", title),
         ("nodes", placed or "none"),
         ("time", f"{number(result.time_us)} us (GPU alone: {number(baseline.time_us)} us)"),
         ("speedup", f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"),
@@ -60,15 +57,20 @@ def _totals(compiled: CompiledModel) -> str:
             f"{number(memory.arena_bytes / 1e6)} MB of activations at peak, without reuse "
             f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights",
         ),
-        ("movement", _movement(compiled)),
-        ("search", f"{number(compiled.plan.candidates, 0)} candidates in {compiled.plan.search_seconds:.2f} s"),
+        ("movement", _movement(memory)),
+        ("search", f"{number(plan.candidates, 0)} candidates in {plan.search_seconds:.2f} s"),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)
 
 
-def _movement(compiled: CompiledModel) -> str:
-    memory = compiled.memory
-    kept = memory.kept
+def _movement(memory: MemoryPlan) -> str:
+    free, kept = len(memory.eliminated), memory.kept
+    text = f"{free} of {free + len(kept)} Slice, Pad, Concat and view nodes cost nothing"
     bytes_moved = sum(movement.bytes for movement in kept.values())
-    text = f"{len(memory.eliminated)} Slice, Pad, Concat and view nodes cost nothing"
-    return f"{text}, {len(kept)} are kept and move {number(bytes_moved / 1e6, 2)} MB" if kept else text
+    return f"{text}, the others move {number(bytes_moved / 1e6, 2)} MB" if kept else text
+
+
+def _kept(memory: MemoryPlan) -> str:
+    """The movements that are kept, each with its bytes and the reason."""
+    lines = [f"{name}: {number(move.bytes / 1e3)} kB: {move.reason}" for name, move in memory.kept.items()]
+    return "\n".join(["", "kept movements", *lines, ""]) if lines else ""
