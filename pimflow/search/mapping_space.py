@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain, product
 
 from pimflow.codegen import ChannelGroup, ChunkRun, ConvProblem, Mapping, MatmulProblem, PimProblem, Share
 from pimflow.codegen.mapping import Order
@@ -75,40 +75,44 @@ def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[C
 def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
     slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
     longest = min(slots, pim.columns)
-    orders: tuple[Order, ...] = ("rows", "fills")
-    for cut in chunk_lengths(shape.slots, longest, slots, shape.pixels):
-        packings = _packings(cut, slots, shape, problem)
-        for chunks in packings:
-            side_by_side = pim.columns // max(cut)
-            useful = side_by_side > 1 or any(pixels > 1 for _, pixels, _ in chunks)
-            widths = (0, side_by_side) if pim.any_slot_any_column and useful else (0,)
-            for width in widths:
-                if not width and max(columns * pixels for columns, pixels, _ in chunks) > pim.columns:
-                    continue
-                for order in orders:
-                    for held, prefetch in _buffering(order, pim):
-                        yield _Scheme(chunks, order, held, prefetch, width)
-            for width in _copied_widths(chunks, min(slots, pim.columns), shape, pim):
-                yield _Scheme(chunks, "fills", width=width, copied=True)
+    cuts = chunk_lengths(shape.slots, longest, slots, shape.pixels)
+    for chunks in chain.from_iterable(_packings(cut, slots, shape, problem) for cut in cuts):
+        yield from _orders_and_widths(chunks, pim)
+        for width in _copied_widths(chunks, longest, shape, pim):
+            yield _Scheme(chunks, "fills", width=width, copied=True)
     if shape.slots > longest:
-        cut = chunk_lengths(shape.slots, longest, slots, shape.pixels)[0]
-        yield _Scheme(_pack(cut, slots, 1, shape.ragged), "latch")
+        yield _Scheme(_pack(cuts[0], slots, 1, shape.ragged), "latch")
     if pim.any_slot_any_column and isinstance(problem, ConvProblem):
-        yield from _strips(problem, shape, pim)
+        yield from _strips(problem, pim)
 
 
-def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> set[int]:
+def _orders_and_widths(chunks: Chunks, pim: PimSpec) -> Iterator[_Scheme]:
+    orders: tuple[Order, ...] = ("rows", "fills")
+    for width, order in product(_widths(chunks, pim), orders):
+        for held, prefetch in _buffering(order, pim):
+            yield _Scheme(chunks, order, held, prefetch, width)
+
+
+def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
+    """One replicated tile in a row, where that fits; as many tiles side by side as fit, where COMP pairs freely."""
+    widths = [0] if max(columns * pixels for columns, pixels, _ in chunks) <= pim.columns else []
+    aside = pim.columns // max(columns for columns, _, _ in chunks)
+    useful = aside > 1 or any(pixels > 1 for _, pixels, _ in chunks)
+    return [*widths, aside] if pim.any_slot_any_column and useful else widths
+
+
+def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> list[int]:
     """How many tiles to lay side by side where all pixels leave room in the buffer for copies of them.
 
     As many as fit, or only as many as make the rows of the last round use all channels.
     """
     if any(pixels != shape.pixels for _, pixels, _ in chunks):
-        return set()
+        return []
     most = min(shape.tiles, *(slots // (columns * pixels) for columns, pixels, _ in chunks))
     if most < 2:
-        return set()
+        return []
     rounds = -(-shape.tiles // (most * pim.channels))
-    return {most, -(-shape.tiles // (rounds * pim.channels))} - {1}
+    return sorted({most, -(-shape.tiles // (rounds * pim.channels))} - {1})
 
 
 def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
@@ -139,10 +143,11 @@ def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
     return tuple(chunks)
 
 
-def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
+def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
     """im2win strips: neighbouring windows share the columns of the input that both cover, so more fit in a buffer."""
     height, width = problem.kernel
     channels = problem.in_channels // problem.groups
+    orders: tuple[Order, ...] = ("rows", "fills")
     if width <= problem.strides[1] or problem.dilations[1] != 1:
         return
     for blocks in range(1, channels + 1):
@@ -152,12 +157,10 @@ def _strips(problem: ConvProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Sc
         if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
             continue
         pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
-        chunks = ((columns, pixels, blocks),)
-        orders: tuple[Order, ...] = ("rows", "fills")
+        strip = _Scheme(((columns, pixels, blocks),), "rows", 1, False, pim.columns // columns, False, pitch, block)
         for order in orders:
             for held, prefetch in _buffering(order, pim):
-                aside = pim.columns // columns
-                yield _Scheme(chunks, order, held, prefetch, aside, pitch=pitch, window_block=block)
+                yield replace(strip, order=order, held=held, prefetch=prefetch)
 
 
 @lru_cache(maxsize=4096)
