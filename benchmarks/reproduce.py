@@ -43,7 +43,7 @@ CHANNELS = (4, 8, 12, 16, 20, 24)
 BUFFERS = (1, 2, 4)
 STAGES = (2, 3, 4, 5)
 BUSY_WATTS = (24.0, 95.0)  # half and twice what the target file assumes
-# Other parameter sets with which MobileNetV2 comes out as well (benchmarks/fit_gpu.py): how much do predictions move?
+# Other ends of the search (fit_gpu.py --starts 14 --steps 600): how much do predictions move along the valley?
 NEAR_FITS = (
     {
         "step_cycles": 1736.0,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 
+from fit_gpu import loss
 from results_data import LABELS, MODELS, POLICY_LABELS, Figure, Record, mean, one
 
 from pimflow.targets import load_target
@@ -144,7 +146,7 @@ def _auto(records: Sequence[Record]) -> dict[str, str]:
     }
     least = min(ratios, key=lambda model: ratios[model])
     return {
-        "auto_gain": f"{prod(ratios.values()) ** (1 / len(ratios)) - 1:.1%}",
+        "auto_gain": f"{math.prod(ratios.values()) ** (1 / len(ratios)) - 1:.1%}",
         "auto_least": f"{ratios[least] - 1:.1%}",
         "auto_least_model": LABELS[least],
     }
@@ -208,7 +210,7 @@ def _power(records: Sequence[Record]) -> str:
 
 
 def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]]) -> str:
-    header = ("fit", *FITTED, "MobileNetV2, CONV, PF", "CONV, N++", "CONV, PF", "e2e, N++", "e2e, PF", "energy, PF")
+    header = ("fit", *FITTED, "error of fit", "CONV, N++", "CONV, PF", "e2e, N++", "e2e, PF", "energy, PF")
     rows = [_fit_row("this target", records, {name: getattr(GPU, name) for name in FITTED}, None)]
     rows += [_fit_row(f"fit {index + 1}", records, fit, index) for index, fit in enumerate(near_fits)]
     return _table(header, rows)
@@ -216,11 +218,11 @@ def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]])
 
 def _fit_row(name: str, records: Sequence[Record], fit: Mapping[str, float], index: int | None) -> tuple[str, ...]:
     study = "policies" if index is None else "near-fits"
-    mobile = one(records, study, "mobilenet-v2", "pimflow", near_fit=index)["conv_speedup"]
+    error = f"{math.sqrt(loss(replace(GPU, **fit))):.2f} %"
     means = [
         f"{mean(records, study, policy, figure, near_fit=index):.3f}"
         for figure in ("conv_speedup", "speedup")
         for policy in ("newton++", "pimflow")
     ]
     energy = f"{mean(records, study, 'pimflow', 'energy_change', near_fit=index):+.1%}"
-    return name, *(f"{fit[key]:g}" for key in FITTED), f"{mobile:.3f}", *means, energy
+    return name, *(f"{fit[key]:g}" for key in FITTED), error, *means, energy
