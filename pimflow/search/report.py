@@ -218,10 +218,12 @@ class _Rows:
             return f"{decision.gpu_rows} of {rows} rows on the GPU while PIM makes {rows - decision.gpu_rows}"
         if isinstance(decision, SplitRows):
             return f"applied to the halves of {decision.node}"
+        if isinstance(decision, Pipeline) and node.tag("fused_into") in decision.run:
+            return f"fused into {node.tag('fused_into')}, stage by stage"
         if isinstance(decision, Pipeline):
-            rows_text = " + ".join(str(count) for count in decision.stage_rows)
-            device = "PIM" if _mode_of_device(decision, node.name) == "pim" else "GPU"
-            return f"on the {device} in {len(decision.stage_rows)} stages of {rows_text} rows"
+            stages = " + ".join(str(count) for count in decision.stage_rows)
+            device = "PIM" if _device_in(decision, node.name) == "pim" else "the GPU"
+            return f"on {device} in {len(decision.stage_rows)} stages, of {stages} rows of {decision.run[-1]}"
         beside = "beside another branch; " if isinstance(decision, Parallel) else ""
         return beside + self._why_there(node)
 
@@ -252,7 +254,7 @@ def _mode(decision: Decision, name: str) -> Mode:
     return "pim" if isinstance(decision, OnPim) else "gpu"
 
 
-def _mode_of_device(decision: Pipeline, name: str) -> Device:
+def _device_in(decision: Pipeline, name: str) -> Device:
     return dict(zip(decision.run, decision.devices, strict=True))[name]
 
 
