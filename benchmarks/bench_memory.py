@@ -66,15 +66,15 @@ def main() -> None:
             seconds(plan_memory(graph).check),
             seconds(lambda graph=graph: build_timeline(graph, target, costs)),
         ]
+        verdict_s, plan_s, check_s, timeline_s = times
         print(
-            f"{length:>12} {len(graph.nodes):>7} {times[0]:>11.3f} {times[1]:>8.3f} {times[2]:>8.3f} {times[3]:>11.3f}"
+            f"{length:>12} {len(graph.nodes):>7} {verdict_s:>11.3f} {plan_s:>8.3f} {check_s:>8.3f} {timeline_s:>11.3f}"
         )
     regions = [again(compiled(1)) for _ in range(REPEATS)]
-    verdicts = seconds(lambda: [movement(graph) for graph in regions]) / REPEATS
-    timeline = seconds(lambda: [build_timeline(graph, target, costs) for graph in regions]) / REPEATS
-    print(
-        f"one region of {len(regions[0].nodes)} nodes: verdicts {verdicts * 1e6:.0f} us, timeline {timeline * 1e6:.0f} us"
-    )
+    verdict_us = 1e6 * seconds(lambda: [movement(graph) for graph in regions]) / REPEATS
+    timeline_us = 1e6 * seconds(lambda: [build_timeline(graph, target, costs) for graph in regions]) / REPEATS
+    size = len(regions[0].nodes)
+    print(f"one region of {size} nodes: verdicts {verdict_us:.0f} us, timeline {timeline_us:.0f} us")
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ class _Placer:
             return self._reshape(node)
         if isinstance(op, Transpose):
             return self._transpose(node, op)
-        return self._split(node, op) if node.kind == "Split" else self._identity(node)
+        return self._split(node, op) if isinstance(op, OnnxOp) and op.op_type == "Split" else self._identity(node)
 
     def _kept(self, node: Node, reason: str) -> Movement:
         return Movement(False, moved_bytes(self.graph, node), reason)
@@ -272,12 +272,11 @@ class _Placer:
             return None
         return (*alias.strides[: op.axis], alias.strides[op.axis] * op.step, *alias.strides[op.axis + 1 :])
 
-    def _split(self, node: Node, op: OnnxOp | object) -> Movement:
+    def _split(self, node: Node, op: OnnxOp) -> Movement:
         source = node.inputs[0]
         space = self._space(source)
         rank = len(self.graph.shape(source))
-        attributes = dict(op.attributes) if isinstance(op, OnnxOp) else {}
-        axis = cast(int, attributes.get("axis", 0)) % rank
+        axis = cast(int, dict(op.attributes).get("axis", 0)) % rank
         origin = list(space.places[source].lo)
         for out in node.outputs:
             shape = self.graph.shape(out)
