@@ -1,9 +1,9 @@
 """`solve`: the cheapest plan of a policy for a graph and a machine.
 
 What is exact: of all plans that are made of the policy's candidates and keep to the execution order
-(`order.execution_order`), the result is a cheapest one (`chain.solve_chain`; `prove` asks an integer program). Costs are
-as exact as the cost models: every candidate's is the makespan of the timeline of its rewritten region, and regions meet
-at their ends, so the plan's cost is the makespan of the whole rewritten graph.
+(`order.execution_order`), the result is a cheapest one (`chain.solve_chain`; `prove` asks an integer program). Costs
+are as exact as the cost models: every candidate's is the makespan of the timeline of its rewritten region, and regions
+meet at their ends, so the plan's cost is the makespan of the whole rewritten graph.
 
 What is bounded: the candidates themselves, by the policy's spaces (`policy.Space`) and the limits in `candidates`.
 `auto` adds to its enumerated candidates what a local search around the best plan finds (`Candidates.variations`).
