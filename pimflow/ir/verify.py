@@ -32,7 +32,6 @@ def _check_names(graph: Graph) -> None:
     for what, names in (
         ("node name", (node.name for node in graph.nodes)),
         ("graph input", graph.inputs),
-        ("graph output", graph.outputs),
         ("value produced", (name for node in graph.nodes for name in node.outputs if name)),
     ):
         twice = _duplicates(names)
