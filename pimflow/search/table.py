@@ -4,9 +4,10 @@ One file per (package version, code, target, cost model), a line per record:
 
     <key: 32 hex digits> <value: float.hex() or "none"> <crc32 of the two: 8 hex digits>
 
-A record is appended with one write under an advisory lock, so writers never mix their lines; a line whose checksum
-does not fit (a torn write, a flipped bit, a truncated file) is left out and computed again. Nothing that is wrong with
-the file or its folder ever stops a compile: the table then lives in memory only, and one warning says so.
+A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
+does not fit (a torn write, a flipped bit, a truncated file) is left out, computed again, and swept out of the file.
+Nothing that is wrong with the file or its folder ever stops a compile: the table then lives in memory only, and one
+warning says so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import hashlib
 import os
 import sys
+import time
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -27,6 +29,8 @@ from pimflow.errors import OptionError
 from pimflow.version import __version__
 
 MAX_TABLE_BYTES = 64 << 20
+_LOCK_TRIES = 200
+_LOCK_WAIT_S = 0.01
 _SUFFIX = ".profile"
 _COST_PACKAGES = ("ir", "codegen", "passes", "runtime", "search", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
@@ -140,7 +144,7 @@ class ProfileTable:
 
     def _load(self, path: Path) -> None:
         try:
-            content = path.read_bytes()
+            content = _read(path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -149,6 +153,8 @@ class ProfileTable:
         self._costs, damaged = _parse(content)
         if damaged:
             _warn(f"{damaged} damaged records of the profile table {path} are ignored and will be computed again")
+            with contextlib.suppress(OSError):  # a table that cannot be mended is only warned of again
+                _replace(path, b"".join(_record(key, cost) for key, cost in self._costs.items()))
 
     def _give_up(self, why: str) -> None:
         self.path = None
@@ -176,7 +182,7 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     files = records = broken = size = 0
     for path in _table_files(where):
         with contextlib.suppress(OSError):
-            content = path.read_bytes()
+            content = _read(path)
             costs, damaged = _parse(content)
             files, size = files + 1, size + len(content)
             records, broken = records + len(costs), broken + damaged
@@ -215,8 +221,13 @@ def _parse(content: bytes) -> tuple[dict[str, float | None], int]:
     return costs, damaged
 
 
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file, _locked(file, shared=True):
+        return file.read()
+
+
 def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file, _locked(file):
+    with path.open("ab") as file, _locked(file, shared=False):
         size = os.fstat(file.fileno()).st_size
         if size + len(data) > MAX_TABLE_BYTES:
             file.truncate(0)  # a table this big is cheaper to compute again than to read
@@ -227,6 +238,16 @@ def _append(path: Path, data: bytes) -> None:
         file.flush()
 
 
+def _replace(path: Path, data: bytes) -> None:
+    """Puts new content in place of a file, whole or not at all. What others append meanwhile may be lost, no more."""
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        scratch.write_bytes(data)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
 def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
@@ -234,22 +255,24 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(file: BinaryIO) -> Iterator[None]:
-    """An exclusive advisory lock where the platform and file system have one; append mode alone where not."""
+def _locked(file: BinaryIO, *, shared: bool) -> Iterator[None]:
+    """An advisory lock where the platform and the file system have one. It is waited for, but not for long: without it
+    a line may be read half written, which the checksum finds out."""
     if sys.platform == "win32":
         yield
         return
     import fcntl
 
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(_LOCK_WAIT_S)
+        except OSError:  # this file system has no locks
+            break
+    yield  # closing the file gives the lock back
 
 
 def _warn(message: str) -> None:

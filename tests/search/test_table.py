@@ -92,10 +92,12 @@ def test_truncated_table_keeps_the_whole_lines_and_can_be_added_to(tmp_path: Pat
         table = ProfileTable(tmp_path, "scope")
     last = list(costs)[-1]
     assert last not in table
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(ProfileTable(tmp_path, "scope")) == 9, "mended, so warned of once"
     table.put(last, costs[last])
     table.flush()
-    with pytest.warns(CacheWarning, match="1 damaged"):
-        again = ProfileTable(tmp_path, "scope")
+    again = ProfileTable(tmp_path, "scope")
     assert {key: again.get(key) for key in costs} == costs
 
 
@@ -107,6 +109,19 @@ def test_garbage_is_ignored(tmp_path: Path, content: bytes) -> None:
         warnings.simplefilter("ignore", CacheWarning)
         table = ProfileTable(tmp_path, "scope")
     assert len(table) == 0
+
+
+def test_torn_line_of_a_writer_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+    fill(tmp_path, count=3)
+    table = ProfileTable(tmp_path, "scope")
+    with table_file(tmp_path).open("ab") as file:
+        file.write(b"0123456789abcdef")
+    table.put("9" * 32, 9.0)
+    table.flush()
+    with pytest.warns(CacheWarning, match="1 damaged"):
+        again = ProfileTable(tmp_path, "scope")
+    assert again.get("9" * 32) == 9.0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".profile"]
 
 
 def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
@@ -170,12 +185,17 @@ for index in range(400):
     table.put(key_of(f"{writer} {index}"), writer + index / 7)
     if index % 3 == 0:
         table.flush()
+    if index % 20 == 0:
+        ProfileTable(folder, "scope")  # warnings are errors here: what is read is never half written
 table.flush()
 """
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(writer)]) for writer in range(4)]
+    writers = [
+        subprocess.Popen([sys.executable, "-W", "error::UserWarning", "-c", WRITER, str(tmp_path), str(writer)])
+        for writer in range(4)
+    ]
     assert [writer.wait(60) for writer in writers] == [0] * 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
