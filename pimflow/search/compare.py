@@ -12,6 +12,7 @@ from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.layout import node_rows
 from pimflow.runtime.costs import CostModel
+from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
 from pimflow.search.report import PlanReport, report_plan
 from pimflow.search.solver import Progress, open_table, solve
@@ -77,9 +78,10 @@ def compare(
     Raises:
         OptionError: a policy is unknown or an option out of range.
     """
+    names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
     table = open_table(cache, costs)
     results = []
-    for name in policies or all_policies():
+    for name in names:
         plan = solve(
             graph,
             target,

@@ -114,7 +114,7 @@ def with_options(policy: Policy, grid: float | None, stages: Sequence[int] | int
         OptionError: a value is out of range.
     """
     if grid is not None and not 0 <= grid <= 0.5:
-        raise OptionError(f"grid {grid} is no share of the rows", "give 0 (every row) or a value up to 0.5, as 0.1")
+        raise OptionError(f"a grid of {grid:.0%} of the rows is out of range", "it is at most 50 %; 0 is every row")
     counts = None if stages is None else (stages,) if isinstance(stages, int) else tuple(sorted(set(stages)))
     if counts is not None and (not counts or min(counts) < 2 or max(counts) > MAX_STAGES):
         raise OptionError(f"stages {stages} out of range", f"a pipeline has 2 to {MAX_STAGES} stages")
