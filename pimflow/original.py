@@ -5,11 +5,22 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from pimflow.frontend.reading import all_tensors, external_range, is_external
-from pimflow.frontend.session import ORT_ERRORS, open_session, refuse, session_options, to_ort_value
+from pimflow.frontend.session import (
+    ORT_ERRORS,
+    from_ort_value,
+    needs_ort_value,
+    open_session,
+    ort_dtype,
+    refuse,
+    session_options,
+    to_ort_value,
+)
+from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code
 from pimflow.ir import Array
 
 
@@ -28,8 +39,8 @@ def copy_model(path: str, folder: Path) -> Path:
     return copy
 
 
-def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of the original model by name.
+def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Any]:
+    """Outputs of the original model by name: arrays, or lists for sequences.
 
     Args:
         content: a path, or a model in memory.
@@ -41,11 +52,14 @@ def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Ar
     name = content if isinstance(content, str) else "model"
     data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
     session = open_session(data, session_options(), name)
-    names = [output.name for output in session.get_outputs()]
+    types = {output.name: ort_dtype(output.type) for output in session.get_outputs()}
     known = {item.name for item in session.get_inputs()}
+    feeds = {key: array for key, array in inputs.items() if key in known}
+    exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
     try:
-        feeds = {key: to_ort_value(array) for key, array in inputs.items() if key in known}
-        results = session.run_with_ort_values(names, feeds)
+        if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
+            return dict(zip(types, session.run(list(types), feeds), strict=True))
+        results = session.run_with_ort_values(list(types), {key: to_ort_value(array) for key, array in feeds.items()})
+        return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
     except ORT_ERRORS as error:
         refuse(name, error)
-    return {key: value.numpy() for key, value in zip(names, results, strict=True)}

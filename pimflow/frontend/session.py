@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from pimflow.errors import ModelError
 from pimflow.frontend.export import split_model
-from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype
+from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype, to_array
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 
 INLINE_LIMIT_BYTES = 16 * 1024
@@ -88,7 +90,7 @@ class GraphSession:
         names = self.outputs if fetch is None else tuple(fetch)
         carried = [_carried_name(name) if _carrier(self._dtypes[name]) else name for name in names]
         try:
-            if any(_needs_ort_value(item) for item in feeds.values()):
+            if any(needs_ort_value(item) for item in feeds.values()):
                 lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
                 results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent)]
             else:
@@ -132,7 +134,8 @@ def _with_carried_outputs(graph: Graph) -> Graph:
     return graph.replace(outputs=outputs, nodes=[*graph.nodes, *casts], values={**graph.values, **values})
 
 
-def _needs_ort_value(item: Any) -> bool:
+def needs_ort_value(item: Any) -> bool:
+    """Whether ONNX Runtime takes an array of this type only wrapped."""
     return isinstance(item, np.ndarray) and item.dtype.name not in NUMPY_NATIVE and item.dtype.kind not in "OUS"
 
 
@@ -155,11 +158,21 @@ def ort_dtype(text: str) -> str:
 
 def to_ort_value(array: Array) -> ort.OrtValue:
     """An array as ONNX Runtime's, over the same memory where that is contiguous."""
+    if array.dtype.kind in "SU":
+        array = array.astype(object)
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
         return ort.OrtValue.ortvalue_from_numpy(contiguous)
     bits = contiguous.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
+
+
+def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
+    """A copy of ONNX Runtime's tensor (an output that is an input too lies in the caller's array), of any type."""
+    if dtype in NUMPY_NATIVE or dtype == "object":
+        return np.array(value.numpy())
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return to_array(onnx.TensorProto(data_type=dtype_code(dtype), dims=value.shape(), raw_data=data))
 
 
 def refuse(name: str, error: Exception) -> NoReturn:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class _Run:
                 self._execute(node)
             if step < len(order) - 1:
                 self._poison(self._end.get(step, ()))
-        outputs = {name: self._read(name).copy(order="C") for name in self.graph.outputs}
+        outputs = {name: _taken_out(self._read(name)) for name in self.graph.outputs}
         stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_pim, self.free, self.moved)
         return ArenaRun(outputs, stats)
 
@@ -192,6 +192,10 @@ class _Run:
             self.executed += 1
         for name, result in zip((name for name in node.outputs if name), results, strict=True):
             self._write(name, result)
+
+
+def _taken_out(item: Any) -> Any:
+    return item.copy(order="C") if isinstance(item, np.ndarray) else item
 
 
 def _dense(array: Array) -> Array:

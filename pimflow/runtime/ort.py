@@ -95,21 +95,23 @@ def run_graph(
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
-    """Seeded inputs of each input's type: floats are standard normal, integers 0 or 1, booleans either.
+    """Seeded inputs of each input's type: floats are standard normal, integers 0 or 1, booleans either, text a digit.
 
     Raises:
-        InputDataError: an input has a type for which random data make no sense (text, sequences).
+        InputDataError: an input has a type for which random data make no sense (sequences).
     """
     rng = np.random.default_rng(seed)
     return {name: _random(graph.value(name), rng) for name in graph.inputs}
 
 
 def _random(value: Value, rng: np.random.Generator) -> Array:
-    if value.shape is None or value.dtype == "object":
+    if value.shape is None:
         raise InputDataError(
             f"there are no random data for the input {value.name!r} of type {value.dtype or 'unknown'}",
             "give your own inputs",
         )
+    if value.dtype == "object":
+        return rng.integers(0, 10, value.shape).astype(str).astype(object)
     if value.dtype == "bool":
         return rng.integers(0, 2, value.shape).astype(np.bool_)
     if value.dtype.startswith(("int", "uint")):

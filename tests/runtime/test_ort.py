@@ -74,9 +74,13 @@ def test_random_inputs():
             assert 0.9 < numbers.std() < 1.1
         else:
             assert set(numbers) == {0, 1}
-    for value in (Value("s", (2,), "object"), Value("q", None, "seq(float32)")):
-        with pytest.raises(InputDataError, match=value.name):
-            random_inputs(graph.replace(inputs=[value.name], values={value.name: value}), 0)
+    text = Value("s", (40,), "object")
+    drawn = random_inputs(graph.replace(inputs=["s"], values={"s": text}), 0)["s"]
+    assert drawn.shape == (40,)
+    assert set(drawn) == set("0123456789")
+    sequence = Value("q", None, "seq(float32)")
+    with pytest.raises(InputDataError, match="q"):
+        random_inputs(graph.replace(inputs=["q"], values={"q": sequence}), 0)
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])

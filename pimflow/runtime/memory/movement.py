@@ -201,6 +201,8 @@ class _Placer:
         if told is not None and not told.free and not isinstance(node.op, Concat):
             return told
         op = node.op
+        if not isinstance(op, Concat) and self.graph.is_constant(node.inputs[0]):
+            return self._kept(node, "its input is a constant, which lies outside the arena")
         if isinstance(op, Slice):
             return self._slice(node, op)
         if isinstance(op, Pad):
