@@ -1,0 +1,27 @@
+"""What `pip install .` installs: every package and every data file, not only what an editable install happens to see."""
+
+import configparser
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_every_package_is_installed():
+    there = {".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "pimflow").rglob("__init__.py")}
+    folders = {".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "pimflow").rglob("*.py")}
+    assert folders == there
+    assert set(setup()["options"]["packages"].split()) == there | {"pimflow_zoo"}
+
+
+def test_every_data_file_is_installed():
+    data = setup()["options.package_data"]
+    for file in (ROOT / "pimflow").rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            package = ".".join(file.parent.relative_to(ROOT).parts)
+            assert any(file.match(pattern) for pattern in data.get(package, "").split()), file
