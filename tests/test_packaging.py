@@ -1,4 +1,4 @@
-"""What `pip install .` installs: every package and every data file, not only what an editable install happens to see."""
+"""What `pip install .` installs: all packages and data files; an editable install does not miss them."""
 
 import configparser
 from pathlib import Path
