@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from pimflow.cli import compile_verbs, machine_verbs, model_verbs, study_verbs
 from pimflow.cli.parsing import Parser
@@ -33,6 +36,19 @@ def build_parser() -> Parser:
     return parser
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
+    """A warning as one line, without the place in our source."""
+    print(f"pimflow: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _silence_stdout() -> None:
+    """Nothing more can be written there, not even by the interpreter's last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
@@ -40,17 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 where a check failed, 2 for a mistake of the user's, 130 when interrupted.
     """
     try:
-        arguments = build_parser().parse_args(argv)
-        code: int = arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            arguments = build_parser().parse_args(argv)
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except PimflowError as error:
         print(f"pimflow: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader went away (`pimflow ... | head`): not an error, and nothing more can be said on stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away (`pimflow ... | head`): not an error
+        _silence_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _silence_stdout()
+        print(f"pimflow: error: cannot write to stdout: {error.strerror}; make space", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("pimflow: interrupted", file=sys.stderr)
         return 130

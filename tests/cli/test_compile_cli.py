@@ -369,3 +369,25 @@ def test_an_installed_program_keeps_stdout_clean(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["output_dir"] == str(tmp_path / "out")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_disk_behind_stdout_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pimflow", "zoo", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pimflow: error: cannot write to stdout: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_cache_is_one_line_of_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("one", "two"):
+        assert run("compile", "zoo:toy", "-o", tmp_path / name, "--policy", "md-dp") == 0
+        captured = capsys.readouterr()
+        (table,) = (tmp_path / "cache").iterdir()
+        table.write_bytes(b"\x00\xff damaged\n" * 9)
+    assert captured.err.startswith("pimflow: warning: ")
+    assert "damaged" in captured.err
+    assert captured.err.count("\n") == 1
