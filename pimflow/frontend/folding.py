@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import helper, numpy_helper
 from pimflow.errors import ModelError
 from pimflow.frontend.captures import capture_count
 from pimflow.frontend.session import GraphSession, ort_dtype
-from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
+from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, sparse_to_array, to_array
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.ir.ops import AttributeValue, OpaqueAttribute
 
@@ -49,6 +50,16 @@ def fold(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mappi
     if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
         return None
     return _run(node, graph, arrays, values)
+
+
+def without_like(node: Node, values: Mapping[str, Value]) -> Node:
+    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
+    op = node.op
+    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "CastLike"):
+        return node
+    code = dtype_code(values[node.inputs[1]].dtype)
+    attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
+    return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:

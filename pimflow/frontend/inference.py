@@ -14,7 +14,7 @@ from onnx.shape_inference import InferenceError
 from pimflow.errors import ModelError
 from pimflow.frontend.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.frontend.export import opaque_proto
-from pimflow.frontend.folding import fold, node_session
+from pimflow.frontend.folding import fold, node_session, without_like
 from pimflow.frontend.importing import fresh_name, import_node
 from pimflow.frontend.recognise import typed_form
 from pimflow.frontend.session import ort_dtype
@@ -63,6 +63,7 @@ class _Walk:
         if branch is not None:
             self._inline(node, branch)
             return
+        node = without_like(node, self.values)
         arrays = fold(node, self.graph, self.values, self.constants)
         if arrays is None:
             self.nodes.append(node)

@@ -258,6 +258,25 @@ def test_ceil_mode_of_a_pool_that_stays_opaque(size):
     assert graph.shape("y") == run_plain(model, random_inputs(graph, 0))["y"].shape
 
 
+def test_cast_like_waits_for_no_value():
+    """A bias made for the input's type, as PyTorch exports it without optimisation, is a constant."""
+    nodes = [
+        helper.make_node("CastLike", ["zero", "x"], ["typed"]),
+        helper.make_node("Expand", ["typed", "four"], ["b"]),
+        helper.make_node("Conv", ["x", "w", "b"], ["a"]),
+        helper.make_node("CastLike", ["a", "zero"], ["y"]),
+    ]
+    given = {"zero": np.array(3, np.int64), "four": ints(4), "w": weights(4, 2, 1, 1)}
+    model = model_of(nodes, {"x": (1, 2, 5, 5)}, ["y"], given, opset=19)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    graph = load_model(model)
+    assert [node.kind for node in graph.nodes] == ["Conv", "Cast"]
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)["y"]
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+    assert want.std() > 0.5
+
+
 KEPT = {
     "one-dimensional convolution": lambda: single("Conv", (1, 3, 9), [weights(4, 3, 3)]),
     "three-dimensional convolution": lambda: single("Conv", (1, 3, 5, 5, 5), [weights(4, 3, 3, 3, 3)]),
