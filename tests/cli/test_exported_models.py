@@ -1,0 +1,75 @@
+"""Networks written by both exporters of PyTorch (benchmarks/export_torch_models.py), compiled and verified."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import pimflow
+from pimflow.cli import main
+
+FOLDER = Path(__file__).parent.parent / "data" / "exported"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
+SHAPES = {"shufflenet": ["N=1", "H=160", "W=128"], "shared-weights": ["input0:3x3x40x40"]}
+RTOL = {"half": 1e-2}  # kernels of another order round to fp16 (2**-11) otherwise, in each of a few layers
+MODES = {("unet", 1): {"md-dp"}, ("unet", 2): {"md-dp", "pipeline", "pim"}, ("densenet", 2): {"pipeline"}}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def compiled(name, folder, policy, *options) -> dict:
+    """Compiles by the command line; returns plan.json."""
+    shapes = [word for text in SHAPES.get(name, ()) for word in ("--shape", text)]
+    path = str(FOLDER / f"{name}.onnx")
+    assert main(["compile", path, "-o", str(folder), "--policy", policy, "--json", *shapes, *options]) == 0
+    return json.loads((folder / "plan.json").read_text())
+
+
+def check_outputs(name, folder) -> None:
+    """ONNX Runtime alone, on the user's model and on the compiled one, with inputs of our own."""
+    sessions = [
+        ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        for path in (FOLDER / f"{name}.onnx", folder / "model.onnx")
+    ]
+    rng = np.random.default_rng(7)
+    kind = np.float16 if name == "half" else np.float32
+    feeds = {item.name: rng.standard_normal(item.shape).astype(kind) for item in sessions[1].get_inputs()}
+    original, rewritten = (session.run(None, feeds) for session in sessions)
+    assert len(original) == len(rewritten)
+    for want, got in zip(original, rewritten, strict=True):
+        assert want.std() > 1e-3
+        np.testing.assert_allclose(got, want, rtol=0, atol=RTOL.get(name, 1e-4) * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("policy", "channels"), [("md-dp", 1), ("auto", 2), ("auto", 16)])  # few: more is shared
+@pytest.mark.parametrize("name", NAMES)
+def test_exported_model(name, policy, channels, tmp_path, capsys):
+    folder = tmp_path / "out"
+    document = compiled(name, folder, policy, "--verify-each", "--pim-channels", str(channels))
+    time_us = document["result"]["time_us"]
+    assert document["plan"]["predicted_us"] == pytest.approx(time_us, rel=1e-9)
+    assert document["baseline"]["time_us"] >= time_us * (1 - 1e-12)
+    assert any(node["mode"] != "gpu" for node in document["nodes"])
+    assert {node["mode"] for node in document["nodes"]} >= MODES.get((name, channels), set())
+    check_outputs(name, folder)
+    again = pimflow.load(folder)
+    for options in ({"arena": True}, {"pim": "values", "operand": "fp32", "arena": True}):
+        result = again.verify(**options, seed=3, rtol=RTOL.get(name))
+        assert result.passed, result
+        assert result.notes == ()
+
+
+def test_the_exports_cover_what_they_should():
+    """Opsets, exporters and patterns are as many as the script says."""
+    models = [onnx.load(FOLDER / f"{name}.onnx") for name in NAMES]
+    assert len({model.opset_import[0].version for model in models}) >= 5
+    kinds = {node.op_type for model in models for node in model.graph.node}
+    assert {"ConvTranspose", "Resize", "LayerNormalization", "CastLike", "Split", "Softmax", "HardSwish"} <= kinds
