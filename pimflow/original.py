@@ -19,6 +19,7 @@ from pimflow.frontend.session import (
     refuse,
     session_options,
     to_ort_value,
+    unaliased,
 )
 from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_code
 from pimflow.ir import Array
@@ -58,7 +59,7 @@ def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Ar
     exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
     try:
         if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
-            return dict(zip(types, session.run(list(types), feeds), strict=True))
+            return unaliased(dict(zip(types, session.run(list(types), feeds), strict=True)), feeds)
         results = session.run_with_ort_values(list(types), {key: to_ort_value(array) for key, array in feeds.items()})
         return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
     except ORT_ERRORS as error:

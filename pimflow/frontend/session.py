@@ -97,7 +97,8 @@ class GraphSession:
                 results = self.session.run(carried, dict(feeds))
         except ORT_ERRORS as error:
             refuse(self.name, error)
-        return {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
+        found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
+        return unaliased(found, feeds)
 
     def _restore(self, name: str, result: Any) -> Any:
         dtype = self._dtypes[name]
@@ -167,8 +168,14 @@ def to_ort_value(array: Array) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
 
 
+def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Results with copies of those that are inputs too: some versions of ONNX Runtime hand back the caller's memory."""
+    again = {name: np.array(item) for name, item in results.items() if name in feeds and isinstance(item, np.ndarray)}
+    return {**results, **again}
+
+
 def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
-    """A copy of ONNX Runtime's tensor (an output that is an input too lies in the caller's array), of any type."""
+    """A copy of ONNX Runtime's tensor, of any type."""
     if dtype in NUMPY_NATIVE or dtype == "object":
         return np.array(value.numpy())
     data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())

@@ -109,7 +109,7 @@ def test_models_that_onnx_runtime_refuses():
 def test_weights_that_do_not_fill_their_shape():
     model = conv_model()
     model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
-    refused(model, "c0")
+    refused(model, "ONNX Runtime refuses")  # new versions of it name the tensor
 
 
 def with_external(tmp_path, location, **entries):

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from light_models import randomised_light_model
 from onnx import helper
-from onnx_models import model_of, run_plain, single
+from onnx_models import OPSETS, model_of, run_plain, single
 
 from pimflow.errors import OutputError
 from pimflow.frontend import load_model, save_onnx, to_onnx
@@ -24,6 +24,8 @@ def small_graph():
 
 @pytest.mark.parametrize(("opset", "ir"), [(7, 10), (17, 10), (22, 10), (23, 11), (26, 13)])
 def test_versions(opset, ir):
+    if opset not in OPSETS:
+        pytest.skip("ONNX Runtime is older")
     model = to_onnx(load_model(single("Relu", (2, 3), (), opset)))
     assert (model.ir_version, model.opset_import[0].version) == (ir, opset)
 
@@ -95,7 +97,7 @@ def rewritten(opset):
     return edit.finish()
 
 
-@pytest.mark.parametrize("opset", range(7, 27))
+@pytest.mark.parametrize("opset", OPSETS)
 def test_what_passes_make_is_written_in_every_opset(opset):
     graph = rewritten(opset)
     model = to_onnx(graph)

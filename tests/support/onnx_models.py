@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+ORT_REFUSALS = (ort_errors.Fail, ort_errors.InvalidGraph, ort_errors.NotImplemented)
 
 
 def model_of(
@@ -49,6 +52,17 @@ def single(
     return model_of([helper.make_node(op_type, names, ["y"], **attributes)], {"x": shape}, ["y"], given, opset, dtype)
 
 
+def newest_opset() -> int:
+    """The newest opset that the installed ONNX and ONNX Runtime both know."""
+    for opset in range(onnx.defs.onnx_opset_version(), 7, -1):
+        try:
+            run_plain(single("Relu", (1,), opset=opset), {"x": np.zeros(1, np.float32)})
+        except ORT_REFUSALS:
+            continue
+        return opset
+    raise AssertionError("no opset at all")
+
+
 def run_plain(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The model as it is, by ONNX Runtime alone."""
     options = ort.SessionOptions()
@@ -58,3 +72,7 @@ def run_plain(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+OPSETS = range(7, min(26, newest_opset()) + 1)
+"""Those that the tests know and the installed ONNX Runtime runs."""
