@@ -22,7 +22,7 @@ ALLOWED = {
     "compiler": {"search", "passes", "frontend", "codegen", "runtime", "targets", "ir", "errors", "version", "zoo"},
     "cli": {
         "compiler",
-    "inspection",
+        "inspection",
         "search",
         "passes",
         "frontend",
