@@ -11,8 +11,8 @@ from pimflow.errors import OutputError
 from pimflow.frontend.export import set_external, split_model
 from pimflow.ir import Array, Graph
 
-SINGLE_FILE_LIMIT_BYTES = 1_800_000_000
-"""Constants up to this sum are stored inside the model; protobuf's own limit is 2^31 - 1 for everything."""
+SINGLE_FILE_LIMIT_BYTES = 256 << 20
+"""Constants up to this sum are stored inside the model: protobuf copies what it holds, and can hold 2 GB at most."""
 
 EXTERNAL_MINIMUM_BYTES = 1024
 ALIGNMENT_BYTES = 4096
