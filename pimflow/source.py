@@ -45,8 +45,13 @@ class ModelSource:
             return str(self.path)
         return f"{ZOO_PREFIX}{self.zoo}" if self.zoo is not None else self.name
 
-    def digest(self) -> str:
-        """SHA-256 of the model's bytes (of the file alone, where weights are in external files)."""
+    def digest(self) -> str | None:
+        """SHA-256 of the model's bytes (of the file alone, where weights are in external files).
+
+        None for a model of the zoo: its name and the version of pimflow say what it is.
+        """
+        if self.zoo is not None:
+            return None
         content = self.content
         if not isinstance(content, str):
             data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
