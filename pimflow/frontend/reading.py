@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto, helper
 from onnx.checker import ValidationError
 
@@ -21,6 +21,9 @@ from pimflow.ir import Array
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 """What protobuf can serialise in one message."""
 
+LARGE_TENSOR_BYTES = 1 << 20
+"""Initialisers above this size are not copied for the checker."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -29,8 +32,8 @@ class Source:
     proto: onnx.ModelProto
     name: str
     folder: Path | None
-    handle: str | bytes
-    """What the checker and ONNX Runtime can read it from; b"" where it is too large to hand over."""
+    handle: str | bytes | None
+    """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
 
 
 def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
@@ -51,19 +54,12 @@ def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
 
 def _open(source: str | Path | bytes | onnx.ModelProto) -> Source:
     if isinstance(source, onnx.ModelProto):
-        return Source(source, source.graph.name or "model", None, _serialised(source))
+        return Source(source, source.graph.name or "model", None, None)
     if isinstance(source, bytes):
         proto = _parse(source, "the model given as bytes")
         return Source(proto, proto.graph.name or "model", None, source)
     path = Path(source)
     return Source(_parse(_read_file(path), str(path)), path.stem, path.parent, str(path))
-
-
-def _serialised(proto: onnx.ModelProto) -> bytes:
-    try:
-        return bytes(proto.SerializeToString())
-    except (EncodeError, ValueError):
-        return b""
 
 
 def _read_file(path: Path) -> bytes:
@@ -110,12 +106,41 @@ def _check(source: Source, label: str) -> None:
 
     Where both refuse, ONNX Runtime's reason is told: the checker's may be about something that does no harm.
     """
-    if not source.handle:
-        return
     try:
-        onnx.checker.check_model(source.handle)
-    except (ValidationError, EncodeError, ValueError):
-        open_session(source.handle, session_options(optimise=False), label)
+        onnx.checker.check_model(_outline(source.proto) if source.handle is None else source.handle)
+    except (ValidationError, EncodeError, ValueError) as error:
+        if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
+            raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
+        whole = source.proto.SerializeToString() if source.handle is None else source.handle
+        open_session(whole, session_options(optimise=False), label)
+
+
+def _outline(proto: onnx.ModelProto) -> bytes:
+    """The model with its large initialisers as inputs: all that the checker asks about, without copying weights."""
+    outline = onnx.ModelProto()
+    _copy_fields(proto, outline, skip="graph")
+    _copy_fields(proto.graph, outline.graph, skip="initializer")
+    known = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.ByteSize() <= LARGE_TENSOR_BYTES:
+            outline.graph.initializer.append(tensor)
+        elif tensor.name not in known:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            outline.graph.input.append(value)
+    return bytes(outline.SerializeToString())
+
+
+def _copy_fields(message: Message, into: Message, skip: str) -> None:
+    """Copies all fields that are set but one."""
+    for field, value in message.ListFields():
+        if field.name == skip:
+            continue
+        if isinstance(value, Message):
+            getattr(into, field.name).CopyFrom(value)
+        elif isinstance(value, (int, float, str, bytes)):
+            setattr(into, field.name, value)
+        else:
+            getattr(into, field.name).extend(value)
 
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
