@@ -9,15 +9,18 @@ from pimflow.runtime.memory import MemoryPlan
 from pimflow.search.report import NodeRow, PlanReport
 from pimflow.tables import number, render_table
 
-_HEADER = ("node", "op", "runs on", "PIM share", "GPU us", "PIM us", "time us")
+_HEADER = ("step", "node", "op", "runs on", "PIM share", "GPU us", "PIM us", "time us")
 _PLACES = {"gpu": "GPU", "pim": "PIM", "md-dp": "GPU + PIM", "pipeline": "pipeline"}
 
 
 def summary_text(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan, *, verbose: bool = False) -> str:
-    """The table of nodes and the totals; `verbose` shows nodes that cost nothing too, and a column with the reasons."""
+    """The table of nodes and the totals; `verbose` shows nodes that cost nothing too, and a column with the reasons.
+
+    A step is a decision of the plan: what shares one runs at the same time.
+    """
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     header = (*_HEADER, "why") if verbose else _HEADER
-    table = render_table(header, [_row(row, verbose) for row in shown], right=(3, 4, 5, 6))
+    table = render_table(header, [_row(row, verbose) for row in shown], right=(0, 4, 5, 6, 7))
     hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
     kept = _kept(memory) if verbose else ""
@@ -27,15 +30,22 @@ def summary_text(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan,
 def _row(row: NodeRow, verbose: bool) -> tuple[str, ...]:
     share = f"{100 * row.pim_fraction:.0f} %" if row.pim_fraction else "-"
     cells = (
+        str(row.region + 1),
         row.name,
         row.op,
-        _PLACES[row.mode],
+        _place(row),
         share,
         number(row.gpu_us or None),
         number(row.pim_us or None),
         number(row.time_us),
     )
     return (*cells, row.why) if verbose else cells
+
+
+def _place(row: NodeRow) -> str:
+    if row.mode != "pipeline":
+        return _PLACES[row.mode]
+    return "PIM, pipelined" if row.pim_fraction else "GPU, pipelined"
 
 
 def _totals(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan) -> str:

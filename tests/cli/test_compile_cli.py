@@ -39,7 +39,7 @@ def test_compile_prints_a_table_and_a_summary(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run("compile", "zoo:toy", "--policy", "MD-DP") == 0
     out = capsys.readouterr().out
-    assert re.search(r"node +op +runs on +PIM share +GPU us +PIM us +time us", out)
+    assert re.search(r"step +node +op +runs on +PIM share +GPU us +PIM us +time us", out)
     assert re.search(r"depthwise +Conv +GPU", out)
     assert re.search(r"speedup +[0-9.]+x end to end", out)
     assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
