@@ -38,14 +38,16 @@ def execute(
         source: activations [N, C, H, W], or the left-hand matrix.
         weights: [O, C/groups, kh, kw], or the right-hand matrix [(batch,) k, n].
         operand: "fp16", "bf16" or "fp32", the type that source and weights are rounded to; the machine's if None.
-        accumulator: "fp32" or "fp16", the type of the latches; the machine's if None.
+        accumulator: "fp32" or "fp16", the type of the latches; if None the machine's, and fp32 with fp32 operands,
+            whose precision narrower latches would throw away.
 
     Raises:
         OptionError: no such type.
         CommandOrderError: a COMP without a filled buffer or an open row, a READRES of nothing, an address out of
             range, or channels of one group that see different fills.
     """
-    operand, accumulator = operand or program.pim.operand, accumulator or program.pim.accumulator
+    operand = operand or program.pim.operand
+    accumulator = accumulator or ("fp32" if operand == "fp32" else program.pim.accumulator)
     _check_choice("operand type", operand, OPERANDS)
     _check_choice("accumulator type", accumulator, ACCUMULATORS)
     matrix = round_to(program.weights.matrix(weights), operand)
