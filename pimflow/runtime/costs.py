@@ -13,6 +13,7 @@ from pimflow.ir import Graph, Node, Op, Value
 from pimflow.runtime.gpu_cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
 from pimflow.runtime.gpu_work import element_width
 from pimflow.runtime.memory import Movement, element_bytes, is_movement, movement
+from pimflow.runtime.timeline import Transfer, TransferModel
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
@@ -110,6 +111,22 @@ class CostModel:
             return NodeCost(pim.time_us, pim.energy_mj, pim=pim)
         gpu = self._gpu_cost(graph, node)
         return NodeCost(gpu.time_us, gpu.energy_mj, gpu=gpu)
+
+    @property
+    def transfers(self) -> TransferModel | None:
+        """Copies of a PIM node's activations over the link to the PIM channels; None on a machine that needs none."""
+        return self._transfer if self.target.pim.transfer_gb_per_s else None
+
+    def _transfer(self, graph: Graph, node: Node) -> Transfer:
+        pim = self.target.pim
+        assert pim.transfer_gb_per_s is not None
+        loaded, stored = (
+            pim.element_bytes * sum(graph.value(name).elements for name in names)
+            for names in (graph.activations(node), (name for name in node.outputs if name))
+        )
+        per_us = pim.transfer_gb_per_s * 1e3
+        energy_mj = (loaded + stored) * pim.energy.strict.transfer_pj_per_byte * 1e-9
+        return Transfer(loaded / per_us, stored / per_us, energy_mj)
 
     def static_energy_mj(self, makespan_us: float) -> float:
         """What the board draws over a run, whatever it does."""

@@ -55,6 +55,18 @@ class Transfer:
     energy_mj: float = 0.0
 
 
+TransferModel = Callable[[Graph, Node], Transfer]
+
+
+@runtime_checkable
+class CopiesOperands(Protocol):
+    """Costs of a machine whose PIM nodes find their operands only where they were copied to."""
+
+    @property
+    def transfers(self) -> TransferModel | None:
+        """What the copies of a PIM node cost; None if there are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One use of a resource. `resource` is "none" for nodes that take no time (fused, or free movements).
@@ -102,9 +114,6 @@ class _Job:
     waiting: int = 0
 
 
-TransferModel = Callable[[Graph, Node], Transfer]
-
-
 def build_timeline(
     graph: Graph,
     target: Target,
@@ -118,11 +127,14 @@ def build_timeline(
         graph: nodes may carry the tags `region` (int as text; a node without one is its own region) and `stage`.
         target: the machine; only named in errors here, prices come from `costs`.
         costs: prices one node; static energy is added if it has `static_energy_mj`.
-        transfers: what moving operands of PIM nodes costs, on a machine where PIM cannot reach them itself.
+        transfers: what copying operands of PIM nodes costs, where PIM cannot reach them itself; by default what `costs`
+            says of them, if anything.
 
     Raises:
         GraphError: the regions' order contradicts the data flow.
     """
+    if transfers is None and isinstance(costs, CopiesOperands):
+        transfers = costs.transfers
     events: list[Event] = []
     busy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}
     energy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}

@@ -159,6 +159,9 @@ class PimSpec:
     readout_activation: bool  # whether activations are applied as results are read out; else a GPU kernel does it
     timing: PimTimings
     energy: PimEnergies
+    # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:
+    # nothing is copied, as GWRITE and READRES move data over the crossbar, within the streams.
+    transfer_gb_per_s: float | None = None
 
     @property
     def row_elements(self) -> int:

@@ -180,6 +180,15 @@ def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path, capsys):
     assert run("verify", folder) == 0  # ONNX Runtime never looked at them
 
 
+@pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim"])
+def test_every_machine_computes_right(tmp_path, target):
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--target", target, "--policy", "pim", "--no-cache") == 0
+    assert run("verify", folder, "--pim", "values", "--operand", "fp32", "--rtol", "1e-5") == 0
+    assert run("verify", folder, "--pim", "values", "--rtol", "1e-6") == 1  # the machine's own operands are narrower
+    assert run("verify", folder, "--pim", "values") == 0
+
+
 def test_a_trace_times_as_the_report_says(tmp_path, capsys):
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache", "--json") == 0

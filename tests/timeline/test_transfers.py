@@ -1,0 +1,42 @@
+"""A machine whose PIM nodes find their operands only where they were copied to."""
+
+from dataclasses import replace
+
+import pytest
+
+import pimflow
+from pimflow.ir import OnPim
+
+
+def compiled(gb_per_s, policy="auto"):
+    target = pimflow.load_target("pimflow")
+    target = replace(target, pim=replace(target.pim, transfer_gb_per_s=gb_per_s))
+    return pimflow.compile("zoo:mobilenet-v2", target=target, policy=policy, use_cache=False)
+
+
+def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost():
+    result = compiled(64.0, "pim")
+    events = [event for event in result.timeline.events if event.resource == "transfer"]
+    node = next(node for node in result.graph.nodes if node.device == "pim")
+    load, store = (event for event in events if event.node == node.name)
+    sizes = [result.graph.value(name).elements for name in (node.inputs[0], node.output)]
+    assert load.end_us - load.start_us == pytest.approx(2 * sizes[0] / 64e3)
+    assert store.end_us - store.start_us == pytest.approx(2 * sizes[1] / 64e3)
+    assert result.timeline.energy_mj["transfer"] > 0
+    assert result.plan.predicted_us == pytest.approx(result.timeline.makespan_us, rel=1e-9)
+
+
+def test_the_search_weighs_them():
+    free, fast, slow = (compiled(rate, "newton++") for rate in (None, 1000.0, 0.01))
+    on_pim = [sum(isinstance(decision, OnPim) for decision in item.plan.decisions) for item in (free, fast, slow)]
+    assert free.plan.predicted_us < fast.plan.predicted_us < slow.plan.predicted_us
+    assert on_pim[0] >= on_pim[1] > on_pim[2] == 0
+    for item in (free, fast, slow):
+        assert item.plan.predicted_us == pytest.approx(item.timeline.makespan_us, rel=1e-9)
+
+
+def test_pipelines_hide_some_of_them():
+    result = compiled(200.0, "pimflow")
+    assert result.plan.predicted_us == pytest.approx(result.timeline.makespan_us, rel=1e-9)
+    assert any(event.resource == "transfer" for event in result.timeline.events)
+    assert result.verify().passed
