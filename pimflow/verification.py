@@ -32,7 +32,8 @@ FP16_LATCH_RTOL = 2e-2
 """What fp16 accumulators add to a bound.
 
 Each of n additions into a latch is rounded by up to u of what it holds by then: together about sqrt(n / 3) u / sqrt(3).
-With n = 64 (a dot product of 1024) and 50 layers that is 0.9 % of the output's standard deviation; twice that is allowed.
+With n = 64 (a dot product of 1024) and 50 layers that is 0.9 % of the output's standard deviation.
+The bound allows twice that.
 """
 
 
