@@ -214,13 +214,19 @@ class CompiledModel:
         with new_output(folder) as scratch:
             save_onnx(self.graph, scratch / "model.onnx")
             original = self._save_original(scratch)
-            write_json(scratch / "plan.json", {**self.document(str(folder)), "plan": encode(self.plan)})
+            write_json(scratch / "plan.json", self._saved_plan())
             write_json(scratch / "memory.json", self.memory.as_json())
             write_json(scratch / "timeline.json", chrome_trace(self.timeline, self.source.name), indent=None)
             _write_streams(scratch / "streams.json.gz", self.programs)
             (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
             write_json(scratch / "config.json", self._config(original))
         return folder
+
+    def _saved_plan(self) -> dict[str, Any]:
+        """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
+        document = self.document()
+        del document["search"]["seconds"], document["output_dir"]
+        return {**document, "plan": encode(replace(self.plan, search_seconds=0.0))}
 
     def _save_original(self, folder: Path) -> str:
         if self.source.zoo is not None:

@@ -68,9 +68,14 @@ def _totals(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan) -> s
             f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights",
         ),
         ("movement", _movement(memory)),
-        ("search", f"{number(plan.candidates, 0)} candidates in {plan.search_seconds:.2f} s"),
+        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)
+
+
+def _seconds(plan: Plan) -> str:
+    """How long the search took; a plan that was read back does not know."""
+    return f" in {plan.search_seconds:.2f} s" if plan.search_seconds else ""
 
 
 def _movement(memory: MemoryPlan) -> str:

@@ -6,7 +6,7 @@ decisions can run one after the other: GPU and PIM meet at the end of each decis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pimflow.ir.graph import Device
 
@@ -103,7 +103,7 @@ class Plan:
     predicted_us: float
     baseline_us: float
     candidates: int = 0
-    search_seconds: float = 0.0
+    search_seconds: float = field(default=0.0, compare=False)
 
 
 PLAN_CLASSES = (Plan, OnGpu, OnPim, SplitRows, Pipeline, Parallel)
