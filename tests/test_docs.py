@@ -59,5 +59,7 @@ def test_every_verb_and_policy_is_documented():
     verbs = next(action for action in build_parser()._actions if action.dest == "verb").choices
     for verb in verbs:
         assert f"`{verb}" in text, verb
+    shown = next(action for action in verbs["compile"]._actions if action.dest == "policy").help
     for policy in policies():
         assert f"| `{policy}` |" in text, policy
+        assert re.search(rf"(: | ){re.escape(policy)}(,| or| \()", shown), policy

@@ -37,7 +37,11 @@ def _add_compile(verbs: Any) -> None:
     )
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")
-    parser.add_argument("--policy", metavar="P", help="search policy (default: auto; see docs/cli.md)")
+    parser.add_argument(
+        "--policy",
+        metavar="P",
+        help="search policy: gpu, newton+, newton++, pim, md-dp, pipeline, pimflow or auto (default)",
+    )
     add_target(parser)
     add_search(parser)
     parser.add_argument("--seed", type=seed_int, default=0, metavar="N", help="seed of made-up inputs (default: 0)")
