@@ -132,16 +132,3 @@ class Mapping:
             "window_block": self.window_block,
             "gwrite_latency": self.gwrite_latency,
         }
-
-
-def chunk_runs(chunks: tuple[tuple[int, int], ...], ragged: bool) -> tuple[ChunkRun, ...]:
-    """Runs of equal (columns, pixels) chunks; with `ragged` (K is no multiple of a slot) the last stands alone."""
-    runs: list[ChunkRun] = []
-    last = len(chunks) - 1
-    for index, (columns, pixels) in enumerate(chunks):
-        alone = ragged and index == last
-        if runs and not alone and (runs[-1].columns, runs[-1].pixels) == (columns, pixels):
-            runs[-1] = ChunkRun(columns, pixels, runs[-1].count + 1)
-        else:
-            runs.append(ChunkRun(columns, pixels))
-    return tuple(runs)

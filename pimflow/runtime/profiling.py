@@ -7,17 +7,16 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import onnxruntime
 
 from pimflow.errors import OptionError
 from pimflow.frontend.session import GraphSession
-from pimflow.ir import Array, Graph, Node, Value
+from pimflow.ir import Graph, Node, Value
 from pimflow.runtime.gpu_work import gpu_work
 from pimflow.runtime.measured import MeasuredRow, kernel_key
+from pimflow.runtime.ort import random_inputs, single_node_graph
 
 if TYPE_CHECKING:
     from pimflow.ir import Op
@@ -135,40 +134,12 @@ class CpuTimer:
 
     def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float]:
         """Wall-clock times of single-node sessions."""
-        alone = single_node(graph, node)
+        alone = single_node_graph(graph, node)
         session = GraphSession(alone, threads=self._threads)
-        feeds = random_feeds(alone)
+        feeds = random_inputs(alone, seed=0)
         times = []
         for _ in range(warmup + repeats):
             start = time.perf_counter()
             session.run(feeds)
             times.append((time.perf_counter() - start) * 1e6)
         return times[warmup:]
-
-
-def single_node(graph: Graph, node: Node) -> Graph:
-    """A graph of one node: its constant operands stay constants, the others become inputs."""
-    names = [name for name in dict.fromkeys((*node.inputs, *node.outputs)) if name]
-    return Graph(
-        name=node.name,
-        inputs=tuple(name for name in dict.fromkeys(node.inputs) if name and not graph.is_constant(name)),
-        outputs=tuple(name for name in node.outputs if name),
-        nodes=(replace(node, device=None),),
-        values={name: graph.value(name) for name in names},
-        constants={name: graph.constants[name] for name in names if graph.is_constant(name)},
-        opset=graph.opset,
-    )
-
-
-def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs: normal for floating-point types, zeros and ones for all others (valid as indices and masks)."""
-    rng = np.random.default_rng(seed)
-    feeds: dict[str, Array] = {}
-    for name in graph.inputs:
-        value = graph.value(name)
-        shape = value.shape or ()
-        if value.dtype.startswith("float"):
-            feeds[name] = np.asarray(rng.standard_normal(shape)).astype(value.dtype)
-        else:
-            feeds[name] = np.asarray(rng.integers(0, 2, shape)).astype(value.dtype)
-    return feeds

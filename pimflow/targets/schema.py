@@ -164,11 +164,6 @@ class PimSpec:
     transfer_gb_per_s: float | None = None
 
     @property
-    def row_elements(self) -> int:
-        """Elements in one row of one bank."""
-        return self.columns * self.multipliers
-
-    @property
     def buffer_elements(self) -> int:
         """Elements in one global buffer."""
         return self.buffer_columns * self.multipliers

@@ -14,7 +14,8 @@ from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Pool2d, Reshape, Value
 from pimflow.passes import cleanup_passes
 from pimflow.runtime.measured import MeasuredTable
-from pimflow.runtime.profiling import CpuTimer, profile_model, random_feeds, single_node
+from pimflow.runtime.ort import random_inputs, single_node_graph
+from pimflow.runtime.profiling import CpuTimer, profile_model
 from pimflow.runtime.profiling_cuda import INNER, CudaTimer
 
 
@@ -74,12 +75,13 @@ def test_the_cpu_is_really_timed(toy: Graph) -> None:
 
 def test_a_single_node_keeps_its_weights_and_asks_for_its_activations(toy: Graph) -> None:
     conv = next(node for node in toy.nodes if isinstance(node.op, Conv2d))
-    alone = single_node(toy, conv)
-    assert alone.inputs == (conv.inputs[0],)
-    assert set(alone.constants) == set(conv.inputs[1:])
-    feeds = random_feeds(alone)
-    assert feeds[conv.inputs[0]].shape == toy.shape(conv.inputs[0])
-    assert np.std(feeds[conv.inputs[0]]) > 0.5
+    alone = single_node_graph(toy, conv)
+    assert alone.inputs == ("i0",)
+    assert set(alone.constants) == {"i1", "i2"}
+    assert all(alone.constants[f"i{i}"] is toy.constants[conv.inputs[i]] for i in (1, 2))
+    feeds = random_inputs(alone, seed=0)
+    assert feeds["i0"].shape == toy.shape(conv.inputs[0])
+    assert np.std(feeds["i0"]) > 0.5
     assert len(CpuTimer(threads=1).time_us(toy, conv, 1, 4)) == 4
 
 
