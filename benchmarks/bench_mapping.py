@@ -24,12 +24,12 @@ from pathlib import Path
 import pimflow_zoo
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, problem_of
 from pimflow.frontend import load_model
-from pimflow.runtime.pim_breakdown import cycle_breakdown
-from pimflow.runtime.pim_cost import PimCost
-from pimflow.search.mapping_search import choose_mapping
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.breakdown import cycle_breakdown
+from pimflow.runtime.newton.cost import PimCost
 from pimflow.targets import Target, load_target
 
-TABLE = Path(__file__).parents[1] / "tests" / "codegen" / "data" / "reference_layers.csv"
+TABLE = Path(__file__).parents[1] / "tests" / "codegen" / "newton" / "data" / "reference_layers.csv"
 HEADER = (
     f"{'layer':34}{'published':>10}{'newton+':>10}{'newton++':>10}{'auto':>10}{'limit':>10}{'util':>7}"
     f"  {'idle':>6}{'act':>6}{'gwrite':>7}{'ref':>6}{'rest':>6}   (of auto's cycles, in %)"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from rewrite_chain import chain, splits
 
 from pimflow.ir import Graph, Node, Plan
+from pimflow.ir.analysis.movement import movement
 from pimflow.passes import ApplyPlan
-from pimflow.runtime.memory import movement, plan_memory
+from pimflow.runtime.memory import plan_memory
 from pimflow.runtime.timeline import build_timeline
 from pimflow.targets import load_target
 

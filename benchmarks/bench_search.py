@@ -19,8 +19,8 @@ import pimflow_zoo
 from pimflow.compiled import Machine
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
+from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.passes import ApplyPlan, cleanup_passes
-from pimflow.runtime.memory import annotate_movement
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, prove, solve
 from pimflow.targets import load_target

@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pimflow.codegen import ConvProblem, PimProgram, lower, newton_mapping, problem_of
-from pimflow.codegen.stream import CommandStream, Comp, GAct, GWrite
+from pimflow.codegen import ConvProblem, problem_of
+from pimflow.codegen.newton import PimProgram, lower, newton_mapping
+from pimflow.codegen.newton.commands import CommandStream, Comp, GAct, GWrite
 from pimflow.frontend import load_model
-from pimflow.runtime.pim_cost import PimCost
-from pimflow.runtime.pim_timing import StreamTiming, forget_timings, time_stream
-from pimflow.search.mapping_search import choose_mapping
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.newton.timing import StreamTiming, forget_timings, time_stream
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pim_timing"))
-import oracle_artifact
-import oracle_strict
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its step-by-step oracles
+from support import oracle_artifact, oracle_strict
 
 BUFFERS = (1, 2, 4)
 RATIOS = range(1, 11)

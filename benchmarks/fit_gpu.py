@@ -24,15 +24,15 @@ from functools import cache
 from itertools import pairwise
 
 import pimflow_zoo
-from pimflow.codegen.problem import ConvProblem, MatmulProblem
+from pimflow.codegen.work import ConvProblem, MatmulProblem
 from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, Value
-from pimflow.ir.rows import RowWindow, rows_needed
+from pimflow.ir.analysis.rows import RowWindow, rows_needed
 from pimflow.passes import cleanup_passes
-from pimflow.runtime.gpu_kernels import kernel_cycles
-from pimflow.runtime.gpu_work import MatrixWork, StreamWork, gpu_work
-from pimflow.runtime.pim_cost import PimCost
-from pimflow.search.mapping_search import choose_mapping
+from pimflow.runtime.gpu.kernels import kernel_cycles
+from pimflow.runtime.gpu.work import MatrixWork, StreamWork, gpu_work
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.cost import PimCost
 from pimflow.targets import GpuSpec, load_target
 
 PUBLISHED = {

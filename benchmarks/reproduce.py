@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pimflow_zoo
+from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import clean_graph, compare_policies
 from pimflow.ir import Conv2d, Gemm, MatMul
 from pimflow.options import Options
-from pimflow.search.table import code_fingerprint
-from pimflow.source import model_source
+from pimflow.search.price_cache import code_fingerprint
 from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import override
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pimflow.targets import Target as Target
     from pimflow.targets import load_target as load_target
     from pimflow.targets import target_names as target_names
-    from pimflow.verification import Verification as Verification
+    from pimflow.verify.compare import Verification as Verification
 
 _HOME = {
     "CompiledModel": "pimflow.compiled",
@@ -36,7 +36,7 @@ _HOME = {
     "PimflowError": "pimflow.errors",
     "Plan": "pimflow.ir",
     "Target": "pimflow.targets",
-    "Verification": "pimflow.verification",
+    "Verification": "pimflow.verify.compare",
     "compile": "pimflow.compiler",
     "load": "pimflow.compiled",
     "load_target": "pimflow.targets",

@@ -17,28 +17,29 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.codegen import PimProgram
-from pimflow.codegen.archive import archive_program, decode, encode, restore_program
-from pimflow.codegen.stream import CommandStream
+from pimflow.bundle.folder import new_output, read_manifest, write_json
+from pimflow.bundle.original import copy_model
+from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
+from pimflow.codegen.newton import PimProgram
+from pimflow.codegen.newton.archive import archive_program, decode, encode, restore_program
+from pimflow.codegen.newton.commands import CommandStream
 from pimflow.errors import ModelError, OptionError
-from pimflow.frontend import load_model, save_onnx
+from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
 from pimflow.ir.plan import PLAN_CLASSES
+from pimflow.onnxio import save_onnx
 from pimflow.options import Options
-from pimflow.original import copy_model
-from pimflow.output import new_output, read_manifest, write_json
-from pimflow.runtime.chrome_trace import chrome_trace
+from pimflow.report.chrome_trace import chrome_trace
+from pimflow.report.plan_report import PlanReport
+from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.measured import MeasuredTable
+from pimflow.runtime.execute.ort import OrtRunner
+from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.memory import MemoryPlan, plan_memory
-from pimflow.runtime.ort import OrtRunner
+from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import Timeline, build_timeline
-from pimflow.search.mapping_search import choose_mapping
-from pimflow.search.report import PlanReport
-from pimflow.source import ZOO_PREFIX, ModelSource, model_source
-from pimflow.summary import summary_text
 from pimflow.targets import Target, parse_target, to_toml
-from pimflow.verification import Verification, verify_compiled
+from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.version import __version__
 
 FORMAT = "pimflow/1"
@@ -168,7 +169,7 @@ class CompiledModel:
             raise OptionError(
                 f"channel {channel} does not exist", f"the target has channels 0 to {len(program.streams) - 1}"
             )
-        from pimflow.codegen.trace import write_trace
+        from pimflow.codegen.newton.trace import write_trace
 
         return write_trace(program.streams[channel], program.pim)
 

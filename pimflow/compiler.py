@@ -8,26 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pimflow.checks import EachPass, fold_with_ort
-from pimflow.codegen import PimProgram, Refusal, lower, problem_of
+from pimflow.bundle.source import ModelSource, model_source
+from pimflow.codegen import Refusal, problem_of
+from pimflow.codegen.newton import PimProgram, lower
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.errors import OptionError
 from pimflow.frontend import load_model
-from pimflow.inspection import Inspection, inspect_graph
 from pimflow.ir import Graph, Plan
+from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
 from pimflow.passes import ApplyPlan, Pass, PassManager, cleanup_passes
-from pimflow.runtime.memory import annotate_movement
+from pimflow.report.inspection import Inspection, inspect_graph
+from pimflow.report.plan_report import PlanReport, report_plan
 from pimflow.search import find_policy, solve
-from pimflow.search.report import PlanReport, report_plan
-from pimflow.source import ModelSource, model_source
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
+from pimflow.verify.each_pass import EachPass, fold_with_ort
 
 if TYPE_CHECKING:
     import onnx
 
-    from pimflow.runtime.measured import MeasuredRow
-    from pimflow.search.compare import PolicyResult
+    from pimflow.report.policies import PolicyResult
+    from pimflow.runtime.gpu.measured import MeasuredRow
 
 ProgressSink = Callable[[str], None]
 T = TypeVar("T")
@@ -286,7 +287,7 @@ def profile_source(
     Raises:
         PimflowError: as `compile`; or the device is not at hand.
     """
-    from pimflow.runtime.profiling import profile_model
+    from pimflow.runtime.gpu.profiling import profile_model
 
     graph = clean_graph(model_source(model), Options(shapes=dict(shapes or {})))
     return profile_model(
@@ -309,7 +310,7 @@ def compare_policies(
     Raises:
         PimflowError: as `compile`.
     """
-    from pimflow.search.compare import compare
+    from pimflow.report.policies import compare
 
     graph = clean_graph(model_source(model), options)
     return compare(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pimflow.runtime.measured import MeasuredTable, read_table
+from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
 DEFAULT_POLICY = "auto"

@@ -87,11 +87,11 @@ def _add_debug(parser: Parser) -> None:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
+    from pimflow.bundle.folder import check_output
+    from pimflow.bundle.source import model_source
     from pimflow.compiler import compile_with
     from pimflow.frontend import parse_shapes
     from pimflow.options import DEFAULT_POLICY, Debug, Options
-    from pimflow.output import check_output
-    from pimflow.source import model_source
 
     source = model_source(arguments.model)
     folder = Path(arguments.output or f"{source.name}.pimflow")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pimflow.cli.output import print_json
 from pimflow.cli.parsing import Parser, add_json, add_target, target_of
-from pimflow.tables import number, render_table
+from pimflow.report.tables import number, render_table
 
 
 def add_verbs(verbs: Any) -> None:
@@ -69,7 +69,7 @@ def _add_layer(verbs: Any) -> None:
 
 
 def _layer(arguments: argparse.Namespace) -> int:
-    from pimflow.search.layer import parse_conv, parse_matmul, profile_layer
+    from pimflow.report.layer import parse_conv, parse_matmul, profile_layer
 
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
     report = profile_layer(problem, target_of(arguments), arguments.mapping)
@@ -93,7 +93,7 @@ def _add_simulate(verbs: Any) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from pimflow.runtime.pim_timing import simulate_file
+    from pimflow.runtime.newton.trace_timing import simulate_file
 
     pim = target_of(arguments).pim
     results = [(file, simulate_file(file, pim)) for file in arguments.files]
@@ -123,7 +123,7 @@ def _add_cache(verbs: Any) -> None:
 def _cache_info(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from pimflow.search.table import cache_info
+    from pimflow.search.price_cache import cache_info
 
     info = cache_info()
     if arguments.json:
@@ -135,7 +135,7 @@ def _cache_info(arguments: argparse.Namespace) -> int:
 
 
 def _cache_clear(arguments: argparse.Namespace) -> int:
-    from pimflow.search.table import cache_clear
+    from pimflow.search.price_cache import cache_clear
 
     print(f"removed {cache_clear()} files of the profile table")
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import Parser, add_json, add_model, add_target, positive_int, seed_int, target_of
 from pimflow.errors import OptionError
-from pimflow.tables import number, render_table
+from pimflow.report.tables import number, render_table
 
 
 def add_verbs(verbs: Any) -> None:
@@ -44,8 +44,8 @@ def _zoo_list(arguments: argparse.Namespace) -> int:
 
 
 def _zoo_export(arguments: argparse.Namespace) -> int:
-    from pimflow.output import write_whole
-    from pimflow.source import model_source
+    from pimflow.bundle.folder import write_whole
+    from pimflow.bundle.source import model_source
 
     source = model_source(f"zoo:{arguments.name}")
     path = Path(arguments.output or f"{source.name}.onnx")
@@ -108,10 +108,10 @@ def _add_profile(verbs: Any) -> None:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
+    from pimflow.bundle.folder import write_whole
     from pimflow.compiler import profile_source
     from pimflow.frontend import parse_shapes
-    from pimflow.output import write_whole
-    from pimflow.runtime.measured import table_text
+    from pimflow.runtime.gpu.measured import table_text
 
     progress = Progress()
     try:
@@ -149,8 +149,8 @@ def _add_calibrate(verbs: Any) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from pimflow.output import write_whole
-    from pimflow.search.calibrate import calibrate
+    from pimflow.bundle.folder import write_whole
+    from pimflow.runtime.gpu.calibrate import calibrate
     from pimflow.targets import to_toml
 
     if arguments.folds < 2:

@@ -8,7 +8,7 @@ from typing import Any
 from pimflow.cli.compile_verbs import add_search, stages_of
 from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import Parser, add_json, add_model, add_target, target_of
-from pimflow.tables import number, render_table
+from pimflow.report.tables import number, render_table
 
 
 def add_verbs(verbs: Any) -> None:

@@ -1,27 +1,5 @@
-"""Mapping of matrix work onto PIM channels, command streams as loop nests, and their text form."""
+"""What a node asks of a unit, and the programs that units execute: a folder for every kind of unit."""
 
-from pimflow.codegen.lowering import PimProgram, StreamClass, lower
-from pimflow.codegen.mapping import ChannelGroup, ChunkRun, Mapping, Share
-from pimflow.codegen.newton import newton_mapping, newton_mappings
-from pimflow.codegen.problem import ConvProblem, MatmulProblem, PimProblem, Refusal, problem_of
-from pimflow.codegen.stream import CommandCounts, CommandStream, count_commands
+from pimflow.codegen.work import ConvProblem, MatmulProblem, PimProblem, Refusal, problem_of
 
-__all__ = [
-    "ChannelGroup",
-    "ChunkRun",
-    "CommandCounts",
-    "CommandStream",
-    "ConvProblem",
-    "Mapping",
-    "MatmulProblem",
-    "PimProblem",
-    "PimProgram",
-    "Refusal",
-    "Share",
-    "StreamClass",
-    "count_commands",
-    "lower",
-    "newton_mapping",
-    "newton_mappings",
-    "problem_of",
-]
+__all__ = ["ConvProblem", "MatmulProblem", "PimProblem", "Refusal", "problem_of"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx
 
 from pimflow.errors import ShapeError
-from pimflow.frontend.tensors import type_text
 from pimflow.ir import Value
+from pimflow.onnxio.tensors import type_text
 
 ShapeBindings = Mapping[str, tuple[int, ...] | int]
 _SYNTAX = "type --shape INPUT:1x3x224x224 or --shape DIM=1"

@@ -10,11 +10,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError
-from pimflow.frontend.captures import capture_count
-from pimflow.frontend.session import GraphSession, ort_dtype
-from pimflow.frontend.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, sparse_to_array, to_array
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.ir.ops import AttributeValue, OpaqueAttribute
+from pimflow.onnxio.captures import capture_count
+from pimflow.onnxio.session import GraphSession, ort_dtype
+from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, sparse_to_array, to_array
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}

@@ -9,11 +9,11 @@ from onnx import inliner
 
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings, bind_inputs
-from pimflow.frontend.captures import CAPTURES, abstract_captures
-from pimflow.frontend.export import METADATA_PREFIX, PLACEHOLDER, set_external
 from pimflow.frontend.reading import Source, is_external, load_tensor
-from pimflow.frontend.tensors import attribute_value, sparse_to_array, to_tensor, type_text
 from pimflow.ir import Array, Device, Graph, Node, OnnxOp, Value, topological_order
+from pimflow.onnxio.captures import CAPTURES, abstract_captures
+from pimflow.onnxio.export import METADATA_PREFIX, PLACEHOLDER, set_external
+from pimflow.onnxio.tensors import attribute_value, sparse_to_array, to_tensor, type_text
 
 DEFAULT_OPSET = 17
 """For models that use no operator of ONNX's own domain, and so name no version of it."""

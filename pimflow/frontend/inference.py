@@ -12,14 +12,14 @@ from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
-from pimflow.frontend.captures import capture_count, chosen_branch, is_counted_loop, rename_names
-from pimflow.frontend.export import opaque_proto
 from pimflow.frontend.folding import fold, node_session, without_like
 from pimflow.frontend.importing import fresh_name, import_node
 from pimflow.frontend.recognise import typed_form
-from pimflow.frontend.session import ort_dtype
-from pimflow.frontend.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
+from pimflow.onnxio.export import opaque_proto
+from pimflow.onnxio.session import ort_dtype
+from pimflow.onnxio.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""

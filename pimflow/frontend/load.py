@@ -12,9 +12,9 @@ from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import declared_types, infer_graph
 from pimflow.frontend.reading import read_source
 from pimflow.frontend.recognise import recognise
-from pimflow.frontend.session import GraphSession
 from pimflow.ir import Graph
 from pimflow.ir.verify import verify_graph
+from pimflow.onnxio.session import GraphSession
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
 """Weights above this size stand as inputs while ONNX Runtime is asked whether it would run a model."""

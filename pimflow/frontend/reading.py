@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 from onnx.checker import ValidationError
 
 from pimflow.errors import ModelError
-from pimflow.frontend.session import open_session, session_options
-from pimflow.frontend.tensors import NUMPY_NATIVE, dtype_name, to_array
 from pimflow.ir import Array
+from pimflow.onnxio.session import open_session, session_options
+from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, to_array
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 """What protobuf can serialise in one message."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.frontend.importing import fresh_name
-from pimflow.frontend.tensors import shortest
 from pimflow.ir import (
     Array,
     BatchNorm,
@@ -33,6 +32,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.ops import AttributeValue
 from pimflow.ir.shapes import TensorType, infer
+from pimflow.onnxio.tensors import shortest
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """Element types of the products and windows that the compiler reasons about; others stay opaque."""

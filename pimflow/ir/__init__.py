@@ -1,7 +1,8 @@
 """The intermediate representation: graph, ops, plan, verifier and text form."""
 
 from pimflow.ir.compare import first_difference, graphs_equal
-from pimflow.ir.graph import Array, Device, Graph, GraphEditor, Node, Value, topological_order
+from pimflow.ir.editor import GraphEditor
+from pimflow.ir.graph import Array, Device, Graph, Node, Value, topological_order
 from pimflow.ir.ops import (
     Attributes,
     BatchNorm,

@@ -1,12 +1,12 @@
 """Rewrites of graphs: clean-ups, and carrying out a plan. One pass per file, and the manager that runs them."""
 
+from pimflow.ir.analysis.regions import can_pipeline, can_split, cut_region, followers_of
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import Evaluate, FoldConstants
 from pimflow.passes.fuse_activations import FuseActivations
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord
-from pimflow.passes.regions import can_pipeline, can_split, cut_region, followers_of
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_dropout import RemoveDropout
 from pimflow.passes.remove_identity import RemoveIdentity

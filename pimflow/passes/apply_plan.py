@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from pimflow.errors import PlanError
 from pimflow.ir import Decision, Device, Graph, GraphEditor, Node, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
-from pimflow.ir.rows import RowRefusal
+from pimflow.ir.analysis.regions import MATRIX_OPS
+from pimflow.ir.analysis.rows import RowRefusal
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.layout import MATRIX_OPS, Layout, pipeline_layout, split_layout
-from pimflow.passes.part_writer import PartWriter
+from pimflow.passes.rowwise.parts import Layout, pipeline_layout, split_layout
+from pimflow.passes.rowwise.writer import PartWriter
 
 
 @dataclass(frozen=True)

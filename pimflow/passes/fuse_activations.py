@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, Graph, MatMul, Node
+from pimflow.ir.analysis.regions import elementwise_chain, outside_dependence
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.regions import elementwise_chain, outside_dependence
 
 Accept = Callable[[Node, Mapping[str, Node]], bool]
 

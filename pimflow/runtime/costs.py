@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.problem import PimProblem, Refusal, problem_of
+from pimflow.codegen.work import PimProblem, Refusal, problem_of
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Value
-from pimflow.runtime.gpu_cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
-from pimflow.runtime.gpu_work import element_width
-from pimflow.runtime.memory import Movement, element_bytes, is_movement, movement
+from pimflow.ir.analysis.movement import Movement, is_movement, movement
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.gpu.cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
+from pimflow.runtime.gpu.work import element_width
 from pimflow.runtime.timeline import Transfer, TransferModel
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
-    from pimflow.runtime.measured import MeasuredTable
-    from pimflow.runtime.pim_cost import PimCost
+    from pimflow.runtime.gpu.measured import MeasuredTable
+    from pimflow.runtime.newton.cost import PimCost
 
 PimPricing = Callable[[PimProblem, str], "PimCost | Refusal"]
 """Prices a problem under a mapping policy ("newton+", "newton++", "auto")."""

@@ -1,15 +1,13 @@
 """The search: which candidates a policy may use, what each costs, and the cheapest plan made of them."""
 
 from pimflow.search.policy import DEFAULT_POLICY, find_policy, policies
-from pimflow.search.report import PlanReport, report_plan
+from pimflow.search.price_cache import CacheInfo, CacheWarning, ProfileTable, cache_clear, cache_folder, cache_info
 from pimflow.search.solver import prove, solve
-from pimflow.search.table import CacheInfo, CacheWarning, ProfileTable, cache_clear, cache_folder, cache_info
 
 __all__ = [
     "DEFAULT_POLICY",
     "CacheInfo",
     "CacheWarning",
-    "PlanReport",
     "ProfileTable",
     "cache_clear",
     "cache_folder",
@@ -17,6 +15,5 @@ __all__ = [
     "find_policy",
     "policies",
     "prove",
-    "report_plan",
     "solve",
 ]

@@ -25,9 +25,8 @@ from pimflow.ir import (
     Pipeline,
     SplitRows,
 )
+from pimflow.ir.analysis.regions import can_pipeline, node_rows
 from pimflow.passes.apply_plan import why_not
-from pimflow.passes.layout import node_rows
-from pimflow.passes.regions import can_pipeline
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit, branches_of, execution_order, fork_joins, units_of
 from pimflow.search.policy import Policy, Space

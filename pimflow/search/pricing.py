@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from pimflow.codegen.problem import Refusal, problem_of
+from pimflow.codegen.work import Refusal, problem_of
 from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Op, Parallel, Plan, SplitRows
+from pimflow.ir.analysis.movement import is_movement
+from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan
-from pimflow.passes.regions import cut_region
 from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
-from pimflow.runtime.memory import is_movement
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search.table import ProfileTable, key_of
+from pimflow.search.price_cache import ProfileTable, key_of
 
 _ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
 

@@ -28,8 +28,8 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
+from pimflow.search.price_cache import ProfileTable, code_fingerprint, open_user_table
 from pimflow.search.pricing import Pricer
-from pimflow.search.table import ProfileTable, code_fingerprint, open_user_table
 from pimflow.targets import Target
 
 Progress = Callable[[str, int], None]

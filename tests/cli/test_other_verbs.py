@@ -11,7 +11,7 @@ import pytest
 
 from pimflow.cli import main
 
-GOLDEN = Path(__file__).parent.parent / "pim_timing" / "golden"
+GOLDEN = Path(__file__).parent.parent / "runtime" / "newton" / "timing" / "golden"
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_models import model_of, single
 
 from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend import load_model
+from support.onnx_models import model_of, single
 
 WEIGHTS = np.arange(4 * 3 * 9, dtype=np.float32).reshape(4, 3, 3, 3)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import model_of, run_plain
 
 from pimflow.errors import ShapeError
 from pimflow.frontend import load_model, parse_shapes
-from pimflow.runtime.ort import OrtRunner, random_inputs, run_graph
+from pimflow.runtime.execute.ort import OrtRunner, random_inputs, run_graph
+from support.onnx_models import model_of, run_plain
 
 
 def add_model(**inputs):

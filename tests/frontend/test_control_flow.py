@@ -6,13 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_models import model_of, run_plain
 
-from pimflow.frontend import load_model, to_onnx
-from pimflow.frontend.captures import capture_count
+from pimflow.frontend import load_model
 from pimflow.ir import GraphEditor, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
-from pimflow.runtime.ort import NodeKernels, run_graph
+from pimflow.onnxio import to_onnx
+from pimflow.onnxio.captures import capture_count
+from pimflow.runtime.execute.ort import NodeKernels, run_graph
+from support.onnx_models import model_of, run_plain
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 INFO = helper.make_tensor_value_info

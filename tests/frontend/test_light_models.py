@@ -6,13 +6,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from light_models import LIGHT_MODELS, SMALL_LIGHT_MODELS, light_path, randomised_light_model
 from onnx import numpy_helper
 
-from pimflow.frontend import load_model, to_onnx
+from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, OnnxOp
 from pimflow.ir.verify import verify_graph
-from pimflow.runtime.ort import random_inputs, run_graph
+from pimflow.onnxio import to_onnx
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from support.light_models import LIGHT_MODELS, SMALL_LIGHT_MODELS, light_path, randomised_light_model
 
 CONVOLUTIONS = {
     "bvlc_alexnet": 5,

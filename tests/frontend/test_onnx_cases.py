@@ -7,10 +7,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from onnx_models import run_plain
 
-from pimflow.frontend import load_model, to_onnx
-from pimflow.frontend.session import ORT_ERRORS, GraphSession
+from pimflow.frontend import load_model
+from pimflow.onnxio import to_onnx
+from pimflow.onnxio.session import ORT_ERRORS, GraphSession
+from support.onnx_models import run_plain
 
 NEWEST_OPSET = 26
 STRIDE = 11  # of about 1900 cases; the first ones of each operator are not favoured

@@ -4,9 +4,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_models import OPSETS, model_of, run_plain, single
 
-from pimflow.frontend import load_model, to_onnx
+from pimflow.frontend import load_model
 from pimflow.ir import (
     BatchNorm,
     Concat,
@@ -22,7 +21,9 @@ from pimflow.ir import (
     Slice,
     Transpose,
 )
-from pimflow.runtime.ort import random_inputs, run_graph
+from pimflow.onnxio import to_onnx
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from support.onnx_models import OPSETS, model_of, run_plain, single
 
 RNG = np.random.default_rng(5)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pass_graphs import Builder, assert_same_values
 
 from pimflow.ir import (
     Array,
@@ -37,6 +36,7 @@ from pimflow.passes import (
     RemoveIdentity,
     cleanup_passes,
 )
+from support.pass_graphs import Builder, assert_same_values
 
 
 def run(one: Pass, graph: Graph) -> PassResult:

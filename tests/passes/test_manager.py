@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from pass_graphs import Builder, run_in_ort, seeded_inputs
 
 from pimflow.errors import OptionError, PassError, PlanError
 from pimflow.ir import Elementwise, Graph, OnGpu, Plan
-from pimflow.ir.text import graphs_equal, parse_graph
+from pimflow.ir.compare import graphs_equal
+from pimflow.ir.text import parse_graph
 from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity
+from support.pass_graphs import Builder, run_in_ort, seeded_inputs
 
 
 def graph() -> Graph:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pass_graphs import Builder, assert_same_values
 
 from pimflow.errors import PlanError
 from pimflow.ir import (
@@ -29,6 +28,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan, can_pipeline, can_split, followers_of, why_not
+from support.pass_graphs import Builder, assert_same_values
 
 
 def apply(graph: Graph, *decisions: Decision) -> Graph:

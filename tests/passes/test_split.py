@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pass_graphs import Builder, assert_same_values
 
 from pimflow.errors import PlanError
 from pimflow.ir import (
@@ -24,6 +23,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan, can_split, followers_of, why_not
+from support.pass_graphs import Builder, assert_same_values
 
 
 def plan(*decisions: Decision) -> Plan:

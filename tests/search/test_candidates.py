@@ -8,7 +8,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_fakes import Builder, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
 
 from pimflow.errors import OptionError
 from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, SplitRows
@@ -16,8 +15,9 @@ from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates, equal_stages, moved_rows, row_counts
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import find_policy, with_options
+from pimflow.search.price_cache import ProfileTable
 from pimflow.search.pricing import Pricer, content_text
-from pimflow.search.table import ProfileTable
+from support.search_fakes import Builder, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
 
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:

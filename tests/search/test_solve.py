@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from search_fakes import fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
 
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
@@ -19,6 +18,7 @@ from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.pricing import Pricer
 from pimflow.search.solver import pose, uses_pim
+from support.search_fakes import fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
 
 GRAPHS = {
     "inverted": inverted_residuals(),

@@ -9,12 +9,12 @@ import pytest
 import pimflow_zoo
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Pipeline, Plan, SplitRows
+from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.passes import ApplyPlan, cleanup_passes
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.memory import annotate_movement
+from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, prove, solve
-from pimflow.search.mapping_search import choose_mapping
 from pimflow.search.solver import uses_pim
 from pimflow.targets import load_target
 

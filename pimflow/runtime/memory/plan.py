@@ -11,10 +11,10 @@ from typing import Any
 
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Elementwise, Graph, Node
-from pimflow.runtime.memory.layout import Index, dense_strides, element_bytes, reshaped_strides
-from pimflow.runtime.memory.movement import Movement, Placement, place
+from pimflow.ir.analysis.movement import Movement, Placement, place
+from pimflow.ir.analysis.spaces import Alias, Box, Space
+from pimflow.ir.analysis.tensor_layout import Index, dense_strides, element_bytes, reshaped_strides
 from pimflow.runtime.memory.packing import Block, live_peak, pack
-from pimflow.runtime.memory.spaces import Alias, Box, Space
 from pimflow.runtime.timeline import regions
 
 ALIGNMENT = 64

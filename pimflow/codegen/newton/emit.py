@@ -1,0 +1,309 @@
+"""Builds the loop nests of streams from visits and fills: one function per loop order of `Mapping`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
+from pimflow.codegen.newton.im2col import Geometry
+from pimflow.codegen.newton.mapping import ChunkRun, Mapping
+from pimflow.codegen.newton.work_split import Visit, Visits
+from pimflow.targets import PimSpec
+
+Items = tuple[Item, ...]
+Terms = tuple[tuple[str, int], ...]
+
+
+def loop(var: str, count: int, body: Items) -> Items:
+    """`count` executions of `body`: nothing for 0, the body itself for 1 (which then must not name `var`)."""
+    if count == 1:
+        return body
+    return (Loop(var, count, body),) if count and body else ()
+
+
+def term(var: str, count: int, stride: int) -> Terms:
+    """stride * var, left out where the loop runs once."""
+    return ((var, stride),) if count > 1 and stride else ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowBase:
+    """First row of a visit's tiles, and the loop terms of the loops around the visit."""
+
+    row: int
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a share asks of one channel: fills of one chunk run and the visits that the channel makes on each."""
+
+    run: ChunkRun
+    start: int  # first pixel
+    lines: int  # stretches that fills do not cross (output rows for a strip, else one)
+    line_pixels: int
+    slot: int  # of K, where the run starts
+    visits: Visits
+    rows: tuple[RowBase, ...]  # by visit
+    passes: int  # sweeps over the fills that the group makes with order "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroups:
+    """The weight groups that a channel works on, one after the other (loop g)."""
+
+    first: int
+    count: int
+
+
+class Emitter:
+    """Emits the commands of one channel. All methods are pure; the fields are the context."""
+
+    def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
+        self.mapping = mapping
+        self.shape = shape
+        self.pim = pim
+        self.first_pixel = groups.first * shape.pixel_step
+        self.first_k = groups.first * shape.k_step
+        self.first_channel = groups.first * shape.channel_step
+        self.pixel_terms = term("g", groups.count, shape.pixel_step)
+        self.k_terms = term("g", groups.count, shape.k_step)
+        self.channel_terms = term("g", groups.count, shape.channel_step)
+        self.partial = mapping.order != "latch" and sum(run.count for run in mapping.runs) > 1
+
+    def gwrites(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+        """One GWRITE a buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
+        run, multipliers = work.run, self.pim.multipliers
+        start = work.slot * multipliers
+        depth = min(run.columns * multipliers, self.shape.depth - start)
+        k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
+        pixel_terms = (*terms, *self.pixel_terms)
+        first, pitch = self.first_pixel + work.start + offset, run.step * multipliers
+        return tuple(
+            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
+            for index, count in enumerate(counts)
+        )
+
+    def acts(self, visit: Visit, base: RowBase) -> Items:
+        """The sweep over the bank groups that opens a visit's row."""
+        row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
+        return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
+
+    def comps(self, work: Work, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
+        """The COMPs of one unit inside loops u over tiles (first, count) and p over pixels (first, count)."""
+        run = work.run
+        low, high = visit.columns
+        count = high - low
+        inner = term("c", count, 1)
+        if run.copies > 1:
+            first = (tile[0] * run.pixels + pixel[0]) * run.columns + low
+            place = (*term("u", tile[1], run.pixels * run.columns), *term("p", pixel[1], run.columns))
+            column = slot = Affine(first, (*place, *inner))
+        elif self.mapping.tiles_per_row:
+            column = Affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
+            slot = Affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
+        else:
+            column = slot = Affine(pixel[0] * run.columns + low, (*term("p", pixel[1], run.columns), *inner))
+        return loop("c", count, (Comp(column, slot, buffer),))
+
+    def readres(
+        self, work: Work, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+    ) -> ReadRes:
+        """The READRES of one unit; `pixel` is the fill's first pixel."""
+        banks = self.pim.banks
+        stride = visit.stride * banks
+        channel = Affine(
+            self.first_channel + (visit.tile + tile[0]) * banks,
+            (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
+        )
+        where = Affine(pixel.base + pixels[0], (*pixel.terms, *term("p", pixels[1], 1)))
+        return ReadRes(where, channel, self.partial or visit.columns[1] - visit.columns[0] < work.run.columns)
+
+    def units(
+        self,
+        work: Work,
+        visit: Visit,
+        fill: tuple[int, Affine],
+        tile: tuple[int, int],
+        pixels: tuple[int, int],
+        between: Items = (),
+    ) -> Items:
+        """COMPs and a READRES for every tile and pixel, each given as (first, count)."""
+        buffer, pixel = fill
+        body = (*self.comps(work, visit, buffer, tile, pixels), *between)
+        body = (*body, self.readres(work, visit, pixel, tile, pixels))
+        return loop("u", tile[1], loop("p", pixels[1], body))
+
+    def block(
+        self, work: Work, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], following: Items = ()
+    ) -> Items:
+        """All that a visit computes on a batch of filled buffers; `following` are the GWRITEs of the next batch.
+
+        They go before the last READRES or, to prefetch, each right behind the work on the buffer that it fills.
+        """
+        items: Items = ()
+        last = max((index for index in range(len(counts)) if visit.pixels[0] < counts[index]), default=-1)
+        pixel_terms = (*terms, *self.pixel_terms)
+        prefetch = self.mapping.prefetch
+        for index, count in enumerate(counts):
+            low, high = visit.pixels[0], min(visit.pixels[1], count)
+            if low < high:
+                fill = (index, Affine(self.first_pixel + work.start + offset + index * work.run.pixels, pixel_terms))
+                between = following if index == last and not prefetch else ()
+                items += self._fill_units(work, visit, fill, (low, high), between)
+            if prefetch:
+                items += following[index : index + 1]
+        return items + following if last < 0 and not prefetch else items
+
+    def _fill_units(
+        self, work: Work, visit: Visit, fill: tuple[int, Affine], pixels: tuple[int, int], between: Items
+    ) -> Items:
+        """A visit's units on one fill; `between` goes before the last READRES."""
+        low, high = pixels
+        if not between:
+            return self.units(work, visit, fill, (0, visit.width), (low, high - low))
+        last = visit.width - 1
+        items = self.units(work, visit, fill, (0, last), (low, high - low)) if last else ()
+        items += self.units(work, visit, fill, (last, 1), (low, high - low - 1)) if high - low > 1 else ()
+        return items + self.units(work, visit, fill, (last, 1), (high - 1, 1), between)
+
+    def batches(self, work: Work) -> tuple[int, int, tuple[int, ...]]:
+        """(full batches of a line, pixels of each, pixel counts of the last batch's fills)."""
+        held, pixels = self.mapping.fills_held, work.run.pixels
+        full, tail = divmod(work.line_pixels, pixels)
+        batches, rest = divmod(full, held)
+        last = (pixels,) * rest + ((tail,) if tail else ())
+        return batches, held * pixels, last
+
+    def line_terms(self, work: Work) -> Terms:
+        """Loop over the lines of a share."""
+        return term("l", work.lines, work.line_pixels)
+
+    def fills_outer(self, work: Work) -> Items:
+        """Order "fills": every fill is followed by all tiles on it, a row activated for each."""
+        batches, size, last = self.batches(work)
+        counts = (work.run.pixels,) * self.mapping.fills_held
+        lines = self.line_terms(work)
+        terms = (*term("f", batches, size), *lines)
+        body = loop("f", batches, self._fill_and_tiles(work, 0, terms, counts)) if batches else ()
+        if last:
+            body += self._fill_and_tiles(work, batches * size, lines, last)
+        return loop("q", work.run.count, loop("l", work.lines, body))
+
+    def _fill_and_tiles(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+        gwrites = self.gwrites(work, offset, terms, counts)
+        active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
+        first = self.mapping.acts_first
+        if not active or not first:
+            return gwrites + self._tiles(work, active, offset, terms, counts)
+        (visit, base), *others = active
+        if visit.count > 1:
+            visit, rest = visit.peel()
+            others.insert(0, (rest, RowBase(base.row + 1, base.terms)))
+        acts, computed = self.acts(visit, base), self.block(work, visit, offset, terms, counts)
+        later = self._tiles(work, others, offset, terms, counts)
+        return (*acts[:first], *gwrites, *acts[first:], *computed, *later)
+
+    def _tiles(
+        self, work: Work, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
+    ) -> Items:
+        """Every row of some visits, activated and worked on."""
+        items: Items = ()
+        for visit, base in visits:
+            body = (*self.acts(visit, base), *self.block(work, visit, offset, terms, counts))
+            items += loop("i", visit.count, body)
+        return items
+
+    def rows_outer(self, work: Work) -> Items:
+        """Order "rows": a row stays open over all fills; the group repeats the fills for every row."""
+        items: Items = ()
+        passes = work.passes
+        for visit, base in zip(work.visits, work.rows, strict=True):
+            items += loop("i", visit.count, self._sweep(work, visit, base))
+            passes -= visit.count
+        if passes:
+            items += loop("i", passes, self._bare_fills(work))
+        return loop("q", work.run.count, items)
+
+    def _bare_fills(self, work: Work) -> Items:
+        batches, size, last = self.batches(work)
+        counts = (work.run.pixels,) * self.mapping.fills_held
+        lines = self.line_terms(work)
+        items = (
+            loop("f", batches, self.gwrites(work, 0, (*term("f", batches, size), *lines), counts)) if batches else ()
+        )
+        return loop("l", work.lines, items + self.gwrites(work, batches * size, lines, last))
+
+    def _sweep(self, work: Work, visit: Visit, base: RowBase) -> Items:
+        acts, first = self.acts(visit, base), self.mapping.acts_first
+        start, body = self._early_line(work, visit) if self.mapping.early_fill else self._plain_line(work, visit)
+        if work.lines > 1:
+            return acts + loop("l", work.lines, start + body)
+        return acts[:first] + start + acts[first:] + body
+
+    def _plain_line(self, work: Work, visit: Visit) -> tuple[Items, Items]:
+        """A line's fills, each followed by its COMPs; the first GWRITE apart."""
+        batches, size, last = self.batches(work)
+        counts = (work.run.pixels,) * self.mapping.fills_held
+        lines = self.line_terms(work)
+        if not batches:
+            return self.gwrites(work, 0, lines, last), self.block(work, visit, 0, lines, last)
+        body = self.block(work, visit, 0, lines, counts)
+        if batches > 1:
+            terms = (*term("f", batches - 1, size), *lines)
+            more = self.gwrites(work, size, terms, counts) + self.block(work, visit, size, terms, counts)
+            body += loop("f", batches - 1, more)
+        if last:
+            end = batches * size
+            body += self.gwrites(work, end, lines, last) + self.block(work, visit, end, lines, last)
+        return self.gwrites(work, 0, lines, counts), body
+
+    def _early_line(self, work: Work, visit: Visit) -> tuple[Items, Items]:
+        """A line's fills, each GWRITE before the last READRES of the fill before it; the first GWRITE apart."""
+        batches, size, last = self.batches(work)
+        counts = (work.run.pixels,) * self.mapping.fills_held
+        lines = self.line_terms(work)
+        if not batches:
+            return self.gwrites(work, 0, lines, last), self.block(work, visit, 0, lines, last)
+        body: Items = ()
+        if batches > 1:
+            terms = (*term("f", batches - 1, size), *lines)
+            following = self.gwrites(work, size, terms, counts)
+            body = loop("f", batches - 1, self.block(work, visit, 0, terms, counts, following))
+        end = batches * size
+        following = self.gwrites(work, end, lines, last)
+        body += self.block(work, visit, end - size, lines, counts, following)
+        if last:
+            body += self.block(work, visit, end, lines, last)
+        return self.gwrites(work, 0, lines, counts), body
+
+    def latch(self, works: Sequence[Work]) -> Items:
+        """Order "latch": for every tile and pixel all chunks in a row, one READRES at the end.
+
+        The works are the group's shares of all chunk runs over the same pixels, visits alike.
+        """
+        first = works[0]
+        items: Items = ()
+        pixel_terms = term("f", first.line_pixels, 1)
+        for index, visit in enumerate(first.visits):
+            body: Items = ()
+            for work in works:
+                part, base = work.visits[index], work.rows[index]
+                if part.columns[0] == part.columns[1]:
+                    body += loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
+                    continue
+                computed = self.comps(work, part, 0, (0, 1), (0, 1))
+                gwrites, acts = self.gwrites(work, 0, pixel_terms, (1,)), self.acts(part, base)
+                cut = self.mapping.acts_first
+                body += loop("q", work.run.count, (*acts[:cut], *gwrites, *acts[cut:], *computed))
+            pixel = Affine(self.first_pixel + first.start, (*pixel_terms, *self.pixel_terms))
+            body += (self.readres(first, visit, pixel, (0, 1), (0, 1)),)
+            items += loop("i", visit.count, loop("f", first.line_pixels, body))
+        spare = first.passes - sum(visit.count for visit in first.visits)
+        if spare:
+            bare: Items = ()
+            for work in works:
+                bare += loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
+            items += loop("i", spare, loop("f", first.line_pixels, bare))
+        return items

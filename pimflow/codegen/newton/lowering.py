@@ -1,0 +1,369 @@
+"""Lowers a matrix problem under a mapping to one command stream per channel, with its views and weight layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.emit import Emitter, Items, RowBase, WeightGroups, Work, loop, term
+from pimflow.codegen.newton.im2col import (
+    Geometry,
+    ResultView,
+    SourceView,
+    WeightView,
+    geometry,
+    result_view,
+    source_view,
+    weight_view,
+)
+from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
+from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
+from pimflow.codegen.newton.work_split import Visit, Visits, deal_units
+from pimflow.codegen.work import ConvProblem, PimProblem, Refusal
+from pimflow.targets import PimSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClass:
+    """Channels whose streams differ in addresses only, so that one timing serves them all."""
+
+    stream: CommandStream  # of the first of the channels
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PimProgram:
+    """A problem lowered to streams: everything that executing, timing and writing it needs.
+
+    The streams compute the matrix product alone; bias and activation are added by whoever reads the result.
+    """
+
+    problem: PimProblem
+    mapping: Mapping
+    pim: PimSpec
+    shape: Geometry
+    classes: tuple[StreamClass, ...]  # idle channels are in none
+
+    @property
+    def channel_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Channels that share a global buffer, without those that compute nothing."""
+        busy = {channel for entry in self.classes for channel in entry.channels}
+        groups, first = [], 0
+        for group in self.mapping.groups:
+            groups.append(tuple(channel for channel in range(first, first + group.channels) if channel in busy))
+            first += group.channels
+        return tuple(groups)
+
+    @cached_property
+    def streams(self) -> tuple[CommandStream, ...]:
+        """One stream for every PIM channel, empty for an idle one."""
+        busy = {channel for entry in self.classes for channel in entry.channels}
+        lowering = _Lowering(self.mapping, self.shape, self.pim)
+        made = {channel: lowering.stream(channel) for channel in sorted(busy)}
+        return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
+
+    def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
+        """The same program with other streams, one a channel: those read back from a file, or changed by hand."""
+        classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
+        program = replace(self, classes=classes)
+        program.__dict__["streams"] = streams  # fills the cached property
+        return program
+
+    @cached_property
+    def layout(self) -> WeightLayout:
+        """Where the weights lie."""
+        return _Lowering(self.mapping, self.shape, self.pim).layout()
+
+    @property
+    def source(self) -> SourceView:
+        """How the streams see the source tensor."""
+        return source_view(self.problem, self.mapping.window_block)
+
+    @property
+    def weights(self) -> WeightView:
+        """How the layout sees the weight tensor."""
+        return weight_view(self.problem, self.mapping.window_block)
+
+    @property
+    def result(self) -> ResultView:
+        """How the streams see the result tensor."""
+        return result_view(self.problem, self.shape, self.pim)
+
+
+def lower(problem: PimProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
+    """The streams of a problem under a mapping, or why the machine cannot have it so.
+
+    Refused: depthwise convolutions, more channels, buffers, slots or rows than the machine has (`gap` counts those
+    missing), features of COMP that it lacks, a mapping whose shares do not cover the problem.
+    """
+    if isinstance(problem, ConvProblem) and problem.groups > 1 and problem.groups == problem.in_channels:
+        return Refusal("groups == channels, depthwise runs on the GPU")
+    shape = geometry(problem, pim)
+    refusal = _check_hardware(mapping, pim) or _check_cover(problem, mapping, shape)
+    if refusal:
+        return refusal
+    lowering = _Lowering(mapping, shape, pim)
+    rows = lowering.most_rows()
+    if rows > pim.rows:
+        return Refusal(f"its weights need {rows} rows of every bank, the banks have {pim.rows}", rows - pim.rows)
+    return PimProgram(problem, mapping, pim, shape, tuple(lowering.classes()))
+
+
+def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
+    channels = sum(group.channels for group in mapping.groups)
+    aside = mapping.tiles_per_row and all(run.copies == 1 for run in mapping.runs)
+    width = max((run.columns * mapping.tiles_per_row if aside else run.slots for run in mapping.runs), default=0)
+    slots = max((run.slots for run in mapping.runs), default=0)
+    limits = (
+        ("channels", channels, pim.channels),
+        ("global buffers", len(mapping.groups), pim.buffers),
+        ("buffers per channel", mapping.fills_held, pim.buffers_per_channel),
+        ("buffer slots", slots, pim.buffer_columns),
+        ("columns of a row", width, pim.columns),
+    )
+    for what, needed, there in limits:
+        if needed > there:
+            return Refusal(f"the mapping needs {needed} {what}, the machine has {there}", needed - there)
+    if mapping.prefetch and (mapping.fills_held < 2 or mapping.order != "rows" or not mapping.early_fill):
+        return Refusal("prefetching needs a second buffer, open rows and early fills")
+    strips = any(run.step != run.columns for run in mapping.runs)
+    copied = any(run.copies > 1 for run in mapping.runs)
+    if copied and any(run.copies != mapping.tiles_per_row for run in mapping.runs):
+        return Refusal("pixels are copied as often as tiles lie in a row")
+    if (strips or (mapping.tiles_per_row and not copied)) and not pim.any_slot_any_column:
+        return Refusal("the mapping pairs any slot with any column, which this machine's COMP cannot")
+    if strips and (copied or not mapping.tiles_per_row):
+        return Refusal("window strips need rows whose weights are not repeated")
+    return None
+
+
+def _check_cover(problem: PimProblem, mapping: Mapping, shape: Geometry) -> Refusal | None:
+    if sum(run.columns * run.count for run in mapping.runs) != shape.slots:
+        return Refusal("the mapping's chunks do not add up to the depth of the dot product")
+    if mapping.runs[-1].count > 1 and shape.ragged:
+        return Refusal("the mapping's last chunk is incomplete and must be a run of its own")
+    strips = any(run.step != run.columns for run in mapping.runs)
+    if strips and not _strips_fit(problem, mapping, shape):
+        return Refusal("the mapping's window strips do not fit the convolution")
+    ranges: dict[tuple[int, int], list[ChannelGroup]] = {}
+    for group in mapping.groups:
+        ranges.setdefault(group.weight_groups or (0, shape.groups), []).append(group)
+    position = 0
+    shares = (share for group in mapping.groups for share in group.shares)
+    runs = mapping.runs
+    if any(runs[share.run].copies > 1 and (share.stop - share.start) % runs[share.run].pixels for share in shares):
+        return Refusal("the mapping's last fill is incomplete and cannot be copied")
+    for (first, stop), groups in sorted(ranges.items()):
+        if first != position or stop <= first or not _covers(groups, len(mapping.runs), shape.pixels):
+            return Refusal("the mapping's shares do not cover every pixel once")
+        position = stop
+    return None if position == shape.groups else Refusal("the mapping's shares do not cover every pixel once")
+
+
+def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
+    """Whether the shares of some channel groups cover every chunk run's pixels once."""
+    covered: list[list[tuple[int, int]]] = [[] for _ in range(runs)]
+    for group in groups:
+        for share in group.shares:
+            covered[share.run].append((share.start, share.stop))
+    for spans in covered:
+        position = 0
+        for start, stop in sorted(spans):
+            if start != position or stop <= start:
+                return False
+            position = stop
+        if position != pixels:
+            return False
+    return True
+
+
+def _strips_fit(problem: PimProblem, mapping: Mapping, shape: Geometry) -> bool:
+    """Whether neighbouring windows lie `pitch` slots apart in every strip, and shares end with output rows."""
+    if not isinstance(problem, ConvProblem) or not mapping.window_block or problem.dilations[1] != 1:
+        return False
+    height, width = problem.kernel
+    columns = mapping.window_block * height * width
+    step = mapping.window_block * height * problem.strides[1]
+    shares = (share for group in mapping.groups for share in group.shares)
+    return all(
+        run.columns * shape.slot_elements == columns and run.step * shape.slot_elements == step for run in mapping.runs
+    ) and all(share.start % problem.out_w == 0 and share.stop % problem.out_w == 0 for share in shares)
+
+
+class _Lowering:
+    """Visits, rows and streams of one mapping: what `PimProgram` is made from."""
+
+    def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec) -> None:
+        self.mapping = mapping
+        self.shape = shape
+        self.pim = pim
+        self.weight_groups = [group.weight_groups or (0, shape.groups) for group in mapping.groups]
+        starts = [0]
+        for run in mapping.runs:
+            starts.append(starts[-1] + run.columns * run.count)
+        self.slots = starts
+        self.visits = [self._group_visits(group) for group in mapping.groups]
+
+    def _group_visits(self, group: ChannelGroup) -> dict[int, tuple[Visits, ...]]:
+        """Visits of every channel of a group, by chunk run."""
+        runs = dict.fromkeys(share.run for share in group.shares)
+        if self.mapping.order == "latch":
+            return {run: self._latch_visits(self.mapping.runs[run], group.channels) for run in runs}
+        return {run: self._deal(self.mapping.runs[run], group.channels) for run in runs}
+
+    def _deal(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
+        mapping = self.mapping
+        return deal_units(
+            self.shape.tiles, run.pixels, run.columns, channels, mapping.deal, max(mapping.tiles_per_row, 1)
+        )
+
+    def _latch_visits(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
+        """Tiles dealt alike for every chunk; those left over are split by columns of each."""
+        left = self.shape.tiles % channels
+        parts = min(channels // left, max(run.columns for run in self.mapping.runs)) if left else 1
+        dealt = deal_units(self.shape.tiles, 1, parts, channels, "tiles", 1)
+        return tuple(tuple(_rescale(visit, parts, run.columns) for visit in visits) for visits in dealt)
+
+    def _channel(self, channel: int) -> tuple[int, int]:
+        """(group, index in the group) of a channel; group -1 where it belongs to none."""
+        first = 0
+        for index, group in enumerate(self.mapping.groups):
+            if channel < first + group.channels:
+                return index, channel - first
+            first += group.channels
+        return -1, 0
+
+    def group_rows(self, group: int, index: int) -> int:
+        """Rows that one channel needs for one weight group."""
+        if group < 0:
+            return 0
+        runs = self.mapping.runs
+        return sum(
+            runs[run].count * sum(visit.count for visit in visits[index]) for run, visits in self.visits[group].items()
+        )
+
+    def most_rows(self) -> int:
+        """Rows of the fullest channel, all its weight groups."""
+        most = 0
+        for number, group in enumerate(self.mapping.groups):
+            first, stop = self.weight_groups[number]
+            most = max(most, (stop - first) * max(self.group_rows(number, index) for index in range(group.channels)))
+        return most
+
+    def classes(self) -> Iterator[StreamClass]:
+        """Channels by the shape of their streams, a stream for each shape."""
+        alike: dict[object, list[int]] = {}
+        base = 0
+        runs = self.mapping.runs
+        for number, group in enumerate(self.mapping.groups):
+            first, stop = self.weight_groups[number]
+            lengths = tuple((share.run, share.stop - share.start) for share in group.shares)
+            tails = {run for run, length in lengths if runs[run].pixels > 1 and length % runs[run].pixels}
+            tails |= {run for run, _ in lengths if runs[run].pitch}
+            dealt = self.visits[number]
+            for index in range(group.channels):
+                if any(visits[index] for visits in dealt.values()):
+                    key = tuple(_shape_key(visits[index], run in tails) for run, visits in dealt.items())
+                    alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
+            base += group.channels
+        for channels in alike.values():
+            yield StreamClass(self.stream(channels[0]), tuple(channels))
+
+    def stream(self, channel: int) -> CommandStream:
+        """The stream of a channel that computes something."""
+        number, index = self._channel(channel)
+        group = self.mapping.groups[number]
+        stride = self.group_rows(number, index)
+        first, stop = self.weight_groups[number]
+        groups = WeightGroups(first, stop - first)
+        emitter = Emitter(self.mapping, self.shape, self.pim, groups)
+        outer = term("g", groups.count, stride)
+        bases, _ = self._row_bases(number, index)
+        works = [self._work(number, index, share, bases[share.run], outer) for share in group.shares]
+        body = self._latch_body(emitter, works) if self.mapping.order == "latch" else self._body(emitter, works)
+        return CommandStream(channel, loop("g", groups.count, body))
+
+    def _body(self, emitter: Emitter, works: list[Work]) -> Items:
+        emit = emitter.rows_outer if self.mapping.order == "rows" else emitter.fills_outer
+        items: Items = ()
+        for work in works:
+            items += emit(work)
+        return items
+
+    def _latch_body(self, emitter: Emitter, works: list[Work]) -> Items:
+        """Shares over the same pixels belong together: one of every run, in the order of the runs."""
+        items: Items = ()
+        spans = dict.fromkeys((work.start, work.line_pixels) for work in works)
+        for span in spans:
+            items += emitter.latch([work for work in works if (work.start, work.line_pixels) == span])
+        return items
+
+    def _row_bases(self, number: int, index: int) -> tuple[dict[int, tuple[int, ...]], int]:
+        """First row of every visit, by run, and the rows in all."""
+        row = 0
+        bases = {}
+        for run, visits in self.visits[number].items():
+            rows = []
+            for visit in visits[index]:
+                rows.append(row)
+                row += visit.count * self.mapping.runs[run].count
+            bases[run] = tuple(rows)
+        return bases, row
+
+    def _work(
+        self, number: int, index: int, share: Share, bases: tuple[int, ...], outer: tuple[tuple[str, int], ...]
+    ) -> Work:
+        run = self.mapping.runs[share.run]
+        dealt = self.visits[number][share.run]
+        visits = dealt[index]
+        rows = tuple(
+            RowBase(base, (*term("q", run.count, visit.count), *outer))
+            for visit, base in zip(visits, bases, strict=True)
+        )
+        pixels = share.stop - share.start
+        lines = pixels // self.shape.row_pixels if run.step != run.columns else 1
+        passes = max(sum(visit.count for visit in visits) for visits in dealt)
+        return Work(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, passes)
+
+    def layout(self) -> WeightLayout:
+        """Row blocks of every channel."""
+        channels = [self._channel(channel) for channel in range(self.pim.channels)]
+        return WeightLayout(
+            blocks=tuple(tuple(self._blocks(*place)) if place[0] >= 0 else () for place in channels),
+            group_rows=tuple(self.group_rows(*place) for place in channels),
+            weight_groups=tuple(self.weight_groups[number] if number >= 0 else (0, 0) for number, _ in channels),
+        )
+
+    def _blocks(self, number: int, index: int) -> Iterator[RowBlock]:
+        bases, _ = self._row_bases(number, index)
+        for run_index, visits in self.visits[number].items():
+            run = self.mapping.runs[run_index]
+            for visit, base in zip(visits[index], bases[run_index], strict=True):
+                copied = run.copies > 1 or not self.mapping.tiles_per_row
+                copies, tile_pitch = (visit.pixels, run.pixels * run.columns) if copied else ((0, 1), run.columns)
+                yield RowBlock(
+                    base, visit.count, visit.tile, visit.stride, visit.width, self.slots[run_index], visit.columns,
+                    copies, run.columns, tile_pitch, run.count, visit.count, run.columns,
+                )  # fmt: skip
+
+
+def _rescale(visit: Visit, parts: int, columns: int) -> Visit:
+    low, high = visit.columns
+    part = (columns * low // parts, columns * high // parts)
+    return Visit(visit.tile, visit.stride, visit.count, visit.width, visit.pixels, part)
+
+
+def _shape_key(visits: Visits, tails: bool) -> tuple[tuple[int, ...], ...]:
+    """What of a channel's visits its timing depends on; where there are tails, also which pixels it works on."""
+    return tuple(
+        (
+            visit.count,
+            visit.width,
+            visit.pixels[0] if tails else 0,
+            visit.pixels[1] - visit.pixels[0],
+            visit.columns[1] - visit.columns[0],
+        )
+        for visit in visits
+    )

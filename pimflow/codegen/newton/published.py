@@ -1,0 +1,116 @@
+"""Newton+ and Newton++: the mappings that PIMFlow published, with streams that are right.
+
+K <= one buffer: as many pixels in a fill as fit. Longer K: whole buffers with the chunk loop outermost, then the
+remainder packed like a short K. n global buffers: the channels form n groups that share the fills; the (tile, pixel)
+units of a fill are dealt round the group's channels, in tile-major order or whole tile by tile. Newton+ is one buffer
+with exposed GWRITE and published order; Newton++ overlaps the GWRITE with the first G_ACT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+from pimflow.codegen.newton.im2col import Geometry, geometry
+from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
+from pimflow.codegen.newton.work_split import deal_units
+from pimflow.codegen.work import PimProblem
+from pimflow.targets import PimSpec
+
+NewtonPolicy = Literal["newton+", "newton++"]
+
+
+def newton_mapping(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> Mapping:
+    """The policy's mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
+    shape = geometry(problem, pim)
+    return min(newton_mappings(problem, pim, policy), key=lambda mapping: max(channel_loads(mapping, shape)))
+
+
+def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
+    """The policy's mappings: for every number of channel groups (powers of two), units dealt both ways."""
+    shape = geometry(problem, pim)
+    if policy == "newton+":
+        return (_mapping(policy, shape, pim, 1, "units"),)
+    counts = [1]
+    while 2 * counts[-1] <= min(pim.buffers, pim.channels):
+        counts.append(2 * counts[-1])
+    deals: tuple[Deal, ...] = ("units", "tiles")
+    return tuple(_mapping(policy, shape, pim, count, deal) for count in counts for deal in deals)
+
+
+def _mapping(policy: NewtonPolicy, shape: Geometry, pim: PimSpec, count: int, deal: Deal) -> Mapping:
+    runs = newton_runs(shape, pim, count)
+    groups = _even_groups(shape, runs, pim.channels, count)
+    if policy == "newton+":
+        return Mapping(policy, runs, groups, deal=deal, gwrite_latency="exposed")
+    return Mapping(policy, runs, groups, deal=deal, acts_first=1)
+
+
+def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ...]:
+    """Chunks of whole buffers, then the remainder with as many pixels as fit.
+
+    For `count` channel groups the whole chunks come as one run for each group, and those left over one by one.
+    """
+    slots = min(pim.buffer_columns, pim.columns)
+    full, rest = divmod(shape.slots, slots)
+    if not rest and shape.ragged:
+        full, rest = full - 1, slots
+    each, left = divmod(full, count)
+    runs = (ChunkRun(slots, 1, each),) * (count if each else 0) + (ChunkRun(slots, 1),) * (left if count > 1 else 0)
+    return (*runs, ChunkRun(rest, max(1, min(slots // rest, shape.pixels)))) if rest else runs
+
+
+def _even_groups(shape: Geometry, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
+    """Equal groups of channels, the fills in equal shares; groups without work are left out."""
+    shares: list[list[Share]] = [[] for _ in range(count)]
+    whole = count if runs[0].count > 1 or sum(run.pixels == 1 for run in runs) >= count else 0
+    for index in range(whole):
+        shares[index].append(Share(index, 0, shape.pixels))
+    single = [index for index in range(whole, len(runs)) if runs[index].pixels == 1]
+    packed = [index for index in range(whole, len(runs)) if runs[index].pixels > 1]
+    for indices, order in ((single, range(count)), (packed, range(count - 1, -1, -1))):
+        fills = [(index, -(-shape.pixels // runs[index].pixels)) for index in indices]
+        for group, part in enumerate(order):
+            shares[group].extend(_part_shares(shape, runs, fills, part, count))
+    sizes = [channels * (part + 1) // count - channels * part // count for part in range(count)]
+    return tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
+
+
+def _part_shares(
+    shape: Geometry, runs: tuple[ChunkRun, ...], fills: list[tuple[int, int]], part: int, parts: int
+) -> Iterator[Share]:
+    """One of `parts` equal parts of the fills of several runs, laid end to end."""
+    total = sum(number for _, number in fills)
+    first, stop = total * part // parts, total * (part + 1) // parts
+    for index, number in fills:
+        low, high = max(first, 0), min(stop, number)
+        if low < high:
+            pixels = runs[index].pixels
+            yield Share(index, low * pixels, min(high * pixels, shape.pixels))
+        first, stop = first - number, stop - number
+
+
+def channel_loads(mapping: Mapping, shape: Geometry) -> tuple[tuple[int, int], ...]:
+    """(rows activated, COMPs) of every channel under order "fills", per weight group; tails count as full fills."""
+    loads: list[tuple[int, int]] = []
+    for group in mapping.groups:
+        rows, comps = [0] * group.channels, [0] * group.channels
+        for share in group.shares:
+            run = mapping.runs[share.run]
+            fills = -(-(share.stop - share.start) // run.pixels) * run.count
+            dealt = _dealt_loads(shape.tiles, run.pixels, run.columns, group.channels, mapping.deal)
+            for channel, (visited, computed) in enumerate(dealt):
+                rows[channel] += fills * visited
+                comps[channel] += fills * computed
+        loads.extend(zip(rows, comps, strict=True))
+    return tuple(loads)
+
+
+@lru_cache(maxsize=1 << 16)
+def _dealt_loads(tiles: int, pixels: int, columns: int, channels: int, deal: Deal) -> tuple[tuple[int, int], ...]:
+    """(rows, COMPs) of every channel on one full fill."""
+    return tuple(
+        (sum(visit.count for visit in visits), sum(visit.count * visit.comps for visit in visits))
+        for visits in deal_units(tiles, pixels, columns, channels, deal, 1)
+    )

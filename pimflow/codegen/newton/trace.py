@@ -1,0 +1,222 @@
+"""Command streams as text, one command a line, written and read a line at a time.
+
+    0x00000000 GWRITE 27 32 405     a buffer fill: 27 elements in the first block, 32 from block to block, 405 after
+    0x08003800 G_ACT1               row 7 in bank group 1
+    0x000000c0 COMP                 column 3 of the open rows with slot 3 of the buffer
+    READRES
+
+The address holds, from bit 6 up, column, row, bank in its group and bank group, each as wide as the machine needs: on
+the PIMFlow machine column 6-10, row 11-24, bank group 27-28. `GWRITE_2` and `GWRITE_4` tell how many global buffers the
+mapping uses, which changes nothing here. Machines that need more than the published format write more numbers, and only
+then: GWRITE a fourth, the buffer of the channel's own set; COMP the slot if it is not the column, then the buffer.
+
+What a stream does to values (where elements come from and results go) is not in the text; cycles and counts are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pimflow.codegen.newton.commands import ZERO, Affine, Command, CommandStream, Comp, GAct, GWrite, ReadRes
+from pimflow.errors import TraceError
+from pimflow.targets import PimSpec
+
+_OFFSET_BITS = 6
+_CHUNK_BYTES = 1 << 18
+_LONGEST_LINE = 200
+_MOST_KNOWN = 1 << 14  # lines whose command is remembered
+_WORD = re.compile(rb"[^ \t\r]+")
+_ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
+_NUMBER = re.compile(rb"[0-9]{1,9}")
+_NAME = re.compile(rb"(G_ACT)([0-9]{1,4})|(GWRITE)(?:_[0-9]{1,4})?|(COMP)|(READRES)")
+
+
+@dataclass(frozen=True, slots=True)
+class AddressLayout:
+    """Where the fields of a text address begin, and how many bits an address has."""
+
+    row: int
+    group: int
+    bits: int
+
+    @staticmethod
+    def of(pim: PimSpec) -> AddressLayout:
+        """The layout of a machine."""
+        row = _OFFSET_BITS + _width(pim.columns)
+        group = row + _width(pim.rows) + _width(pim.banks_per_group)
+        return AddressLayout(row, group, group + _width(pim.bank_groups))
+
+
+def _width(values: int) -> int:
+    return (values - 1).bit_length()
+
+
+def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None = None) -> Iterator[str]:
+    """A stream's lines, newline included, made one at a time.
+
+    Args:
+        stream: what one channel executes.
+        pim: the machine, for the widths of address fields.
+        global_buffers: how many the mapping uses; GWRITE is written without it if None.
+    """
+    layout = AddressLayout.of(pim)
+    gwrite = "GWRITE" if global_buffers is None else f"GWRITE_{global_buffers}"
+    for command, variables in stream.expand():
+        if isinstance(command, Comp):
+            column, slot = command.column.at(variables), command.slot.at(variables)
+            extra = f" {slot} {command.buffer}" if command.buffer else f" {slot}" if slot != column else ""
+            yield f"0x{column << _OFFSET_BITS:08x} COMP{extra}\n"
+        elif isinstance(command, ReadRes):
+            yield "READRES\n"
+        elif isinstance(command, GAct):
+            address = command.group << layout.group | command.row.at(variables) << layout.row
+            yield f"0x{address:08x} G_ACT{command.group}\n"
+        else:
+            buffer = f" {command.buffer}" if command.buffer else ""
+            rest = command.elements - command.k_count
+            yield f"0x{0:08x} {gwrite} {command.k_count} {command.pitch} {rest}{buffer}\n"
+
+
+def read_trace(path: str | Path, pim: PimSpec) -> Iterator[Command]:
+    """The commands of a text file, plain or gzip, one at a time in bounded memory.
+
+    A GWRITE read back has the elements, not where they come from; one without numbers fills the whole buffer.
+
+    Raises:
+        TraceError: the file cannot be read, or a line is malformed; the message names file, line and column of text.
+    """
+    parser = LineParser(path, pim)
+    known: dict[bytes, Command | None] = {}
+    for number, line in enumerate(trace_lines(path), 1):
+        if line not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[line] = parser.command(line, number)
+        command = known[line]
+        if command is not None:
+            yield command
+
+
+def trace_lines(path: str | Path) -> Iterator[bytes]:
+    """The lines of a text file, plain or gzip (told by its first bytes), without newlines, in bounded memory.
+
+    A line that is far too long to be a command comes in pieces: the first is refused by `LineParser`.
+
+    Raises:
+        TraceError: the file cannot be read, or is not whole.
+    """
+    count = 0
+    rest = b""
+    try:
+        with Path(path).open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if not packed and str(path).endswith(".gz"):
+                raise TraceError(f"{path} is not a gzip file", "rename it if it is plain text, or make it again")
+            file = gzip.GzipFile(fileobj=raw) if packed else raw
+            while chunk := file.read(_CHUNK_BYTES):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+                count += len(lines)
+                if len(rest) > _LONGEST_LINE:
+                    yield rest
+                    rest = b""
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(f"{path}, after line {count}: gzip data is broken ({error})", "make the file again") from None
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}", "check the path") from None
+    if rest:
+        yield rest
+
+
+class LineParser:
+    """Turns lines into commands of one machine; knows how to say where a line is wrong."""
+
+    def __init__(self, path: str | Path, pim: PimSpec) -> None:
+        self._path = path
+        self._pim = pim
+        self._layout = AddressLayout.of(pim)
+
+    def command(self, line: bytes, number: int) -> Command | None:
+        """The command of a line; None if it is blank.
+
+        Raises:
+            TraceError: the line is malformed.
+        """
+        if len(line) > _LONGEST_LINE:
+            self._fail(number, _LONGEST_LINE, "line goes on beyond any command", "is this a command trace?")
+        words = [(match.group(), match.start()) for match in _WORD.finditer(line)]
+        if not words:
+            return None
+        if words[0][0] == b"READRES":
+            self._expect_end(words, 1, number)
+            return ReadRes(ZERO, ZERO)
+        address = self._address(*words[0], number)
+        if len(words) == 1:
+            self._fail(number, len(line.rstrip()), "no command after the address", "write ADDRESS COMMAND")
+        word, start = words[1]
+        name = _NAME.fullmatch(word)
+        if name is None or name.group(5):
+            hint = "READRES stands alone" if name else "commands are GWRITE, G_ACT0.., COMP and READRES"
+            self._fail(number, start, f"{_shown(word)} where a command should be", hint)
+        if name.group(1):
+            self._expect_end(words, 2, number)
+            return self._g_act(int(name.group(2)), address, start, number)
+        numbers = [self._number(text, column, number) for text, column in words[2:]]
+        if name.group(3):
+            return self._gwrite(numbers, words, number)
+        return self._comp(numbers, address, words, number)
+
+    def _address(self, word: bytes, start: int, number: int) -> int:
+        if not _ADDRESS.fullmatch(word):
+            self._fail(number, start, f"{_shown(word)} where an address should be", "write 0x and hexadecimal digits")
+        address = int(word, 16)
+        if address >> self._layout.bits:
+            hint = f"addresses of this machine have {self._layout.bits} bits"
+            self._fail(number, start, f"address {_shown(word)} is out of range", hint)
+        return address
+
+    def _number(self, word: bytes, start: int, number: int) -> int:
+        if not _NUMBER.fullmatch(word):
+            self._fail(number, start, f"{_shown(word)} where a number should be", "write decimal digits")
+        return int(word)
+
+    def _g_act(self, group: int, address: int, start: int, number: int) -> GAct:
+        if group >= self._pim.bank_groups:
+            hint = f"this machine has bank groups 0 to {self._pim.bank_groups - 1}"
+            self._fail(number, start, f"G_ACT{group} does not exist", hint)
+        rows = (1 << _width(self._pim.rows)) - 1
+        return GAct(group, Affine(address >> self._layout.row & rows))
+
+    def _gwrite(self, numbers: list[int], words: list[tuple[bytes, int]], number: int) -> GWrite:
+        if len(numbers) not in (0, 3, 4):
+            self._fail(number, words[-1][1], f"GWRITE with {len(numbers)} numbers", "it takes none, three or four")
+        elements = numbers[0] + numbers[2] if numbers else self._pim.buffer_elements
+        return GWrite(ZERO, 1, ZERO, elements, elements, numbers[3] if len(numbers) == 4 else 0)
+
+    def _comp(self, numbers: list[int], address: int, words: list[tuple[bytes, int]], number: int) -> Comp:
+        if len(numbers) > 2:
+            self._fail(number, words[4][1], "COMP with more than two numbers", "it takes a slot and a buffer at most")
+        column = address >> _OFFSET_BITS & ((1 << _width(self._pim.columns)) - 1)
+        slot, buffer = (*numbers, *(column, 0)[len(numbers) :])
+        return Comp(Affine(column), Affine(slot), buffer)
+
+    def _expect_end(self, words: list[tuple[bytes, int]], count: int, number: int) -> None:
+        if len(words) > count:
+            word, start = words[count]
+            self._fail(number, start, f"{_shown(word)} after the command", "remove it")
+
+    def _fail(self, line: int, start: int, what: str, hint: str) -> NoReturn:
+        raise TraceError(f"{self._path}, line {line}, column {start + 1}: {what}", hint)
+
+
+def _shown(word: bytes) -> str:
+    """A word of any bytes as a short printable one."""
+    text = ascii(word[:24].decode("latin-1"))
+    return text if len(word) <= 24 else text[:-1] + "...'"

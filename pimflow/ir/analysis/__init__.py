@@ -1,0 +1,1 @@
+"""Questions about graphs that change nothing: rows, regions, movements, tensor layouts."""

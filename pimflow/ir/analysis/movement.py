@@ -1,0 +1,494 @@
+"""Which Slice, Pad, Concat, Reshape, Transpose, Split and Identity move bytes, and which are only places in memory.
+
+Algebra of places. A value is a box in a space; nodes put their output in a place relative to their inputs:
+
+    Slice      out = in + start                      always possible
+    Split      out_k = in + offset_k                 always possible
+    Identity   out = in                              always possible
+    Concat     in_k = out + offset_k                 unless an operand is already elsewhere, or a cell has two writers
+    Pad        out = in - before, margins filled     unless a margin has a writer or another constant
+    Reshape    out shows the bytes of in             if in is one run of elements, and strides can show them so
+    Transpose  out shows the bytes of in             likewise
+
+What a Reshape or Transpose shows out of the layout's order is free only if every reader can do with it: a matrix
+product (transposed or pitched operands), or another movement, which then copies once for both.
+
+Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
+layout has to be dense.
+
+Rules are local. With the tag `region`, a node places values written by its own region only, so its verdict depends on
+nothing else; a graph without regions is one space of decisions. `annotate_movement` decides for a whole graph and
+writes the verdicts as tags, which rewrites keep and which count wherever the node is seen again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+from weakref import WeakKeyDictionary
+
+from pimflow.ir import Concat, Gemm, Graph, MatMul, Node, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.ir.analysis.spaces import MIXED, Alias, Box, Fill, Space
+from pimflow.ir.analysis.tensor_layout import (
+    Index,
+    axis_order,
+    dense_strides,
+    element_bytes,
+    is_contiguous,
+    permuted,
+    reshaped_strides,
+    same_strides,
+    transpose_keeps_bytes,
+)
+
+TAG = "movement"
+_OUTSIDE = "is made outside and arrives as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """The verdict on one movement node.
+
+    `bytes` are those read plus those written by what stays (0 if free). `copied` are the input positions of a Concat
+    that are copied; the others are written in place. `reason` says why a node is free, or why something stays.
+    """
+
+    free: bool
+    bytes: int
+    reason: str
+    copied: Index = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """All values' places.
+
+    Args:
+        spaces: the space of every value that has a place of its own making; others are spaces by themselves.
+        movements: the verdicts.
+        actual: what holds in this graph: a verdict from a tag that cannot be carried out here is a copy.
+    """
+
+    spaces: Mapping[str, Space]
+    movements: Mapping[str, Movement]
+    actual: Mapping[str, Movement]
+
+
+def is_movement(node: Node) -> bool:
+    """Whether a node only moves elements."""
+    if isinstance(node.op, OnnxOp):
+        return node.op.domain == "" and node.op.op_type in ("Identity", "Split")
+    return isinstance(node.op, (Slice, Pad, Concat, Reshape, Transpose))
+
+
+_CACHE: WeakKeyDictionary[Graph, Placement] = WeakKeyDictionary()
+
+
+def place(graph: Graph) -> Placement:
+    """Places all values of a graph (linear in its nodes; kept as long as the graph lives)."""
+    known = _CACHE.get(graph)
+    if known is None:
+        known = _CACHE[graph] = _Placer(graph).run()
+    return known
+
+
+def movement(graph: Graph) -> Mapping[str, Movement]:
+    """The verdict on every movement node, by node name."""
+    return place(graph).movements
+
+
+def annotate_movement(graph: Graph) -> Graph:
+    """The same graph, its movement nodes tagged with the verdicts that hold for the graph as it is.
+
+    To be run before a graph is cut into regions: a Concat of values that other regions make is then decided once.
+    """
+    verdicts = movement(graph)
+    if not verdicts:
+        return graph
+    nodes = (node.with_tags(movement=_to_tag(verdicts[node.name])) if node.name in verdicts else node
+             for node in graph.nodes)  # fmt: skip
+    return graph.replace(nodes=nodes)
+
+
+def _to_tag(verdict: Movement) -> str:
+    if verdict.free:
+        return f"free: {verdict.reason}"
+    operands = ",".join(str(index) for index in verdict.copied)
+    return f"kept {operands}: {verdict.reason}" if operands else f"kept: {verdict.reason}"
+
+
+def _from_tag(graph: Graph, node: Node, tag: str) -> Movement:
+    head, _, reason = tag.partition(": ")
+    word, _, operands = head.partition(" ")
+    if word == "free":
+        return Movement(True, 0, reason)
+    copied = tuple(int(index) for index in operands.split(",")) if operands else ()
+    return Movement(False, moved_bytes(graph, node, copied), reason, copied)
+
+
+def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
+    """Bytes read plus bytes written when a movement node is executed (of a Concat: the `copied` inputs)."""
+
+    def size(name: str) -> int:
+        value = graph.value(name)
+        return value.elements * (element_bytes(value.dtype) or 0)
+
+    if isinstance(node.op, Concat) and copied:
+        return 2 * sum(size(node.inputs[index]) for index in copied)
+    written = sum(size(name) for name in node.outputs if name)
+    if isinstance(node.op, Pad):
+        return size(node.inputs[0]) + written
+    return 2 * written
+
+
+def _hands_on(node: Node) -> bool:
+    """Whether a node's outputs have the strides of its input."""
+    return isinstance(node.op, Slice) or node.kind in ("Split", "Identity")
+
+
+def _takes_strides(node: Node, shape: Index, strides: Index) -> bool:
+    if isinstance(node.op, (Gemm, MatMul)):
+        matrix = list(zip(shape, strides, strict=True))[-2:]
+        return any(dim == 1 or stride == 1 for dim, stride in matrix)
+    return isinstance(node.op, (Reshape, Transpose, Concat, Pad))
+
+
+class _Placer:
+    """One walk over the graph, region by region; every movement node adds a relation of places or is refused."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.spaces: dict[str, Space] = {}
+        self.movements: dict[str, Movement] = {}
+        self.actual: dict[str, Movement] = {}
+        self.region_of: dict[str, str] = {}
+
+    def run(self) -> Placement:
+        nodes = [node for node in self.graph.nodes if is_movement(node)]
+        if nodes:
+            self._number_regions()
+        for node in self._by_region(nodes):
+            tag = node.tag(TAG)
+            told = None if tag is None else _from_tag(self.graph, node, tag)
+            found = self._decide(node, told)
+            self.actual[node.name] = found
+            self.movements[node.name] = found if told is None else told
+        return Placement(self.spaces, self.movements, self.actual)
+
+    def _number_regions(self) -> None:
+        tags = {node.name: node.tag("region") for node in self.graph.nodes}
+        if any(tag is not None for tag in tags.values()):
+            self.region_of = {name: f"#{name}" if tag is None else tag for name, tag in tags.items()}
+
+    def _by_region(self, nodes: list[Node]) -> list[Node]:
+        if not self.region_of:
+            return nodes
+        last = len(self.graph.nodes)  # nodes without region only occur in graphs that are not compiled yet
+
+        def key(node: Node) -> int:
+            tag = node.tag("region")
+            return last if tag is None else int(tag)
+
+        return sorted(nodes, key=key)
+
+    def _decide(self, node: Node, told: Movement | None) -> Movement:
+        names = (*(node.inputs if isinstance(node.op, Concat) else node.inputs[:1]), *node.outputs)
+        values = [self.graph.values.get(name) for name in names]
+        if any(value is None or value.shape is None or element_bytes(value.dtype) is None for value in values):
+            return self._kept(node, "its shape or element type is not static")
+        if told is not None and not told.free and not isinstance(node.op, Concat):
+            return told
+        op = node.op
+        if not isinstance(op, Concat) and self.graph.is_constant(node.inputs[0]):
+            return self._kept(node, "its input is a constant, which lies outside the arena")
+        if isinstance(op, Slice):
+            return self._slice(node, op)
+        if isinstance(op, Pad):
+            return self._pad(node, op, told)
+        if isinstance(op, Concat):
+            return self._concat(node, op, told)
+        if isinstance(op, Reshape):
+            return self._reshape(node)
+        if isinstance(op, Transpose):
+            return self._transpose(node, op)
+        return self._split(node, op) if isinstance(op, OnnxOp) and op.op_type == "Split" else self._identity(node)
+
+    def _kept(self, node: Node, reason: str) -> Movement:
+        return Movement(False, moved_bytes(self.graph, node), reason)
+
+    def _space(self, name: str) -> Space:
+        """The space of a value, made when it is first asked for."""
+        known = self.spaces.get(name)
+        if known is not None:
+            return known
+        value = self.graph.value(name)
+        shape = self.graph.shape(name)
+        producer = self.graph.producer(name)
+        box = Box.at((0,) * len(shape), shape)
+        if producer is None:
+            fixed = "is a constant" if self.graph.is_constant(name) else _OUTSIDE
+            space = Space(box, value.dtype, MIXED, fixed)
+        else:
+            space = Space(box, value.dtype, self.region_of.get(producer.name, ""))
+        space.places[name] = box
+        space.writes.append(box)
+        self.spaces[name] = space
+        return space
+
+    def _join(self, name: str, space: Space, box: Box) -> None:
+        space.places[name] = box
+        self.spaces[name] = space
+
+    def _immovable(self, node: Node, space: Space, told: Movement | None) -> str:
+        """Why the node must not decide where the values of this space lie; "" if it may.
+
+        In a region that is cut out, a value from outside looks like an input. A verdict told by a tag knows better.
+        """
+        if space.fixed and (told is None or space.fixed != _OUTSIDE):
+            return space.fixed
+        if told is None and space.owner != self.region_of.get(node.name, ""):
+            return "is made outside the region and arrives as it is"
+        return ""
+
+    def _slice(self, node: Node, op: Slice) -> Movement:
+        source, out = node.inputs[0], node.output
+        shape = self.graph.shape(out)
+        if op.step != 1:
+            if op.axis == axis_order(len(shape))[-1]:
+                return self._kept(
+                    node, f"takes one element in {op.step} of the innermost axis, kernels read dense runs"
+                )
+            self._alias(out, Alias(source, "step", op.axis, op.start, op.step, strides=self._stepped(source, op)))
+            return Movement(True, 0, "offset and stride in the region of its input")
+        space = self._space(source)
+        origin = list(space.places[source].lo)
+        origin[op.axis] += op.start
+        self._join(out, space, Box.at(origin, shape))
+        return Movement(True, 0, "offset in the region of its input")
+
+    def _stepped(self, source: str, op: Slice) -> Index | None:
+        alias = self._space(source).alias
+        if alias is None or alias.strides is None:
+            return None
+        return (*alias.strides[: op.axis], alias.strides[op.axis] * op.step, *alias.strides[op.axis + 1 :])
+
+    def _split(self, node: Node, op: OnnxOp) -> Movement:
+        source = node.inputs[0]
+        space = self._space(source)
+        rank = len(self.graph.shape(source))
+        axis = cast(int, dict(op.attributes).get("axis", 0)) % rank
+        origin = list(space.places[source].lo)
+        for out in node.outputs:
+            shape = self.graph.shape(out)
+            self._join(out, space, Box.at(origin, shape))
+            origin[axis] += shape[axis]
+        return Movement(True, 0, "offsets in the region of its input")
+
+    def _identity(self, node: Node) -> Movement:
+        space = self._space(node.inputs[0])
+        self._join(node.output, space, space.places[node.inputs[0]])
+        return Movement(True, 0, "the same bytes")
+
+    def _alias(self, out: str, alias: Alias) -> None:
+        shape = self.graph.shape(out)
+        box = Box.at((0,) * len(shape), shape)
+        space = Space(box, self.graph.value(out).dtype, MIXED, "shows another value's bytes", alias=alias)
+        self._join(out, space, box)
+
+    def _reshape(self, node: Node) -> Movement:
+        source, out = node.inputs[0], node.output
+        before, after = self.graph.shape(source), self.graph.shape(out)
+        strides = self._settled_strides(source)
+        if strides is None:
+            return self._kept(node, "its input is not one run of elements in its region")
+        return self._show(node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
+
+    def _transpose(self, node: Node, op: Transpose) -> Movement:
+        source = node.inputs[0]
+        strides = self._settled_strides(source)
+        if strides is not None:
+            return self._show(node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
+        if not transpose_keeps_bytes(self.graph.shape(source), op.perm):
+            return self._kept(node, "orders the elements anew")
+        self._alias(node.output, Alias(source, "transpose", perm=op.perm))
+        return Movement(True, 0, "the same bytes, axes renamed")
+
+    def _show(self, node: Node, alias: Alias) -> Movement:
+        """Lets a node's output show its input's bytes, if they are in order or all readers can do with the strides."""
+        out = node.output
+        if alias.strides is None:
+            return self._kept(node, "orders the elements anew")
+        shape = self.graph.shape(out)
+        in_order = same_strides(shape, alias.strides, dense_strides(shape))
+        if not in_order and not self._readers_take(out, alias.strides, node.tag(TAG)):
+            return self._kept(node, "orders the elements anew for readers that need them in order")
+        self._keep_dense(node.inputs[0])
+        self._alias(out, alias)
+        return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
+
+    def _readers_take(self, name: str, strides: Index, tag: str | None) -> bool:
+        """Whether nobody minds that a value is not in the layout's order.
+
+        Products take a transposed or pitched matrix (BLAS: trans and ld), copies take anything. Who reads a value is
+        known in a whole graph only; in regions the tag tells.
+        """
+        if tag is not None:
+            return True
+        if self.region_of:
+            return False
+        values = [name]
+        while values:
+            value = values.pop()
+            if value in self.graph.outputs:
+                return False
+            for reader in self.graph.users(value):
+                if _hands_on(reader):
+                    values.extend(reader.outputs)
+                elif not _takes_strides(reader, self.graph.shape(value), strides):
+                    return False
+        return True
+
+    def _settled_strides(self, name: str) -> Index | None:
+        """Element strides of a value that is one run of elements in its region, or shows one; else None."""
+        space = self._space(name)
+        if space.alias is not None:
+            return space.alias.strides
+        if not is_contiguous(space.places[name].shape, space.hull.shape):
+            return None
+        return dense_strides(space.places[name].shape)
+
+    def _keep_dense(self, name: str) -> None:
+        """Makes the value that `name` is, or shows the bytes of, stay one run of elements."""
+        space = self._space(name)
+        if space.alias is None:
+            space.dense.append(name)
+
+    def _pad(self, node: Node, op: Pad, told: Movement | None) -> Movement:
+        source, out = node.inputs[0], node.output
+        space = self._space(source)
+        inner = space.places[source]
+        lo = tuple(a - b for a, b in zip(inner.lo, op.before, strict=True))
+        outer = Box.at(lo, self.graph.shape(out))
+        margins = outer.minus(inner)
+        if not margins:
+            self._join(out, space, outer)
+            return Movement(True, 0, "the same bytes")
+        reason = self._immovable(node, space, told)
+        if reason:
+            return self._kept(node, f"{source} {reason}")
+        hull = space.hull.hull(outer)
+        if not space.can_fill(margins, op.value):
+            return self._kept(node, f"the space around {source} holds other data")
+        if not space.stays_dense(hull):
+            return self._kept(node, f"the bytes of {source} are also read under another shape")
+        space.fills.extend(Fill(box, op.value) for box in margins)
+        space.hull = hull
+        space.owner = space.owner if told is None else MIXED
+        self._join(out, space, outer)
+        return Movement(True, 0, "space reserved around its input, filled beforehand")
+
+    def _concat(self, node: Node, op: Concat, told: Movement | None) -> Movement:
+        out = node.output
+        shape = self.graph.shape(out)
+        boxes = self._operand_boxes(node, op.axis)
+        free = Movement(True, 0, "inputs are written into one region")
+        if (told is None or told.free) and self._lie_together(node, boxes):
+            first = self._space(node.inputs[0])
+            self._join(out, first, Box.at(first.places[node.inputs[0]].lo, shape))
+            return free
+        window = Box.at((0,) * len(shape), shape)
+        owner = self.region_of.get(node.name, "") if told is None else MIXED
+        self._join(out, Space(window, self.graph.value(out).dtype, owner), window)
+        refused: dict[int, str] = {}
+        if told is not None and not told.free:
+            refused = dict.fromkeys(told.copied or range(len(boxes)), told.reason)
+        for group in self._operand_groups(node, [index for index in range(len(boxes)) if index not in refused]):
+            refused |= self._place_group(node, group, boxes, told)
+        space = self.spaces[out]
+        shift = space.places[out].lo
+        space.writes.extend(boxes[index].shifted(shift) for index in refused if boxes[index].volume)
+        if not refused:
+            return free
+        copied = tuple(sorted(refused))
+        reasons = dict.fromkeys(refused[index] for index in copied)
+        return Movement(False, moved_bytes(self.graph, node, copied), ", ".join(reasons), copied)
+
+    def _lie_together(self, node: Node, boxes: Sequence[Box]) -> bool:
+        """Whether the operands already lie in one space as the output wants them (cells between them: none)."""
+        space = self._space(node.inputs[0])
+        start = space.places[node.inputs[0]].lo
+        return all(
+            self._space(name) is space and space.places[name] == box.shifted(start)
+            for name, box in zip(node.inputs, boxes, strict=True)
+        )
+
+    def _operand_boxes(self, node: Node, axis: int) -> list[Box]:
+        boxes: list[Box] = []
+        position = 0
+        for name in node.inputs:
+            shape = self.graph.shape(name)
+            origin = [0] * len(shape)
+            origin[axis] = position
+            position += shape[axis]
+            boxes.append(Box.at(origin, shape))
+        return boxes
+
+    def _operand_groups(self, node: Node, indexes: Sequence[int]) -> list[list[int]]:
+        """Operands by space, largest group first: where two exclude each other, the smaller one is copied."""
+        groups: dict[int, list[int]] = {}
+        for index in indexes:
+            groups.setdefault(id(self._space(node.inputs[index])), []).append(index)
+
+        def order(group: list[int]) -> tuple[int, int]:
+            return -sum(math.prod(self.graph.shape(node.inputs[index])) for index in group), group[0]
+
+        return sorted(groups.values(), key=order)
+
+    def _place_group(self, node: Node, group: list[int], boxes: Sequence[Box], told: Movement | None) -> dict[int, str]:
+        """Puts the operands of one space into the output's; returns those refused, with the reason."""
+        out, names = node.output, node.inputs
+        other = self._space(names[group[0]])
+        reason = self._immovable(node, other, told)
+        if reason:
+            return {index: f"{names[index]} {reason}" for index in group}
+        target = self.spaces[out]
+        frame = target.places[out]
+        first = boxes[group[0]].shifted(frame.lo)
+        here = other.places[names[group[0]]]
+        shift = tuple(a - b for a, b in zip(first.lo, here.lo, strict=True))
+        refused: dict[int, str] = {}
+        parts: list[Box] = []
+        for index in group:
+            wanted = boxes[index].shifted(frame.lo)
+            if other.places[names[index]].shifted(shift) == wanted and wanted not in parts:
+                parts.append(wanted)
+            else:
+                refused[index] = f"{names[index]} already has another place"
+        # Inside one operand's box nothing of another can be: boxes of operands are disjoint.
+        apart = len(group) == 1 and bool(parts) and parts[0].holds(other.hull.shifted(shift))
+        if not apart and (not other.covered_by(frame, parts, shift) or target.clash(other, shift)):
+            return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
+        back = tuple(-step for step in shift)
+        hull = target.hull.hull(other.hull.shifted(shift))
+        if not (target.stays_dense(hull) and other.stays_dense(hull.shifted(back))):
+            return dict.fromkeys(group, f"the bytes of {names[group[0]]} are also read under another shape")
+        self._merge(target, other, shift, hull)
+        return refused
+
+    def _merge(self, target: Space, other: Space, shift: Index, hull: Box) -> None:
+        """Makes one space of two; the smaller one's values are moved, so that a chain of merges stays near linear."""
+        owner = target.owner if target.owner == other.owner else MIXED
+        if len(target.places) < len(other.places):
+            shift = tuple(-step for step in shift)
+            hull = hull.shifted(shift)
+            target, other = other, target
+        for name, box in other.places.items():
+            self._join(name, target, box.shifted(shift))
+        target.writes.extend(box.shifted(shift) for box in other.writes)
+        target.fills.extend(Fill(fill.box.shifted(shift), fill.value) for fill in other.fills)
+        target.dense.extend(other.dense)
+        target.hull = hull
+        target.owner = owner
+        target.fixed = ""

@@ -1,0 +1,208 @@
+"""Questions about parts of a graph that the search asks: what can be split, what follows a split, what is a run.
+
+All are cheap: they look at the nodes in question and their surroundings, never at the whole graph.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from pimflow.ir.analysis.rows import RowPart, RowRefusal, part_rows, row_count
+from pimflow.ir.graph import Graph, Node
+from pimflow.ir.ops import Conv2d, Elementwise, Gemm, MatMul
+
+MATRIX_OPS = (Conv2d, Gemm, MatMul)
+
+_LOOK_BACK = 256
+"""Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
+
+_LONGEST_CHAIN = 64
+"""Elementwise nodes looked at behind one node."""
+
+
+def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Outputs of the nodes that are read by others or are graph outputs, in the order in which they are made."""
+    names = {node.name for node in nodes}
+    made = (output for node in nodes for output in node.outputs if output)
+    return tuple(
+        value
+        for value in made
+        if value in graph.outputs or not names.issuperset(user.name for user in graph.users(value))
+    )
+
+
+def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | RowRefusal:
+    """How the node makes its output rows [start, stop); refusals name the node."""
+    if len(node.outputs) != 1:
+        return RowRefusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
+    shapes = [graph.values[name].shape if name else None for name in node.inputs]
+    part = part_rows(node.op, shapes, graph.values[node.outputs[0]].shape, start, stop)
+    return RowRefusal(f"{node.name}: {part.reason}") if isinstance(part, RowRefusal) else part
+
+
+def node_rows(graph: Graph, node: Node) -> int:
+    """Rows of the node's first output; 0 where it has none."""
+    return row_count(graph.values[node.outputs[0]].shape)
+
+
+def run_refusal(graph: Graph, nodes: Sequence[Node]) -> RowRefusal | None:
+    """Why the nodes cannot be a run: each reads an earlier one, and each but the last is read by a later one."""
+    made: set[str] = set()
+    for node in nodes:
+        if made and made.isdisjoint(node.inputs):
+            return RowRefusal(f"{node.name}: reads nothing that the run makes")
+        made.update(node.outputs)
+    read = {name for node in nodes for name in node.inputs}
+    for node in nodes[:-1]:
+        if read.isdisjoint(node.outputs):
+            return RowRefusal(f"{node.name}: is not read within the run")
+    return None
+
+
+def cut_region(graph: Graph, node_names: Iterable[str]) -> Graph:
+    """The nodes of those names as a graph of their own, in time linear in the region.
+
+    Its inputs are the values read from outside; its outputs those read outside, or by the graph's own outputs (every
+    unread value, if there are none). Constants are shared, not copied.
+    """
+    position = graph.position
+    nodes = sorted((graph.node(name) for name in set(node_names)), key=lambda node: position[node.name])
+    made = {output for node in nodes for output in node.outputs if output}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    outputs = leaving_values(graph, nodes) or tuple(name for name in made if not graph.users(name))
+    return Graph(
+        name=graph.name,
+        inputs=tuple(name for name in read if name not in constants),
+        outputs=outputs,
+        nodes=tuple(nodes),
+        values={name: graph.values[name] for name in (*read, *sorted(made))},
+        constants=constants,
+        opset=graph.opset,
+    )
+
+
+def can_split(graph: Graph, node: Node) -> str | None:
+    """Why the node cannot be split by output rows, or None."""
+    if not isinstance(node.op, MATRIX_OPS):
+        return f"{node.kind} is no convolution or matrix product"
+    rows = node_rows(graph, node)
+    if rows < 2:
+        return f"{rows} output rows cannot be split"
+    part = node_part(graph, node, 0, rows)
+    return part.reason if isinstance(part, RowRefusal) else None
+
+
+def can_pipeline(graph: Graph, run: Sequence[str]) -> str | None:
+    """Why these nodes, in this order, cannot be cut into stages by rows, or None.
+
+    Whether particular stages can be made is for `why_not` to say: a stage may lie wholly in some node's padding.
+    """
+    nodes = [graph.node(name) for name in run]
+    if len(nodes) < 2:
+        return "a pipeline has two nodes at least"
+    refusal = run_refusal(graph, nodes)
+    if refusal is not None:
+        return refusal.reason
+    rows = node_rows(graph, nodes[-1])
+    if rows < 2:
+        return f"{nodes[-1].name}: {rows} output rows cannot be cut into stages"
+    members = {node.name: node for node in nodes}
+    for node in nodes:
+        reason = _row_wise(graph, node, members) or outside_dependence(graph, node, members)
+        if reason is not None:
+            return reason
+    return None
+
+
+def followers_of(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The longest chain of elementwise nodes that may be applied to the parts of a split node, in order.
+
+    The chain ends where more than one value would leave the region, so that one Concat stands at its end. Other
+    operands (a residual, the gate of squeeze-and-excitation) must not depend on the node.
+    """
+    rows = node_rows(graph, node)
+
+    def accept(follower: Node, members: Mapping[str, Node]) -> bool:
+        if node_rows(graph, follower) != rows or _row_wise(graph, follower, members) is not None:
+            return False
+        return outside_dependence(graph, follower, members) is None
+
+    return tuple(follower.name for follower in elementwise_chain(graph, node, accept))
+
+
+def elementwise_chain(graph: Graph, node: Node, accept: Callable[[Node, Mapping[str, Node]], bool]) -> tuple[Node, ...]:
+    """The longest list of elementwise nodes behind `node` such that one value leaves them all, `node` included.
+
+    Args:
+        graph: the graph.
+        node: where the chain starts; not part of the result.
+        accept: whether an elementwise node may join the members so far (by name).
+    """
+    members = {node.name: node}
+    unread = {node.output: _readers(graph, node.output)}  # readers that are no members, of values with any
+    waiting = [graph.position[user.name] for user in graph.users(node.output)]  # a heap, in topological order
+    tried: set[str] = set()
+    best = 1
+    while waiting and len(members) <= _LONGEST_CHAIN:
+        follower = graph.nodes[heapq.heappop(waiting)]
+        if follower.name in tried:
+            continue
+        tried.add(follower.name)
+        if not isinstance(follower.op, Elementwise) or not accept(follower, members):
+            continue
+        members[follower.name] = follower
+        for name in set(follower.inputs) & unread.keys():
+            unread[name] -= 1
+            if not unread[name]:
+                del unread[name]
+        if readers := _readers(graph, follower.output):
+            unread[follower.output] = readers
+        for user in graph.users(follower.output):
+            heapq.heappush(waiting, graph.position[user.name])
+        if len(unread) <= 1:
+            best = len(members)
+    return tuple(members.values())[1:best]
+
+
+def _readers(graph: Graph, value: str) -> int:
+    """Nodes that read a value, the caller who reads a graph output among them."""
+    return len(graph.users(value)) + (value in graph.outputs)
+
+
+def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
+    """Why the node's rows do not follow from rows of what the members make, or None."""
+    part = node_part(graph, node, 0, max(node_rows(graph, node), 1))
+    if isinstance(part, RowRefusal):
+        return part.reason
+    for name, span in zip(node.inputs, part.spans, strict=True):
+        producer = graph.producer(name)
+        if span is None and producer is not None and producer.name in members:
+            return f"{node.name}: reads {producer.name} whole, not row by row"
+    return None
+
+
+def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
+    """Why a value that the node reads from outside the members may depend on one of them, or None."""
+    first = graph.position[next(iter(members))]  # all others depend on it
+    seen: set[str] = set()
+    waiting = [other for other in _producers(graph, node) if other.name not in members]
+    while waiting:
+        other = waiting.pop()
+        if other.name in members:
+            return f"{node.name}: reads what depends on the region from outside of it"
+        if other.name in seen or graph.position[other.name] < first:
+            continue
+        seen.add(other.name)
+        if len(seen) > _LOOK_BACK:
+            return f"{node.name}: reads what may depend on the region from outside of it"
+        waiting.extend(_producers(graph, other))
+    return None
+
+
+def _producers(graph: Graph, node: Node) -> Iterator[Node]:
+    for name in node.inputs:
+        producer = graph.producer(name)
+        if producer is not None:
+            yield producer

@@ -1,0 +1,174 @@
+"""`GraphEditor`: collects edits of one graph and makes the new one, in time linear in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pimflow.errors import GraphError
+from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
+from pimflow.ir.ops import OnnxOp
+
+
+class GraphEditor:
+    """Collects edits of one graph, then makes the new graph: linear in nodes and edits.
+
+    Replaced nodes hand their place to their replacements, so the order stays topological as long as replacements
+    read only what their original could read (or each other, in the order given); `finish` sorts when that is not so.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._values = dict(graph.values)
+        self._constants = dict(graph.constants)
+        self._replacements: dict[str, tuple[Node, ...]] = {}
+        self._renames: dict[str, str] = {}
+        self._rename_targets: set[str] = set()
+        self._ends: dict[str, str] = {}
+        self._node_names = set(graph.node_by_name)
+        self._counters: dict[str, int] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether any edit was made."""
+        return bool(self._replacements or self._renames)
+
+    def value(self, name: str) -> Value:
+        """A value of the graph or one added since."""
+        return self._values[name]
+
+    def _fresh(self, base: str, taken: Mapping[str, object] | set[str]) -> str:
+        if base and base not in taken:  # "" would be an absent value
+            return base
+        while True:
+            self._counters[base] = self._counters.get(base, 0) + 1
+            name = f"{base}_{self._counters[base]}"
+            if name not in taken:
+                return name
+
+    def new_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
+        """Adds a value under a fresh name made from `base`; returns the name."""
+        name = self._fresh(base, self._values)
+        self._values[name] = Value(name, None if shape is None else tuple(shape), dtype)
+        return name
+
+    def new_constant(self, base: str, array: Array) -> str:
+        """Adds a constant under a fresh name made from `base`; returns the name."""
+        name = self.new_value(base, array.shape, array.dtype.name)
+        self._constants[name] = array
+        return name
+
+    def set_constant(self, name: str, array: Array) -> None:
+        """Makes a value of the graph a constant; its producer has to be removed as well."""
+        self._values[name] = Value(name, array.shape, array.dtype.name)
+        self._constants[name] = array
+
+    def new_node_name(self, base: str) -> str:
+        """A node name that nobody has yet."""
+        name = self._fresh(base, self._node_names)
+        self._node_names.add(name)
+        return name
+
+    def replace_node(self, name: str, nodes: Sequence[Node]) -> None:
+        """Puts `nodes` where the node `name` of the graph stood (none: the node is removed). The last call counts.
+
+        Raises:
+            GraphError: the graph has no such node.
+        """
+        self._replacements[self.graph.node(name).name] = tuple(nodes)
+
+    def rename_uses(self, old: str, new: str) -> None:
+        """Makes every reader of the value `old` (graph outputs too) read `new`.
+
+        The node that makes `new` goes on reading `old`, so that a node can be put behind a value.
+        """
+        self._renames[old] = new
+        self._rename_targets.add(new)
+        self._ends.clear()
+
+    def _resolve(self, name: str) -> str:
+        """Where renames lead from a value; remembered, so that a chain of renames is walked once."""
+        way = []
+        while name in self._renames:
+            way.append(name)
+            if len(way) > len(self._renames):
+                raise GraphError(f"renames of the value {name!r} go in a circle")
+            name = self._ends.get(name, self._renames[name])
+        self._ends.update(dict.fromkeys(way, name))
+        return name
+
+    def _renamed(self, node: Node) -> Node:
+        inputs = tuple(name if self._leads_to(name, node.outputs) else self._resolve(name) for name in node.inputs)
+        return node if inputs == node.inputs else replace(node, inputs=inputs)
+
+    def _leads_to(self, name: str, outputs: tuple[str, ...]) -> bool:
+        """Whether renames lead from a value over one of `outputs`: the node that makes it stands behind the value."""
+        end = self._resolve(name)
+        if self._rename_targets.isdisjoint(outputs) or all(self._resolve(output) != end for output in outputs):
+            return False
+        while name != end:
+            name = self._renames[name]
+            if name in outputs:
+                return True
+        return False
+
+    def finish(self, nodes: Sequence[Node] | None = None) -> Graph:
+        """The new graph: edits applied, unused nodes' values and constants dropped, order topological.
+
+        A graph output that was renamed keeps its public name: the producer of the new value is made to write it.
+
+        Args:
+            nodes: all nodes of the new graph, by a pass that rebuilds the list itself; else replacements apply.
+
+        Raises:
+            GraphError: the edits left a cycle, of nodes or of renames.
+        """
+        if nodes is None:
+            nodes = [new for node in self.graph.nodes for new in self._replacements.get(node.name, (node,))]
+        if self._renames:
+            nodes = [self._renamed(node) for node in nodes]
+        outputs = [self._resolve(name) for name in self.graph.outputs]
+        nodes = self._keep_output_names(list(nodes), outputs)
+        ordered = topological_order(nodes)
+        used = set(self.graph.inputs) | set(self.graph.outputs)
+        for node in ordered:
+            used.update(node.inputs)
+            used.update(node.outputs)
+        return self.graph.replace(
+            nodes=ordered,
+            values={name: value for name, value in self._values.items() if name in used},
+            constants={name: array for name, array in self._constants.items() if name in used},
+        )
+
+    def _keep_output_names(self, nodes: list[Node], outputs: list[str]) -> list[Node]:
+        """Makes the producers of `outputs` write the graph's output names, or copies where that cannot be."""
+        names: dict[str, str] = {}
+        copies: dict[str, Node] = {}
+        produced = {output for node in nodes for output in node.outputs}
+        moved = {public: actual for public, actual in zip(self.graph.outputs, outputs, strict=True) if public != actual}
+        for public, actual in moved.items():
+            if public in self.graph.inputs:
+                raise GraphError(f"the graph output {public!r} is an input too: it cannot become {actual!r}")
+            if public in produced or public in self._constants:
+                names[public] = self._make_room(public)
+            if actual in produced and actual not in self.graph.outputs and actual not in names:
+                names[actual] = public
+            else:
+                copy_name = self.new_node_name(f"{public}_identity")
+                copies[public] = Node(OnnxOp("Identity"), (actual,), (public,), copy_name)
+        if not names and not copies:
+            return nodes
+
+        def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(names.get(value, value) for value in values)
+
+        kept = [replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs)) for node in nodes]
+        return kept + [replace(node, inputs=renamed(node.inputs)) for node in copies.values()]
+
+    def _make_room(self, public: str) -> str:
+        """A new name for a value that stays, when an output of the graph takes its name."""
+        old = self._values[public]
+        new = self.new_value(f"{public}_before", old.shape, old.dtype)
+        if public in self._constants:
+            self._constants[new] = self._constants.pop(public)
+        return new

@@ -1,0 +1,314 @@
+"""IR -> ONNX: every typed op in the spelling of the graph's own opset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper, shape_inference
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError
+
+from pimflow.ir import (
+    Array,
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GlobalPool,
+    Graph,
+    MatMul,
+    Node,
+    OnnxOp,
+    Pad,
+    Pool2d,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from pimflow.ir.ops import AttributeValue
+from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
+from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
+
+METADATA_PREFIX = "pimflow."
+"""What the names of our entries in a node's `metadata_props` begin with: "pimflow.device" and one for each tag."""
+
+IR_VERSION = 10
+"""The IR version written, unless the opset needs a later one. Node metadata needs 10."""
+
+PLACEHOLDER = "pimflow.constants"
+"""File name that stands for constants which are handed over beside the model; there is no such file."""
+
+SMALL_TENSOR_BYTES = 8 * 1024
+"""Constants up to this size may say something about shapes."""
+
+AttributeMap = Mapping[str, AttributeValue]
+
+
+class SplitModel(NamedTuple):
+    """A model and those of its constants that are not inside it."""
+
+    proto: onnx.ModelProto
+    constants: dict[str, Array]
+
+
+def to_onnx(graph: Graph) -> onnx.ModelProto:
+    """The graph as an ONNX model with all constants inside, in the graph's own opset.
+
+    Devices and tags become `metadata_props` of the nodes. The model may exceed the 2 GB that protobuf can
+    serialise: `save_onnx` writes such a model with external data.
+    """
+    return split_model(graph, None).proto
+
+
+def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
+    """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
+    writer = _Writer(graph)
+    for node in graph.nodes:
+        writer.write(node)
+    arrays = {**graph.constants, **writer.constants}
+    outside = {name: array for name, array in arrays.items() if _is_large(array, inline_limit_bytes)}
+    proto = helper.make_graph(
+        writer.nodes,
+        graph.name or "graph",
+        [value_info(graph.value(name)) for name in graph.inputs],
+        [value_info(graph.value(name)) for name in graph.outputs],
+        [_reference(name, array) if name in outside else to_tensor(name, array) for name, array in arrays.items()],
+        value_info=[value_info(graph.value(name)) for name in _intermediates(graph)],
+    )
+    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset.items())]
+    model = helper.make_model(proto, opset_imports=opsets, ir_version=_ir_version(opsets), producer_name="pimflow")
+    _add_output_ranks(model)
+    return SplitModel(model, outside)
+
+
+def _add_output_ranks(model: onnx.ModelProto) -> None:
+    """Gives outputs of data-dependent shape the rank that ONNX infers: the checker wants one."""
+    bare = [info for info in model.graph.output if _lacks_rank(info)]
+    if not bare:
+        return
+    tensors = model.graph.initializer
+    small = [tensor for tensor in tensors if len(tensor.raw_data) <= SMALL_TENSOR_BYTES and not tensor.external_data]
+    known = {tensor.name for tensor in small}
+    large = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in tensors
+        if tensor.name not in known
+    ]
+    graph = model.graph
+    light = helper.make_graph(graph.node, graph.name, [*graph.input, *large], graph.output, small)
+    light = helper.make_model(light, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
+    except (InferenceError, ValidationError, RuntimeError):
+        return  # ONNX Runtime needs no rank
+    for info in bare:
+        if not _lacks_rank(inferred[info.name]):
+            info.type.CopyFrom(inferred[info.name].type)
+
+
+def _lacks_rank(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.HasField("tensor_type")) and not info.type.tensor_type.HasField("shape")
+
+
+def _ir_version(opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
+    return max(IR_VERSION, int(helper.find_min_ir_version_for(list(opsets), ignore_unknown=True)))
+
+
+def _is_large(array: Array, limit_bytes: int | None) -> bool:
+    return limit_bytes is not None and array.nbytes > limit_bytes and array.dtype.name in NUMPY_NATIVE
+
+
+def _reference(name: str, array: Array) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(
+        name=name,
+        data_type=dtype_code(array.dtype.name),
+        dims=array.shape,
+        data_location=onnx.TensorProto.EXTERNAL,
+    )
+    set_external(tensor, PLACEHOLDER, 0, array.nbytes)
+    return tensor
+
+
+def set_external(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Points a tensor at a range of bytes in a file."""
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def _intermediates(graph: Graph) -> list[str]:
+    outer = {*graph.inputs, *graph.outputs}
+    names = (name for node in graph.nodes for name in node.outputs if name and name not in outer)
+    return [name for name in names if graph.value(name).shape is not None and graph.value(name).dtype]
+
+
+def opaque_proto(node: Node, op: OnnxOp, taken: Collection[str]) -> onnx.NodeProto:
+    """An opaque node in ONNX's form. `taken` are the names that its subgraphs must not use for their own values."""
+    protos = [attribute_proto(name, value) for name, value in op.attributes if name != CAPTURES]
+    own = len(node.inputs) - capture_count(node)
+    if own < len(node.inputs):
+        restore_captures(protos, node.inputs[own:], set(taken))
+    return _node_proto(node, op.op_type, op.domain, node.inputs[:own], protos)
+
+
+def _node_proto(
+    node: Node, op_type: str, domain: str, inputs: Sequence[str], attributes: Sequence[onnx.AttributeProto]
+) -> onnx.NodeProto:
+    names = list(inputs)
+    while names and not names[-1]:
+        names.pop()
+    return onnx.NodeProto(
+        op_type=op_type, domain=domain, name=node.name, input=names, output=node.outputs, attribute=attributes
+    )
+
+
+class _Writer:
+    """Collects the nodes of one graph, and the constants that an opset's spelling needs in addition."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.opset = graph.opset.get("", 0)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+
+    def constant(self, base: str, array: Array) -> str:
+        """A new constant; returns its name."""
+        name = base
+        while name in self.graph.values or name in self.constants:
+            name += "_"
+        self.constants[name] = array
+        return name
+
+    def write(self, node: Node) -> None:
+        """Adds one node."""
+        if isinstance(node.op, OnnxOp):
+            self._append(node, opaque_proto(node, node.op, self.graph.values))
+        else:
+            _SPELLINGS[type(node.op)](self, node, node.op)
+
+    def add(
+        self,
+        node: Node,
+        op_type: str,
+        attributes: AttributeMap | None = None,
+        inputs: Sequence[str] | None = None,
+    ) -> None:
+        """Adds a node of ONNX's default domain; absent trailing inputs are left out."""
+        names = node.inputs if inputs is None else inputs
+        protos = [attribute_proto(name, value) for name, value in sorted((attributes or {}).items())]
+        self._append(node, _node_proto(node, op_type, "", names, protos))
+
+    def _append(self, node: Node, proto: onnx.NodeProto) -> None:
+        metadata = dict(node.tags) | ({"device": node.device} if node.device else {})
+        for key, value in sorted(metadata.items()):
+            proto.metadata_props.add(key=METADATA_PREFIX + key, value=value)
+        self.nodes.append(proto)
+
+
+def _conv(writer: _Writer, node: Node, op: Conv2d) -> None:
+    attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
+    writer.add(node, "Conv", {**attributes, "dilations": op.dilations, "group": op.groups})
+
+
+def _gemm(writer: _Writer, node: Node, op: Gemm) -> None:
+    attributes: dict[str, AttributeValue] = {"transA": int(op.trans_a), "transB": int(op.trans_b)}
+    inputs = [name for name in node.inputs if name]
+    if len(inputs) == 2 and writer.opset < 11:  # C became optional in opset 11
+        dtype = numpy_dtype(writer.graph.value(inputs[0]).dtype)
+        inputs.append(writer.constant(f"{node.name}_zero", np.zeros(1, dtype)))
+    writer.add(node, "Gemm", {**attributes, "alpha": float(op.alpha), "beta": float(op.beta)}, inputs)
+
+
+def _matmul(writer: _Writer, node: Node, op: MatMul) -> None:
+    writer.add(node, "MatMul")
+
+
+def _batch_norm(writer: _Writer, node: Node, op: BatchNorm) -> None:
+    writer.add(node, "BatchNormalization", {"epsilon": float(op.epsilon)})
+
+
+def _elementwise(writer: _Writer, node: Node, op: Elementwise) -> None:
+    if op.kind != "Clip" or writer.opset < 11:
+        writer.add(node, op.kind, dict(op.attributes))
+        return
+    dtype = numpy_dtype(writer.graph.value(node.inputs[0]).dtype)
+    inputs = list(node.inputs)
+    bounds = dict(op.attributes)
+    for key in ("min", "max"):
+        bound = bounds.get(key)
+        present = bound is not None
+        inputs.append(writer.constant(f"{node.name}_{key}", np.array(bound, dtype)) if present else "")
+    writer.add(node, "Clip", inputs=inputs)
+
+
+def _pool(writer: _Writer, node: Node, op: Pool2d) -> None:
+    attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
+    if op.dilations != (1, 1):
+        attributes["dilations"] = op.dilations
+    if op.ceil_mode:
+        attributes["ceil_mode"] = 1
+    if op.count_include_pad and op.kind == "average":
+        attributes["count_include_pad"] = 1
+    writer.add(node, "MaxPool" if op.kind == "max" else "AveragePool", attributes)
+
+
+def _global_pool(writer: _Writer, node: Node, op: GlobalPool) -> None:
+    writer.add(node, "GlobalMaxPool" if op.kind == "max" else "GlobalAveragePool")
+
+
+def _slice(writer: _Writer, node: Node, op: Slice) -> None:
+    if writer.opset >= 10:
+        parts = {"starts": op.start, "ends": op.stop, "axes": op.axis, "steps": op.step}
+        names = [writer.constant(f"{node.name}_{key}", np.array([value], np.int64)) for key, value in parts.items()]
+        writer.add(node, "Slice", inputs=[node.inputs[0], *names])
+    elif op.step == 1:
+        writer.add(node, "Slice", {"axes": (op.axis,), "starts": (op.start,), "ends": (op.stop,)})
+    else:  # steps came with opset 10
+        indices = writer.constant(f"{node.name}_indices", np.arange(op.start, op.stop, op.step, dtype=np.int64))
+        writer.add(node, "Gather", {"axis": op.axis}, [node.inputs[0], indices])
+
+
+def _pad(writer: _Writer, node: Node, op: Pad) -> None:
+    pads = (*op.before, *op.after)
+    if writer.opset < 11:
+        writer.add(node, "Pad", {"mode": "constant", "pads": pads, "value": float(op.value)})
+        return
+    widths = writer.constant(f"{node.name}_pads", np.array(pads, np.int64))
+    value = writer.constant(
+        f"{node.name}_value", np.array(op.value, numpy_dtype(writer.graph.value(node.inputs[0]).dtype))
+    )
+    writer.add(node, "Pad", {"mode": "constant"}, [node.inputs[0], widths, value])
+
+
+def _concat(writer: _Writer, node: Node, op: Concat) -> None:
+    writer.add(node, "Concat", {"axis": op.axis})
+
+
+def _reshape(writer: _Writer, node: Node, op: Reshape) -> None:
+    shape = writer.constant(f"{node.name}_shape", np.array(op.shape, np.int64))
+    attributes: dict[str, AttributeValue] = {"allowzero": 1} if 0 in op.shape else {}  # opset 14
+    writer.add(node, "Reshape", attributes, [node.inputs[0], shape])
+
+
+def _transpose(writer: _Writer, node: Node, op: Transpose) -> None:
+    writer.add(node, "Transpose", {"perm": op.perm} if op.perm else {})
+
+
+_SPELLINGS: dict[type, Callable[[_Writer, Node, Any], None]] = {
+    Conv2d: _conv,
+    Gemm: _gemm,
+    MatMul: _matmul,
+    BatchNorm: _batch_norm,
+    Elementwise: _elementwise,
+    Pool2d: _pool,
+    GlobalPool: _global_pool,
+    Slice: _slice,
+    Pad: _pad,
+    Concat: _concat,
+    Reshape: _reshape,
+    Transpose: _transpose,
+}

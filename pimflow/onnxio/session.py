@@ -1,0 +1,189 @@
+"""ONNX Runtime sessions over IR graphs: large constants are lent to the session, never copied or serialised."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from pimflow.errors import ModelError
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.onnxio.export import split_model
+from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype, to_array
+
+INLINE_LIMIT_BYTES = 16 * 1024
+"""Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.NoModel,
+    ort_errors.RuntimeException,
+    ort_errors.EPFail,
+    RuntimeError,
+    ValueError,
+)
+"""What ONNX Runtime raises for a model or an input that it refuses."""
+
+_FATAL = 4
+
+
+def session_options(threads: int = 2, optimise: bool = True) -> ort.SessionOptions:
+    """Quiet options with a fixed number of threads."""
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # its fusions of (de)quantisation compute in 8 bits what the model computes in single precision
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> ort.InferenceSession:
+    """A session over a model file or a serialised model.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model; `name` is what the message calls it.
+    """
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except ORT_ERRORS as error:
+        refuse(name, error)
+
+
+class GraphSession:
+    """A session over a graph; keeps the lent constants alive.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the graph.
+    """
+
+    def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True) -> None:
+        self.name = graph.name
+        self.outputs = graph.outputs
+        self._dtypes = {name: graph.value(name).dtype for name in graph.outputs}
+        model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
+        options = session_options(threads, optimise)
+        self._lent = {name: to_ort_value(array) for name, array in lent.items()}
+        if self._lent:
+            options.add_external_initializers(list(self._lent), list(self._lent.values()))
+        self.session = open_session(model.SerializeToString(), options, graph.name)
+
+    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> dict[str, Any]:
+        """Values of the outputs (all, or those named): arrays, or lists for sequences.
+
+        Raises:
+            ModelError: ONNX Runtime fails.
+        """
+        names = self.outputs if fetch is None else tuple(fetch)
+        carried = [_carried_name(name) if _carrier(self._dtypes[name]) else name for name in names]
+        try:
+            if any(needs_ort_value(item) for item in feeds.values()):
+                lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
+                results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent)]
+            else:
+                results = self.session.run(carried, dict(feeds))
+        except ORT_ERRORS as error:
+            refuse(self.name, error)
+        found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
+        return unaliased(found, feeds)
+
+    def _restore(self, name: str, result: Any) -> Any:
+        dtype = self._dtypes[name]
+        return result.astype(numpy_dtype(dtype)) if _carrier(dtype) else result
+
+
+def _carrier(dtype: str) -> str:
+    """The type in which ONNX Runtime hands over values for which it has no numpy type; "" where it has one."""
+    if dtype in NUMPY_NATIVE or not dtype_code(dtype) or dtype == "object" or dtype.startswith("complex"):
+        return ""
+    return "int8" if dtype.startswith("int") else "uint8" if dtype.startswith("uint") else "float32"
+
+
+def _carried_name(name: str) -> str:
+    return f"{name}@carried"
+
+
+def _with_carried_outputs(graph: Graph) -> Graph:
+    """The graph with a Cast behind each output whose type ONNX Runtime cannot hand over."""
+    carriers = {name: _carrier(graph.value(name).dtype) for name in graph.outputs}
+    if not any(carriers.values()):
+        return graph
+    outputs = [_carried_name(name) if carrier else name for name, carrier in carriers.items()]
+    casts = [
+        Node(OnnxOp("Cast", "", (("to", dtype_code(carrier)),)), (name,), (_carried_name(name),), f"{name}@cast")
+        for name, carrier in carriers.items()
+        if carrier
+    ]
+    values = {
+        _carried_name(name): Value(_carried_name(name), graph.value(name).shape, carrier)
+        for name, carrier in carriers.items()
+        if carrier
+    }
+    return graph.replace(outputs=outputs, nodes=[*graph.nodes, *casts], values={**graph.values, **values})
+
+
+def needs_ort_value(item: Any) -> bool:
+    """Whether ONNX Runtime takes an array of this type only wrapped."""
+    return isinstance(item, np.ndarray) and item.dtype.name not in NUMPY_NATIVE and item.dtype.kind not in "OUS"
+
+
+_ORT_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "string": "object",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+}
+
+
+def ort_dtype(text: str) -> str:
+    """Our name of an element type that ONNX Runtime writes as "tensor(float)"."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return _ORT_DTYPES.get(name, name)
+
+
+def to_ort_value(array: Array) -> ort.OrtValue:
+    """An array as ONNX Runtime's, over the same memory where that is contiguous."""
+    if array.dtype.kind in "SU":
+        array = array.astype(object)
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
+        return ort.OrtValue.ortvalue_from_numpy(contiguous)
+    bits = contiguous.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
+
+
+def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Results with copies of those that are inputs too: some versions of ONNX Runtime hand back the caller's memory."""
+    again = {name: np.array(item) for name, item in results.items() if name in feeds and isinstance(item, np.ndarray)}
+    return {**results, **again}
+
+
+def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
+    """A copy of ONNX Runtime's tensor, of any type."""
+    if dtype in NUMPY_NATIVE or dtype == "object":
+        return np.array(value.numpy())
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return to_array(onnx.TensorProto(data_type=dtype_code(dtype), dims=value.shape(), raw_data=data))
+
+
+def refuse(name: str, error: Exception) -> NoReturn:
+    """Raises ONNX Runtime's complaint as a `ModelError` of one line."""
+    text = " ".join(str(error).split())
+    text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+    raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}") from error

@@ -1,0 +1,150 @@
+"""Turns the layout of a region into nodes: the parts, and the Slices and Concats that bring rows to them.
+
+Movements are few and contiguous. A part reads rows of a value from outside the region through one Slice. Rows made
+inside the region it reads from the one part that holds them; if they lie in several parts, from a Concat of these
+alone, so that no later part is waited for. A value that leaves the region is the Concat of all its parts, under its
+old name, so nothing outside the region changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+
+from pimflow.ir import Concat, GraphEditor, Node, Op, Slice
+from pimflow.ir.analysis.rows import Shape, Span, row_count
+from pimflow.passes.rowwise.parts import Layout, PartJob
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A value that holds the rows [start, stop) of another one."""
+
+    start: int
+    stop: int
+    value: str
+
+
+class PartWriter:
+    """Writes the nodes of one region.
+
+    Args:
+        editor: takes new values, constants and node names.
+        region: the `region` tag of every node.
+        mapping: the mapping policy of the PIM parts.
+        first_parts: receives, for every node that is cut up, the name of its first part.
+    """
+
+    def __init__(self, editor: GraphEditor, region: str, mapping: str, first_parts: MutableMapping[str, str]) -> None:
+        self.nodes: list[Node] = []
+        self._editor = editor
+        self._region = region
+        self._mapping = mapping
+        self._first_parts = first_parts
+        self._parts: dict[str, list[_Rows]] = {}
+        self._moved: dict[tuple[str, int, int], _Rows] = {}
+        self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}  # by node and suffix, with the part's name
+        self._cut_up: set[str] = set()
+
+    def write(self, layout: Layout) -> None:
+        """Appends the region's nodes to `nodes`."""
+        self._parts = {job.node.output: [] for job in layout.jobs}
+        last = {job.node.output: index for index, job in enumerate(layout.jobs)}
+        closing: dict[int, list[str]] = {}
+        for value in layout.leaving:
+            closing.setdefault(last[value], []).append(value)
+        for index, job in enumerate(layout.jobs):
+            self._write_part(job)
+            for value in closing.get(index, ()):
+                self._bring(value, (0, row_count(self._shape(value))), job)
+
+    def _write_part(self, job: PartJob) -> None:
+        node = job.node
+        sources = tuple(
+            name if span is None else self._bring(name, span, job)
+            for name, span in zip(node.inputs, job.part.spans, strict=True)
+        )
+        output = self._name_rows(node.output, job.start, job.stop, job.suffix)
+        name = self._editor.new_node_name(f"{node.name}_{job.suffix}")
+        tags = self._tags(job, node.tags)
+        if job.device == "pim":
+            tags["mapping"] = self._mapping
+        if "fused_into" in tags:
+            self._retarget_fusion(tags, job)
+        self.nodes.append(Node(job.part.op, sources, (output,), name, job.device, tuple(sorted(tags.items()))))
+        self._jobs[node.name, job.suffix] = (job, name)
+        self._cut_up.add(node.name)
+        self._first_parts.setdefault(node.name, name)
+        self._parts[node.output].append(_Rows(job.start, job.stop, output))
+
+    def _retarget_fusion(self, tags: dict[str, str], job: PartJob) -> None:
+        """A part is fused into the part of its producer that made the same rows; into none if there is no such part."""
+        into = tags["fused_into"]
+        other, name = self._jobs.get((into, job.suffix), (None, self._first_parts.get(into, into)))
+        tags["fused_into"] = name
+        if into in self._cut_up and (other is None or (other.start, other.stop) != (job.start, job.stop)):
+            del tags["fused_into"]
+
+    def _tags(self, job: PartJob, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+        made = dict(tags) | {"origin": job.node.name, "region": self._region}
+        if job.stage is not None:
+            made["stage"] = str(job.stage)
+        return made
+
+    def _bring(self, value: str, span: Span, job: PartJob) -> str:
+        """The name of a value that holds just these rows."""
+        parts = self._parts.get(value)
+        if parts is None:
+            return self._cut(_Rows(0, row_count(self._shape(value)), value), value, span, job)
+        held = [part for part in parts if part.start < span[1] and span[0] < part.stop]
+        held.sort(key=lambda part: part.start)
+        return self._cut(self._join(held, value, job), value, span, job)
+
+    def _join(self, parts: list[_Rows], value: str, job: PartJob) -> _Rows:
+        """Adjacent parts as one value."""
+        if len(parts) == 1:
+            return parts[0]
+        start, stop = parts[0].start, parts[-1].stop
+        if (value, start, stop) not in self._moved:
+            name = self._name_rows(value, start, stop, f"rows{start}_{stop}")
+            op = Concat(len(self._shape(value)) - 2)
+            self._move(op, tuple(part.value for part in parts), name, job)
+            self._moved[value, start, stop] = _Rows(start, stop, name)
+        return self._moved[value, start, stop]
+
+    def _cut(self, rows: _Rows, value: str, span: Span, job: PartJob) -> str:
+        """The rows `span` out of a value that holds them and maybe more."""
+        start, stop = span
+        if (rows.start, rows.stop) == span:
+            return rows.value
+        if (value, start, stop) not in self._moved:
+            self._moved[value, start, stop] = _Rows(start, stop, self._slice(rows, value, span, job))
+        return self._moved[value, start, stop].value
+
+    def _slice(self, rows: _Rows, value: str, span: Span, job: PartJob) -> str:
+        start, stop = span[0] - rows.start, span[1] - rows.start
+        array = self._editor.graph.constants.get(value)
+        if array is not None:  # a view: nothing is copied or moved
+            return self._editor.new_constant(f"{value}_rows{span[0]}_{span[1]}", array[..., start:stop, :])
+        name = self._name_rows(value, span[0], span[1], f"rows{span[0]}_{span[1]}")
+        self._move(Slice(len(self._shape(value)) - 2, start, stop), (rows.value,), name, job)
+        return name
+
+    def _move(self, op: Op, sources: tuple[str, ...], output: str, job: PartJob) -> None:
+        name = self._editor.new_node_name(f"{type(op).__name__.lower()}_{output}")
+        self.nodes.append(Node(op, sources, (output,), name, "gpu", tuple(sorted(self._tags(job).items()))))
+
+    def _shape(self, value: str) -> Shape:
+        shape = self._editor.value(value).shape
+        assert shape is not None, f"the rows of {value!r} are known"
+        return shape
+
+    def _name_rows(self, value: str, start: int, stop: int, suffix: str) -> str:
+        """A name for some rows of a value: its own name for all rows of one that the region makes."""
+        shape = self._shape(value)
+        if value in self._parts and stop - start == shape[-2]:
+            return value
+        return self._editor.new_value(f"{value}_{suffix}", (*shape[:-2], stop - start, shape[-1]), self._dtype(value))
+
+    def _dtype(self, value: str) -> str:
+        return self._editor.value(value).dtype

@@ -1,0 +1,1 @@
+"""What people and programs are shown: tables, the summary, inspection, comparisons, traces."""

@@ -1,0 +1,182 @@
+"""One layer on PIM, without a model: what `pimflow layer` answers, and the text form of a layer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping as Dictionary
+from dataclasses import dataclass
+from typing import Any
+
+from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, Refusal
+from pimflow.errors import OptionError
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.breakdown import CycleBreakdown, cycle_breakdown
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.targets import Target
+
+_CONV_KEYS = ("ic", "oc", "h", "w", "k", "kh", "kw", "s", "p", "d", "g", "n")
+_MATMUL_KEYS = ("m", "k", "n", "b")
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """A layer's mapping and cost, and what its cycles are spent on."""
+
+    problem: PimProblem
+    target: str
+    profile: str
+    cost: PimCost
+    spent: CycleBreakdown
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
+        cost = self.cost
+        return {
+            "target": self.target,
+            "timing": self.profile,
+            "mapping": cost.mapping.as_json(),
+            "pim_cycles": cost.cycles,
+            "placement_cycles": cost.placement_cycles,
+            "time_us": cost.time_us,
+            "commands": cost.commands.as_json(),
+            "refreshes": cost.ref,
+            "cycles_spent": self.spent.as_json(),
+            "utilisation": cost.utilisation,
+            "energy_pj": cost.energy_mj * 1e9,
+            "channels": [
+                {"cycles": channel.cycles, "commands": channel.commands.as_json()} for channel in cost.channels
+            ],
+        }
+
+    def text(self) -> str:
+        """The same for people, without the channels one by one."""
+        cost, mapping = self.cost, self.cost.mapping
+        chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in mapping.runs)
+        groups = " + ".join(str(group.channels) for group in mapping.groups)
+        busy = sum(channel.cycles > 0 for channel in cost.channels)
+        spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
+        commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
+        lines = [
+            f"target        {self.target}, timing {self.profile}",
+            f"mapping       {mapping.name}: order {mapping.order}, K in {chunks}",
+            f"channels      {busy} of {len(cost.channels)} busy, in groups of {groups}",
+            f"cycles        {cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)",
+            f"spent on      {spent}",
+            f"utilisation   {cost.utilisation:.1%} of the COMP-bound limit",
+            f"commands      {commands} (all channels), {cost.ref:,} refreshes",
+            f"energy        {cost.energy_mj * 1e3:,.3f} uJ",
+        ]
+        if cost.placement_cycles:
+            lines.insert(4, f"placement     {cost.placement_cycles:,} cycles to write the right-hand side")
+        return "\n".join(lines)
+
+
+def profile_layer(
+    problem: PimProblem, target: Target, mapping: str = "auto", profile: str | None = None
+) -> LayerReport:
+    """Maps and prices one layer.
+
+    Args:
+        problem: the layer.
+        target: the machine.
+        mapping: mapping policy, "newton+", "newton++" or "auto".
+        profile: timing profile, the target's default if None.
+
+    Raises:
+        OptionError: no such policy or profile, or PIM cannot have the layer.
+    """
+    cost = choose_mapping(problem, target, mapping, profile)
+    if isinstance(cost, Refusal):
+        gap = f" ({cost.gap} too many)" if cost.gap is not None else ""
+        raise OptionError(f"PIM cannot have this layer: {cost.reason}{gap}", "choose another layer or target")
+    spent = cycle_breakdown(problem, cost, target.pim, profile)
+    return LayerReport(problem, target.name, (profile or target.pim.timing.default).lower(), cost, spent)
+
+
+def parse_conv(text: str) -> ConvProblem:
+    """A convolution from "ic=16,oc=96,h=112,w=112,k=1,s=1,p=0".
+
+    `ic`, `oc`, `h`, `w` and `k` (or `kh` and `kw`) are required; `s`, `p`, `d`, `g`, `n` are stride, padding, dilation,
+    groups and batch. Stride and dilation are one number or "rows/columns", padding is one or "top/left/bottom/right".
+
+    Raises:
+        OptionError: an unknown, missing or repeated key, or a value that makes no convolution.
+    """
+    values = _pairs(text, _CONV_KEYS, "--conv")
+    _require(values, ("ic", "oc", "h", "w"), "--conv")
+    if ("k" in values) == ("kh" in values or "kw" in values) or ("kh" in values) != ("kw" in values):
+        raise OptionError(f"--conv {text!r} must give the kernel once", "write k=3, or kh=1,kw=3")
+    kernel = _numbers(values["k"], "k", 2) if "k" in values else (_number(values, "kh"), _number(values, "kw"))
+    pads = _numbers(values.get("p", "0"), "p", 4, least=0)
+    problem = ConvProblem(
+        batch=_number(values, "n", "1"),
+        in_channels=_number(values, "ic"),
+        out_channels=_number(values, "oc"),
+        in_h=_number(values, "h"),
+        in_w=_number(values, "w"),
+        kernel=(kernel[0], kernel[1]),
+        strides=_pair(values, "s"),
+        pads=(pads[0], pads[1], pads[2], pads[3]),
+        dilations=_pair(values, "d"),
+        groups=_number(values, "g", "1"),
+    )
+    if problem.in_channels % problem.groups or problem.out_channels % problem.groups:
+        raise OptionError(f"--conv {text!r}: ic and oc must be multiples of g", "correct them")
+    if problem.out_h < 1 or problem.out_w < 1:
+        raise OptionError(f"--conv {text!r}: the kernel is larger than the padded input", "make h, w or p larger")
+    return problem
+
+
+def parse_matmul(text: str) -> MatmulProblem:
+    """A matrix product [m, k] @ [k, n] from "m=1,k=1280,n=1000"; `b` products share the right-hand side.
+
+    Raises:
+        OptionError: an unknown, missing or repeated key, or a value below 1.
+    """
+    values = _pairs(text, _MATMUL_KEYS, "--matmul")
+    _require(values, ("m", "k", "n"), "--matmul")
+    m, k, n = (_number(values, key) for key in ("m", "k", "n"))
+    return MatmulProblem(m, k, n, _number(values, "b", "1"))
+
+
+def _pairs(text: str, keys: tuple[str, ...], option: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            raise OptionError(f"{option} {part!r} is no key=value", f"keys are {', '.join(keys)}")
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise OptionError(f"{option} has no key {key!r}", f"{guess}keys are {', '.join(keys)}")
+        if key in values:
+            raise OptionError(f"{option} gives {key!r} twice", "give it once")
+        values[key] = value
+    return values
+
+
+def _require(values: Dictionary[str, str], keys: tuple[str, ...], option: str) -> None:
+    missing = [key for key in keys if key not in values]
+    if missing:
+        raise OptionError(f"{option} lacks {', '.join(missing)}", "add them as key=value")
+
+
+def _number(values: Dictionary[str, str], key: str, default: str = "") -> int:
+    return _numbers(values.get(key, default), key, 1)[0]
+
+
+def _pair(values: Dictionary[str, str], key: str) -> tuple[int, int]:
+    first, second = _numbers(values.get(key, "1"), key, 2)
+    return first, second
+
+
+def _numbers(text: str, key: str, count: int, least: int = 1) -> tuple[int, ...]:
+    """One number, repeated `count` times, or `count` numbers parted by slashes."""
+    parts = text.split("/")
+    if len(parts) not in (1, count) or not all(part.isascii() and part.isdigit() for part in parts):
+        wanted = "a number" if count == 1 else f"a number or {count} numbers parted by '/'"
+        raise OptionError(f"{key}={text} is not {wanted}", "give whole numbers")
+    numbers = tuple(map(int, parts)) * (count // len(parts))
+    if min(numbers) < least or max(numbers) > 1 << 20:
+        raise OptionError(f"{key}={text} is out of range", f"give {least} to {1 << 20}")
+    return numbers

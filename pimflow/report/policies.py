@@ -1,0 +1,135 @@
+"""Policies side by side on one model and machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Plan, SplitRows
+from pimflow.ir.analysis.regions import node_rows
+from pimflow.passes.apply_plan import ApplyPlan
+from pimflow.report.plan_report import PlanReport, report_plan
+from pimflow.runtime.costs import CostModel
+from pimflow.search.policy import find_policy
+from pimflow.search.policy import policies as all_policies
+from pimflow.search.price_cache import ProfileTable
+from pimflow.search.solver import Progress, open_table, solve
+from pimflow.targets import Target
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """What one policy comes to.
+
+    Args:
+        policy: its name.
+        time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.Measure`.
+        baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
+        speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
+        energy_change: plan over baseline, less one: -0.26 saves 26 %.
+        mode_share: share of the convolutions and matrix products by mode ("gpu", "pim", "md-dp", "pipeline").
+        ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
+        candidates, search_seconds: what the search priced, and for how long.
+    """
+
+    policy: str
+    time_us: float
+    energy_mj: float
+    conv_us: float
+    baseline_us: float
+    baseline_energy_mj: float
+    baseline_conv_us: float
+    speedup: float
+    conv_speedup: float
+    energy_change: float
+    mode_share: Mapping[str, float]
+    ratio_histogram: Mapping[int, int]
+    candidates: int
+    search_seconds: float
+    plan: Plan
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the plan, as one JSON object."""
+        data = {name: value for name, value in vars(self).items() if name != "plan"}
+        data["ratio_histogram"] = {str(ratio): count for ratio, count in self.ratio_histogram.items()}
+        return data | {"mode_share": dict(self.mode_share)}
+
+
+def compare(
+    graph: Graph,
+    target: Target,
+    policies: Sequence[str] | None = None,
+    *,
+    costs: CostModel,
+    cache: ProfileTable | Path | bool | None = None,
+    grid: float | None = None,
+    stages: Sequence[int] | int | None = None,
+    time_budget_s: float | None = None,
+    progress: Progress | None = None,
+) -> list[PolicyResult]:
+    """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
+
+    The other arguments are those of `solve`. Policies share one profile table, so what one has priced is known to the
+    next.
+
+    Raises:
+        OptionError: a policy is unknown or an option out of range.
+    """
+    names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
+    table = open_table(cache, costs)
+    results = []
+    for name in names:
+        plan = solve(
+            graph,
+            target,
+            name,
+            costs=costs,
+            cache=table,
+            grid=grid,
+            stages=stages,
+            time_budget_s=time_budget_s,
+            progress=progress,
+        )
+        rewritten = ApplyPlan(plan).run(graph).graph
+        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs)))
+    return results
+
+
+def policy_result(graph: Graph, plan: Plan, report: PlanReport) -> PolicyResult:
+    """A plan and its report as one line of a comparison."""
+    before, after = report.baseline, report.result
+    return PolicyResult(
+        policy=plan.policy,
+        time_us=after.time_us,
+        energy_mj=after.energy_mj,
+        conv_us=after.conv_us,
+        baseline_us=before.time_us,
+        baseline_energy_mj=before.energy_mj,
+        baseline_conv_us=before.conv_us,
+        speedup=report.speedup,
+        conv_speedup=report.conv_speedup,
+        energy_change=after.energy_mj / before.energy_mj - 1 if before.energy_mj else 0.0,
+        mode_share=_mode_share(graph, report),
+        ratio_histogram=_ratio_histogram(graph, plan),
+        candidates=plan.candidates,
+        search_seconds=plan.search_seconds,
+        plan=plan,
+    )
+
+
+def _mode_share(graph: Graph, report: PlanReport) -> dict[str, float]:
+    products = [row for row in report.nodes if isinstance(graph.node(row.name).op, (Conv2d, Gemm, MatMul))]
+    counts = Counter(row.mode for row in products)
+    return {mode: counts[mode] / max(1, len(products)) for mode in ("gpu", "pim", "md-dp", "pipeline")}
+
+
+def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
+    counts: Counter[int] = Counter()
+    for decision in plan.decisions:
+        if isinstance(decision, SplitRows):
+            rows = node_rows(graph, graph.node(decision.node))
+            counts[10 * round(10 * (rows - decision.gpu_rows) / rows)] += 1
+    return dict(sorted(counts.items()))

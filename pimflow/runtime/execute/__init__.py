@@ -1,0 +1,1 @@
+"""Runs graphs: ONNX Runtime, the planned memory arena, PIM nodes by value, the original model."""

@@ -1,0 +1,203 @@
+"""Runs a compiled graph inside one arena of bytes, at the offsets that the memory planner gave.
+
+Free movements do nothing at all: their outputs are numpy views at the planned places. A kernel reads its operands from
+their places and writes its result to its own; between, it holds them in ONNX Runtime's layout (dense NCHW), as a GPU
+kernel holds tiles in its shared memory: that staging belongs to the kernel, not to the arena, and lives no longer.
+
+Memory that holds nothing is poisoned (all ones: NaN in every float type), when the run starts and again when a region
+begins and ends. So a plan that lets live values overlap, ends a lifetime too early, misplaces a view or forgets to fill
+padding does not give the model's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pimflow.errors import GraphError
+from pimflow.ir import Array, Graph, Node
+from pimflow.runtime.execute.ort import NodeKernels, check_inputs
+from pimflow.runtime.memory import ArenaRegion, MemoryPlan, ValuePlace
+from pimflow.runtime.timeline import regions
+
+POISON = 0xFF
+
+
+class Kernels(Protocol):
+    """Executes one node by value."""
+
+    def run(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """The node's results, one for each named output; `inputs` are dense, None for absent ones."""
+
+
+PimExecute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
+"""Executes a node that is placed on PIM, from its dense operands: the value model of the PIM channels."""
+
+
+@dataclass(frozen=True)
+class ArenaStats:
+    """What a run did: kernels executed, movements that cost nothing, bytes that the others read and wrote."""
+
+    arena_bytes: int
+    kernels: int
+    pim_kernels: int
+    free_movements: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
+class ArenaRun:
+    """The graph's outputs (copies, dense) and what the run did."""
+
+    outputs: dict[str, Array]
+    stats: ArenaStats
+
+
+def run_in_arena(
+    graph: Graph,
+    plan: MemoryPlan,
+    inputs: Mapping[str, Array],
+    *,
+    kernels: Kernels | None = None,
+    pim_execute: PimExecute | None = None,
+) -> ArenaRun:
+    """Executes a graph in the arena of its plan.
+
+    Values without a place in the plan (no static shape) live outside the arena.
+
+    Args:
+        graph: the graph that the plan was made for.
+        plan: where values lie.
+        inputs: arrays by the names of the graph's inputs.
+        kernels: executes nodes; by default ONNX Runtime, one node at a time.
+        pim_execute: executes the nodes on PIM; by default `kernels` does.
+
+    Raises:
+        InputDataError: an input is missing, unknown, or has another shape or element type.
+    """
+    check_inputs(graph, inputs)
+    return _Run(graph, plan, kernels or NodeKernels(graph), pim_execute).execute(inputs)
+
+
+class _Run:
+    """One execution: the arena's bytes, and the values that live outside."""
+
+    def __init__(self, graph: Graph, plan: MemoryPlan, kernels: Kernels, pim_execute: PimExecute | None) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.kernels = kernels
+        self.pim_execute = pim_execute
+        self.memory = np.full(max(1, plan.arena_bytes), POISON, np.uint8)
+        self.outside: dict[str, Array] = {}
+        self.executed = self.on_pim = self.free = self.moved = 0
+        self._begin: dict[int, list[ArenaRegion]] = {}
+        self._end: dict[int, list[ArenaRegion]] = {}
+        for region in plan.regions:
+            self._begin.setdefault(region.first, []).append(region)
+            self._end.setdefault(region.last, []).append(region)
+
+    def execute(self, inputs: Mapping[str, Array]) -> ArenaRun:
+        """Runs all steps."""
+        order = regions(self.graph)
+        self._begin_regions(0)
+        for name in self.graph.inputs:
+            self._write(name, np.asarray(inputs[name]))
+        for step, nodes in enumerate(order):
+            if step:
+                self._begin_regions(step)
+            for node in nodes:
+                self._execute(node)
+            if step < len(order) - 1:
+                self._poison(self._end.get(step, ()))
+        outputs = {name: _taken_out(self._read(name)) for name in self.graph.outputs}
+        stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_pim, self.free, self.moved)
+        return ArenaRun(outputs, stats)
+
+    def _begin_regions(self, step: int) -> None:
+        begin = self._begin.get(step, ())
+        self._poison(begin)
+        for region in begin:
+            if region.filled:
+                whole = self._region_view(region)
+                for box in region.filled:
+                    cells = tuple(slice(low, low + dim) for low, dim in zip(box.origin, box.shape, strict=True))
+                    whole[cells] = np.asarray(box.value).astype(whole.dtype)
+
+    def _poison(self, pieces: Sequence[ArenaRegion]) -> None:
+        for region in pieces:
+            self.memory[region.offset : region.offset + region.bytes] = POISON
+
+    def _region_view(self, region: ArenaRegion) -> Array:
+        dtype = np.dtype(region.dtype)
+        strides = tuple(step * dtype.itemsize for step in region.strides)
+        view: Array = np.ndarray(region.shape, dtype, self.memory, region.offset, strides)
+        return view
+
+    def _view(self, spot: ValuePlace) -> Array:
+        view: Array = np.ndarray(spot.shape, np.dtype(spot.dtype), self.memory, spot.offset, spot.strides)
+        return view
+
+    def _read(self, name: str) -> Array:
+        """A value where it lies."""
+        constant = self.graph.constants.get(name)
+        if constant is not None:
+            return constant
+        spot = self.plan.places.get(name)
+        return self.outside[name] if spot is None else self._view(spot)
+
+    def _write(self, name: str, array: Array) -> None:
+        spot = self.plan.places.get(name)
+        if spot is None:
+            self.outside[name] = array
+            return
+        if np.shape(array) != spot.shape:
+            raise GraphError(f"value {name!r} has shape {np.shape(array)}, the graph says {spot.shape}")
+        self._view(spot)[...] = array
+
+    def _execute(self, node: Node) -> None:
+        movement = self.plan.movements.get(node.name)
+        if movement is None:
+            self._run_kernel(node)
+            return
+        self.moved += movement.bytes
+        if movement.free:
+            self.free += 1
+        elif movement.copied:
+            self._copy_operands(node, movement.copied)
+        else:
+            self._run_kernel(node)
+
+    def _copy_operands(self, node: Node, copied: Sequence[int]) -> None:
+        """What is left of a Concat: the operands that are not written in place."""
+        out = self._read(node.output)
+        axis: int = node.op.axis  # type: ignore[union-attr]
+        position = 0
+        for index, name in enumerate(node.inputs):
+            extent = self.graph.shape(name)[axis]
+            if index in copied:
+                cells = (slice(None),) * axis + (slice(position, position + extent),)
+                out[cells] = self._read(name)
+            position += extent
+
+    def _run_kernel(self, node: Node) -> None:
+        staged = [_dense(self._read(name)) if name else None for name in node.inputs]
+        if node.device == "pim" and self.pim_execute is not None:
+            results = self.pim_execute(node, staged)
+            self.on_pim += 1
+        else:
+            results = self.kernels.run(node, staged)
+            self.executed += 1
+        for name, result in zip((name for name in node.outputs if name), results, strict=True):
+            self._write(name, result)
+
+
+def _taken_out(item: Any) -> Any:
+    return item.copy(order="C") if isinstance(item, np.ndarray) else item
+
+
+def _dense(array: Array) -> Array:
+    """The array in ONNX Runtime's layout; values that are no arrays (sequences) are passed on."""
+    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else array.copy(order="C")

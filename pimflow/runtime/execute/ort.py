@@ -1,0 +1,194 @@
+"""Running graphs by ONNX Runtime: the oracle of every rewrite, and the kernels of the arena executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pimflow.errors import InputDataError, ModelError
+from pimflow.ir import Array, Graph, Node, Op, Value
+from pimflow.onnxio.session import GraphSession
+
+Signature = tuple[Op, tuple[tuple[Any, ...], ...], int]
+
+
+class OrtRunner:
+    """A graph with its session kept: run it as often as you like.
+
+    Args:
+        graph: any graph.
+        fetch: values to return beside the graph's outputs (any node's results).
+        threads: of one operator.
+        optimise: whether ONNX Runtime may fuse and fold; without, it runs node by node as written.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the graph.
+    """
+
+    def __init__(self, graph: Graph, fetch: Sequence[str] = (), *, threads: int = 2, optimise: bool = True) -> None:
+        self.graph = graph
+        extra = [name for name in dict.fromkeys(fetch) if name not in graph.outputs]
+        made = {name for node in graph.nodes for name in node.outputs}
+        unknown = [name for name in extra if name not in made]
+        if unknown:
+            raise ModelError(f"graph {graph.name!r} makes no value {unknown[0]!r}")
+        self._session = GraphSession(graph.replace(outputs=(*graph.outputs, *extra)), threads, optimise)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs (and fetched values) by name.
+
+        Raises:
+            InputDataError: an input is missing, unknown, or has another shape or element type.
+            ModelError: ONNX Runtime fails.
+        """
+        check_inputs(self.graph, inputs)
+        return self._session.run({name: np.asarray(inputs[name]) for name in self.graph.inputs})
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, Array]) -> None:
+    """Checks that data fit a graph's inputs.
+
+    Raises:
+        InputDataError: an input is missing, unknown, or has another shape or element type.
+    """
+    known = ", ".join(graph.inputs)
+    for name in inputs:
+        if name not in graph.inputs:
+            raise InputDataError(f"{name!r} is not an input of {graph.name!r}", f"its inputs are {known}")
+    for name in graph.inputs:
+        if name not in inputs:
+            raise InputDataError(f"the input {name!r} of {graph.name!r} is missing", f"its inputs are {known}")
+        value, array = graph.value(name), np.asarray(inputs[name])
+        if value.shape is None:
+            continue
+        if value.shape != array.shape or not _same_type(value.dtype, array):
+            raise InputDataError(
+                f"the input {name!r} is {array.dtype.name}{list(array.shape)}, "
+                f"the model takes {value.dtype}{list(value.shape)}"
+            )
+
+
+def _same_type(dtype: str, array: Array) -> bool:
+    return array.dtype.name == dtype or (dtype == "object" and array.dtype.kind in "OU")
+
+
+def run_graph(
+    graph: Graph, inputs: Mapping[str, Array], fetch: Sequence[str] | None = None, *, threads: int = 2
+) -> dict[str, Array]:
+    """Runs a graph once.
+
+    Args:
+        graph: any graph.
+        inputs: arrays by input name.
+        fetch: the values to return, of any node; None for the graph's outputs.
+        threads: of one operator.
+
+    Raises:
+        InputDataError: the inputs do not fit.
+        ModelError: ONNX Runtime refuses the graph or fails.
+    """
+    names = graph.outputs if fetch is None else tuple(fetch)
+    results = OrtRunner(graph, names, threads=threads).run(inputs)
+    return {name: results[name] for name in names}
+
+
+def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
+    """Seeded inputs of each input's type: floats are standard normal, integers 0 or 1, booleans either, text a digit.
+
+    Raises:
+        InputDataError: an input has a type for which random data make no sense (sequences).
+    """
+    rng = np.random.default_rng(seed)
+    return {name: _random(graph.value(name), rng) for name in graph.inputs}
+
+
+def _random(value: Value, rng: np.random.Generator) -> Array:
+    if value.shape is None:
+        raise InputDataError(
+            f"there are no random data for the input {value.name!r} of type {value.dtype or 'unknown'}",
+            "give your own inputs",
+        )
+    if value.dtype == "object":
+        return rng.integers(0, 10, value.shape).astype(str).astype(object)
+    if value.dtype == "bool":
+        return rng.integers(0, 2, value.shape).astype(np.bool_)
+    if value.dtype.startswith(("int", "uint")):
+        return rng.integers(0, 2, value.shape).astype(value.dtype)
+    return rng.standard_normal(value.shape).astype(np.float32).astype(value.dtype)
+
+
+class NodeKernels:
+    """One-node sessions of a graph's nodes, made on first use and kept.
+
+    Nodes with equal ops, input types and the very same constants share one. Constants are baked in, so that ONNX
+    Runtime can pack them once.
+
+    Args:
+        graph: the graph whose nodes are run.
+        threads: of one operator.
+    """
+
+    def __init__(self, graph: Graph, *, threads: int = 1) -> None:
+        self.graph = graph
+        self.threads = threads
+        self._sessions: dict[Signature, GraphSession] = {}
+
+    @property
+    def count(self) -> int:
+        """How many kernels were made so far."""
+        return len(self._sessions)
+
+    def run(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        """The node's results (one for each output that has a name).
+
+        Args:
+            node: a node of the graph.
+            inputs: as the node's inputs; None for absent ones, and (as you like) for constants.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the node or fails.
+        """
+        session = self._session(node)
+        feeds = {
+            f"i{index}": array
+            for index, (name, array) in enumerate(zip(node.inputs, inputs, strict=True))
+            if name and name not in self.graph.constants and array is not None
+        }
+        results = session.run(feeds)
+        return [results[f"o{index}"] for index, name in enumerate(node.outputs) if name]
+
+    def _session(self, node: Node) -> GraphSession:
+        key = (node.op, tuple(self._input_key(name) for name in node.inputs), len(node.outputs))
+        if key not in self._sessions:
+            self._sessions[key] = GraphSession(single_node_graph(self.graph, node), self.threads)
+        return self._sessions[key]
+
+    def _input_key(self, name: str) -> tuple[Any, ...]:
+        if not name:
+            return ()
+        if name in self.graph.constants:
+            return (name,)
+        value = self.graph.value(name)
+        return (value.shape, value.dtype)
+
+
+def single_node_graph(graph: Graph, node: Node) -> Graph:
+    """A node alone, its inputs named i0, i1, .. and its outputs o0, o1, ..; constants stay constants."""
+    inputs = tuple(f"i{index}" if name else "" for index, name in enumerate(node.inputs))
+    outputs = tuple(f"o{index}" if name else "" for index, name in enumerate(node.outputs))
+    pairs = [*zip(inputs, node.inputs, strict=True), *zip(outputs, node.outputs, strict=True)]
+    values = {new: Value(new, graph.value(old).shape, graph.value(old).dtype) for new, old in pairs if new}
+    constants = {
+        new: graph.constants[old] for new, old in zip(inputs, node.inputs, strict=True) if old in graph.constants
+    }
+    return Graph(
+        name=node.name,
+        inputs=tuple(name for name in inputs if name and name not in constants),
+        outputs=tuple(name for name in outputs if name),
+        nodes=(Node(node.op, inputs, outputs, node.name),),
+        values=values,
+        constants=constants,
+        opset=graph.opset,
+    )

@@ -1,0 +1,1 @@
+"""The GPU: what a kernel does, what it costs, and how the model is fitted to measured times."""

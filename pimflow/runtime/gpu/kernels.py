@@ -1,0 +1,105 @@
+"""How long a kernel runs on a GPU with so many memory channels: closed forms in the target's few parameters.
+
+A kernel takes `launch + max(compute, memory)`: the roofline of Williams et al. (CACM 2009) behind a launch, where
+"compute" is not peak throughput but what tiles, waves and main-loop latency leave of it. Times are in GPU cycles here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork
+from pimflow.targets import GpuSpec
+
+# For a product with fewer rows or columns than this a library has a matrix-vector kernel too.
+GEMV_ROWS = 4
+
+
+@dataclass(frozen=True)
+class KernelCycles:
+    """Parts of a kernel's time, in GPU cycles, and the bytes it moves. DRAM and L2 transfers overlap."""
+
+    launch: float
+    compute: float
+    dram: float
+    l2: float
+    l2_bytes: int
+
+    @property
+    def memory(self) -> float:
+        """The slower of DRAM and second-level cache."""
+        return max(self.dram, self.l2)
+
+    @property
+    def total(self) -> float:
+        """Launch, then the slower of computing and moving."""
+        return self.launch + max(self.compute, self.memory)
+
+
+def kernel_cycles(work: GpuWork, gpu: GpuSpec, channels: int) -> KernelCycles:
+    """Time of the kernel that a library would choose for this work, at so many memory channels."""
+    if isinstance(work, MatrixWork):
+        return _matrix(work, gpu, channels)
+    if isinstance(work, DepthwiseWork):
+        return _depthwise(work, gpu, channels)
+    return _stream(gpu, channels, work.operations / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1)
+
+
+def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
+    """bytes / (channels x channel bandwidth x efficiency), in GPU cycles."""
+    bytes_per_us = channels * gpu.channel_gb_per_s * 1e3 * gpu.memory_efficiency
+    return moved_bytes / bytes_per_us * gpu.clock_mhz
+
+
+def _stream(gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int) -> KernelCycles:
+    """A kernel through which every byte passes once, DRAM to L2 to SM or back: a plain roofline.
+
+    Both bandwidths belong to the channels: each brings its DRAM interface and its slices of the second-level cache.
+    """
+    l2 = moved_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
+    dram = dram_cycles(moved_bytes, gpu, channels)
+    return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, moved_bytes)
+
+
+def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles:
+    """fill + macs / (sms * rate): a direct convolution, without reuse between channels that tiles could exploit."""
+    compute = gpu.fill_cycles + work.macs / (gpu.sms * gpu.depthwise_macs_per_sm_cycle)
+    return _stream(gpu, channels, compute, work.bytes, gpu.conv_launches)
+
+
+def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
+    """The fastest of the tiled kernels and, for few rows or columns, the matrix-vector kernel.
+
+    The latter gives every row of the matrix a warp of its own, on the vector lanes: no tile to fill, no main loop to
+    wait for, so that it streams its matrix at the memory's bandwidth.
+    """
+    launches = gpu.conv_launches if work.convolution else 1
+    options = [_tiled(work, gpu, channels, tile[0], tile[1], launches) for tile in gpu.tiles]
+    if min(work.m, work.n) < GEMV_ROWS:
+        options.append(_stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1))
+    return min(options, key=lambda option: option.total)
+
+
+def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, rows: int, columns: int, launches: int) -> KernelCycles:
+    """One kernel of `rows` x `columns` output tiles.
+
+    A grid of b = groups * ceil(M/rows) * ceil(N/columns) thread blocks runs in waves of sms * blocks_per_sm. A wave in
+    which the busiest SM holds r blocks takes `fill + ceil(K/depth) * max(step, r * rows * columns * depth / rate)`:
+    a step of the main loop is bound by the latency of its loads or by arithmetic, whichever is longer (the model of
+    tile and wave quantisation in NVIDIA's "Matrix Multiplication Background" guide, with the loop's latency made
+    explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache.
+    """
+    blocks = work.groups * -(-work.m // rows) * -(-work.n // columns)
+    steps = -(-work.k // gpu.tile_depth)
+    rate = gpu.macs_per_sm_cycle * gpu.matrix_efficiency
+    step_compute = rows * columns * gpu.tile_depth / rate
+
+    def wave(resident: int) -> float:
+        return gpu.fill_cycles + steps * max(gpu.step_cycles, resident * step_compute)
+
+    full, rest = divmod(blocks, gpu.sms * gpu.blocks_per_sm)
+    compute = full * wave(gpu.blocks_per_sm) + (wave(-(-rest // gpu.sms)) if rest else 0.0)
+    l2_bytes = blocks * steps * (rows + columns) * gpu.tile_depth * gpu.element_bytes
+    l2 = l2_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
+    dram = dram_cycles(work.bytes, gpu, channels)
+    return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, l2_bytes)

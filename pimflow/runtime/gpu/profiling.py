@@ -1,0 +1,145 @@
+"""Times a model's kernels on the machine at hand: ONNX Runtime on the CPU, or PyTorch on a CUDA device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import onnxruntime
+
+from pimflow.errors import OptionError
+from pimflow.ir import Graph, Node, Value
+from pimflow.onnxio.session import GraphSession
+from pimflow.runtime.execute.ort import random_inputs, single_node_graph
+from pimflow.runtime.gpu.measured import MeasuredRow, kernel_key
+from pimflow.runtime.gpu.work import gpu_work
+
+if TYPE_CHECKING:
+    from pimflow.ir import Op
+
+DEVICES = ("cpu", "cuda")
+WARMUP = 3
+REPEATS = 11
+
+
+class KernelTimer(Protocol):
+    """A device that can run single nodes and time them."""
+
+    machine: str
+    versions: str
+    dtype: str
+
+    def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float] | None:
+        """Times of `repeats` runs of one node after `warmup` others, in microseconds; None if it cannot run it."""
+
+
+def profile_model(
+    graph: Graph,
+    device: str,
+    *,
+    warmup: int = WARMUP,
+    repeats: int = REPEATS,
+    timer: KernelTimer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[MeasuredRow]:
+    """Times every kernel of a model once, however often it occurs; the median of `repeats` runs stands in its row.
+
+    Nodes that are views or are fused into another's kernel (tag `fused_into`) have no kernel of their own.
+
+    Args:
+        graph: the model.
+        device: "cpu" or "cuda".
+        warmup: runs before the first that counts.
+        repeats: runs that count.
+        timer: what runs and times nodes, if not the device's own.
+        progress: called with (kernels done, kernels in all).
+
+    Raises:
+        OptionError: the device does not exist, or PyTorch with CUDA is not at hand; or a count is not positive.
+    """
+    if device not in DEVICES:
+        raise OptionError(f"device {device!r} does not exist", f"choose one of {', '.join(DEVICES)}")
+    if warmup < 0 or repeats < 1:
+        raise OptionError(f"cannot measure {repeats} runs after {warmup}", "give at least one run")
+    timer = timer or _timer(device)
+    kernels = _kernels(graph)
+    rows = []
+    for index, node in enumerate(kernels):
+        times = timer.time_us(graph, node, warmup, repeats)
+        if times is not None:
+            rows.append(_row(graph, node, statistics.median(times), timer))
+        if progress is not None:
+            progress(index + 1, len(kernels))
+    return rows
+
+
+def _timer(device: str) -> KernelTimer:
+    if device == "cpu":
+        return CpuTimer()
+    from pimflow.runtime.gpu.profiling_cuda import CudaTimer  # brings torch, which takes seconds and may be missing
+
+    return CudaTimer()
+
+
+def _kernels(graph: Graph) -> list[Node]:
+    """One node of every kernel, in topological order."""
+    found: dict[object, Node] = {}
+    for node in graph.nodes:
+        inputs, outputs = operands(graph, node)
+        if node.tag("fused_into") or gpu_work(node.op, inputs, outputs, 4) is None:
+            continue
+        if any(value is not None and value.shape is None for value in (*inputs, *outputs)):
+            continue
+        found.setdefault(kernel_key(node.op, [None if value is None else value.shape for value in inputs]), node)
+    return list(found.values())
+
+
+def operands(graph: Graph, node: Node) -> tuple[list[Value | None], list[Value]]:
+    """A node's inputs (None where absent) and outputs as values."""
+    inputs = [graph.value(name) if name else None for name in node.inputs]
+    return inputs, [graph.value(name) for name in node.outputs if name]
+
+
+def _row(graph: Graph, node: Node, time_us: float, timer: KernelTimer) -> MeasuredRow:
+    inputs, outputs = operands(graph, node)
+    op: Op = node.op
+    return MeasuredRow(
+        op=op,
+        inputs=tuple(None if value is None else value.shape for value in inputs),
+        outputs=tuple(value.shape or () for value in outputs),
+        dtype=timer.dtype,
+        time_us=max(time_us, 1e-3),
+        machine=timer.machine,
+        versions=timer.versions,
+    )
+
+
+class CpuTimer:
+    """ONNX Runtime on the CPU, one session per node, operands as the model has them.
+
+    Args:
+        threads: threads of a kernel; by default one per core.
+    """
+
+    dtype = "float32"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or os.cpu_count() or 1
+        self.machine = f"{platform.processor() or platform.machine()} x{self._threads}"
+        self.versions = f"onnxruntime {onnxruntime.__version__}"
+
+    def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float]:
+        """Wall-clock times of single-node sessions."""
+        alone = single_node_graph(graph, node)
+        session = GraphSession(alone, threads=self._threads)
+        feeds = random_inputs(alone, seed=0)
+        times = []
+        for _ in range(warmup + repeats):
+            start = time.perf_counter()
+            session.run(feeds)
+            times.append((time.perf_counter() - start) * 1e6)
+        return times[warmup:]

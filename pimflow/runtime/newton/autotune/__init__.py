@@ -1,0 +1,1 @@
+"""The choice of a mapping: its space, closed-form estimates, and exact timing of the best."""

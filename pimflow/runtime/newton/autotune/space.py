@@ -1,0 +1,431 @@
+"""The mapping space of one problem: a few dozen candidates with their estimated cycles.
+
+A candidate is a way to cut K into chunks, a loop order, and a partition of the channels into groups. The fills of
+every chunk are shared among the groups so that all end together. Chunks whose length divides the buffer pack it
+without loss, so K is cut the way that needs the fewest fills, and further only where that saves some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, chain, product
+
+from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
+from pimflow.codegen.newton.im2col import Geometry, geometry
+from pimflow.codegen.newton.mapping import Order
+from pimflow.runtime.newton.autotune.estimate import VisitCosts, fill_cycles, fill_load, visit_costs
+from pimflow.targets import PimSpec
+
+Chunks = tuple[tuple[int, int, int], ...]
+"""(columns, pixels per fill, count) of consecutive equal chunks."""
+
+_MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mapping and what it is estimated to take."""
+
+    cycles: float
+    mapping: Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """Everything about a candidate but its channel groups.
+
+    Args:
+        chunks: how K is cut.
+        order: as in `Mapping`.
+        held, prefetch: buffers of a channel filled at a time, and whether beside COMPs on another.
+        width: tiles side by side in a row; 0 for one tile, replicated for every pixel of a fill.
+        copied: the tiles of a row each have a copy of the pixels in the buffer, as COMP cannot pair freely.
+        pitch: of a window strip in slots; 0 for none.
+        window_block: as in `Mapping`.
+        spread: every channel group has weight groups of its own.
+    """
+
+    chunks: Chunks
+    order: Order
+    held: int = 1
+    prefetch: bool = False
+    width: int = 0
+    copied: bool = False
+    pitch: int = 0
+    window_block: int = 0
+    spread: bool = False
+
+
+def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[Candidate]:
+    """Candidates, best estimate first."""
+    shape = geometry(problem, pim)
+    costs = visit_costs(pim, profile, None)
+    placing = _placing_cycles(problem, pim)
+    found: list[Candidate] = []
+    for scheme in _schemes(problem, shape, pim):
+        found.extend(_grouped(scheme, shape, pim, costs, placing))
+        if shape.groups > 1:
+            found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
+    found.sort(key=lambda candidate: candidate.cycles)
+    return found
+
+
+def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
+    slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
+    longest = min(slots, pim.columns)
+    cuts = chunk_lengths(shape.slots, longest, slots, shape.pixels)
+    for chunks in chain.from_iterable(_packings(cut, slots, shape, problem) for cut in cuts):
+        yield from _orders_and_widths(chunks, pim)
+        for width in _copied_widths(chunks, longest, shape, pim):
+            yield _Scheme(chunks, "fills", width=width, copied=True)
+    if shape.slots > longest:
+        yield _Scheme(_pack(cuts[0], slots, 1, shape.ragged), "latch")
+    if pim.any_slot_any_column and isinstance(problem, ConvProblem):
+        yield from _strips(problem, pim)
+
+
+def _orders_and_widths(chunks: Chunks, pim: PimSpec) -> Iterator[_Scheme]:
+    orders: tuple[Order, ...] = ("rows", "fills")
+    for width, order in product(_widths(chunks, pim), orders):
+        for held, prefetch in _buffering(order, pim):
+            yield _Scheme(chunks, order, held, prefetch, width)
+
+
+def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
+    """One replicated tile in a row, where that fits; as many tiles side by side as fit, where COMP pairs freely."""
+    widths = [0] if max(columns * pixels for columns, pixels, _ in chunks) <= pim.columns else []
+    aside = pim.columns // max(columns for columns, _, _ in chunks)
+    useful = aside > 1 or any(pixels > 1 for _, pixels, _ in chunks)
+    return [*widths, aside] if pim.any_slot_any_column and useful else widths
+
+
+def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> list[int]:
+    """How many tiles to lay side by side where all pixels leave room in the buffer for copies of them.
+
+    As many as fit, or only as many as make the rows of the last round use all channels.
+    """
+    if any(pixels != shape.pixels for _, pixels, _ in chunks):
+        return []
+    most = min(shape.tiles, *(slots // (columns * pixels) for columns, pixels, _ in chunks))
+    if most < 2:
+        return []
+    rounds = -(-shape.tiles // (most * pim.channels))
+    return sorted({most, -(-shape.tiles // (rounds * pim.channels))} - {1})
+
+
+def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
+    """(buffers held, prefetch): one; all that a channel has, filled together; all, one refilled beside another."""
+    held = pim.buffers_per_channel
+    if held == 1:
+        return ((1, False),)
+    return ((1, False), (held, False), (held, True)) if order == "rows" else ((1, False), (held, False))
+
+
+def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: PimProblem) -> list[Chunks]:
+    """A cut of K with pixels packed into fills: as many as fit, and fewer where replicas of weights cost time."""
+    limits = [shape.pixels]
+    if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
+        limits += [limit for limit in (4, 1) if limit < shape.pixels]
+    return list(dict.fromkeys(_pack(cut, slots, limit, shape.ragged) for limit in limits))
+
+
+def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
+    chunks: list[tuple[int, int, int]] = []
+    for index, columns in enumerate(cut):
+        pixels = max(1, min(slots // columns, limit))
+        alone = ragged and index == len(cut) - 1
+        if chunks and not alone and chunks[-1][:2] == (columns, pixels):
+            chunks[-1] = (columns, pixels, chunks[-1][2] + 1)
+        else:
+            chunks.append((columns, pixels, 1))
+    return tuple(chunks)
+
+
+def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
+    """im2win strips: neighbouring windows share the columns of the input that both cover, so more fit in a buffer."""
+    height, width = problem.kernel
+    channels = problem.in_channels // problem.groups
+    orders: tuple[Order, ...] = ("rows", "fills")
+    if width <= problem.strides[1] or problem.dilations[1] != 1:
+        return
+    for blocks in range(1, channels + 1):
+        block, rest = divmod(channels, blocks)
+        columns, odd = divmod(block * height * width, pim.multipliers)
+        pitch, uneven = divmod(block * height * problem.strides[1], pim.multipliers)
+        if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
+            continue
+        pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
+        strip = _Scheme(((columns, pixels, blocks),), "rows", 1, False, pim.columns // columns, False, pitch, block)
+        for order in orders:
+            for held, prefetch in _buffering(order, pim):
+                yield replace(strip, order=order, held=held, prefetch=prefetch)
+
+
+@lru_cache(maxsize=4096)
+def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tuple[int, ...], ...]:
+    """Ways to cut `total` slots of K: whole buffers and one to four more chunks, each with fewer fills than the last.
+
+    Few pixels leave nothing to pack; then equal chunks for several channel groups are ways too.
+    """
+    full, rest = divmod(total, longest)
+    whole = (longest,) * full
+    if not rest:
+        cuts = [whole]
+    else:
+        cuts = [whole + tail for tail in _tails(rest, slots, pixels)]
+        if full:
+            more = [whole[:-1] + tail for tail in _tails(rest + longest, slots, pixels) if max(tail) <= longest]
+            cuts += [cut for cut in more if len(cut) <= full + 1][:1]
+    if pixels < 8 and total <= 4 * longest:
+        for parts in range(2, 5):
+            if parts <= total <= parts * longest:
+                sizes = [total * (index + 1) // parts - total * index // parts for index in range(parts)]
+                cuts.append(tuple(sorted(sizes, reverse=True)))
+    return tuple(dict.fromkeys(cuts))
+
+
+def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
+    """For one to four chunks, the cut of `rest` with the fewest fills; kept where it has fewer than those before."""
+    best: list[tuple[int, ...]] = []
+    fewest = float("inf")
+    for parts in range(1, 5):
+        cut = _least_fills(rest, parts, rest, slots, min(pixels, 64))
+        if cut and cut[0] < fewest * 0.999:
+            fewest = cut[0]
+            best.append(cut[1])
+    return best
+
+
+@lru_cache(maxsize=1 << 15)
+def _least_fills(rest: int, parts: int, largest: int, slots: int, pixels: int) -> tuple[float, tuple[int, ...]] | None:
+    """(fills per pixel, chunks, longest first) of the best cut of `rest` into `parts` chunks of at most `largest`."""
+    if parts == 1:
+        if rest > min(largest, slots):
+            return None
+        return 1 / min(slots // rest, pixels), (rest,)
+    best: tuple[float, tuple[int, ...]] | None = None
+    for first in range(min(largest, slots, rest - parts + 1), -(-rest // parts) - 1, -1):
+        tail = _least_fills(rest - first, parts - 1, first, slots, pixels)
+        if tail is None:
+            continue
+        fills = 1 / min(slots // first, pixels) + tail[0]
+        if best is None or fills < best[0] - 1e-9:
+            best = fills, (first, *tail[1])
+    return best
+
+
+def _placing_cycles(problem: PimProblem, pim: PimSpec) -> float:
+    """Cycles to write one slot of weights into all banks of a channel; 0 where weights are constant."""
+    if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
+        return 0.0
+    timing = pim.timing.strict
+    return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.t_ccd
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """Cycles of one chunk class on a group of a certain size: once a chunk, and for every unit (see `_units`)."""
+
+    once: float
+    each: float
+
+
+def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
+    """The scheme with the best partitions of the channels into groups."""
+    prices: dict[int, list[_Price]] = {}
+    rates = [0.0]
+    for size in range(1, pim.channels + 1):
+        prices[size] = [_price(scheme, chunk, shape, size, costs, placing) for chunk in scheme.chunks]
+        whole = sum(
+            count * (price.once + _units(shape, scheme, pixels) * price.each)
+            for price, (_, pixels, count) in zip(prices[size], scheme.chunks, strict=True)
+        )
+        rates.append(1 / whole)
+    for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
+        if scheme.spread:
+            yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
+            continue
+        cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
+        yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim))
+
+
+def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
+    """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
+    spent = [0.0] * len(sizes)
+    counts = _share_class(shape.groups, 1, [_Price(0.0, cycles) for cycles in each], spent)
+    runs = tuple(_run(scheme, chunk, chunk[2]) for chunk in scheme.chunks)
+    shares = tuple(Share(index, 0, shape.pixels) for index in range(len(runs)))
+    ends = list(accumulate(counts))
+    groups = tuple(
+        ChannelGroup(size, shares, (end - count, end))
+        for size, count, end in zip(sizes, counts, ends, strict=True)
+        if count
+    )
+    return Candidate(max(spent), _with_groups(scheme, runs, groups, pim))
+
+
+def _price(
+    scheme: _Scheme, chunk: tuple[int, int, int], shape: Geometry, size: int, costs: VisitCosts, placing: float
+) -> _Price:
+    columns, pixels, _ = chunk
+    load = fill_load(shape.tiles, pixels, columns, size, max(scheme.width, 1))
+    copies = scheme.width if scheme.copied else 1
+    slots = (copies * pixels - 1) * (scheme.pitch or columns) + columns
+    once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held, scheme.prefetch)
+    if placing:
+        stored = (load.rounds * load.full + load.left) / (pixels if scheme.width and not scheme.copied else 1)
+        once += placing * stored
+    return _Price(once, each * (-(-shape.row_pixels // pixels) if scheme.pitch else 1))
+
+
+@lru_cache(maxsize=4096)
+def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tuple[int, ...], ...]:
+    """Channel group sizes that do the most work per cycle, for every number of groups, largest group first.
+
+    `rates[m]` is the work per cycle of a group of m channels. A dynamic program over (groups, channels).
+    """
+    most = min(groups, _MOST_GROUPS)
+    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())] * (channels + 1)
+    found: list[tuple[int, ...]] = []
+    for _ in range(most):
+        following = list(best)
+        for used in range(1, channels + 1):
+            rate, size = max((best[used - size][0] + rates[size], size) for size in range(1, used + 1))
+            if rate > following[used][0] * 1.0001:
+                following[used] = rate, (*best[used - size][1], size)
+        best = following
+        sizes = tuple(sorted(best[channels][1], reverse=True))
+        if sizes not in found:
+            found.append(sizes)
+    if groups > most:
+        found += [(channels // count,) * count for count in range(most + 1, groups + 1) if channels % count == 0]
+    return tuple(found)
+
+
+def _share_fills(scheme: _Scheme, shape: Geometry, prices: Sequence[Sequence[_Price]]) -> tuple[float, list[list[int]]]:
+    """(estimated cycles, fills of every group by chunk class), so that the groups end as close together as can be."""
+    spent = [0.0] * len(prices)
+    counts: list[list[int]] = []
+    if scheme.order == "latch":  # a pixel's chunks stay together
+        numbers = [count for _, _, count in scheme.chunks]
+        pixel = [_Price(0.0, sum(n * chunk.each for n, chunk in zip(numbers, group, strict=True))) for group in prices]
+        shared = _share_class(shape.pixels, 1, pixel, spent)
+        return max(spent), [shared] * len(numbers)
+    for index, (_, pixels, count) in enumerate(scheme.chunks):
+        own = [group[index] for group in prices]
+        counts.append(_share_class(_units(shape, scheme, pixels), count, own, spent))
+    return max(spent), counts
+
+
+def _units(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
+    """Shareable units of one chunk: fills, or output rows of strips (which a share does not cut)."""
+    return shape.pixels // shape.row_pixels if scheme.pitch else -(-shape.pixels // pixels)
+
+
+def _share_class(fills: int, chunks: int, prices: Sequence[_Price], spent: list[float]) -> list[int]:
+    """Deals the fills of `chunks` equal chunks to the groups; adds what they take to `spent`."""
+    total = fills * chunks
+    each = [price.each + (price.once / fills if chunks > 1 else 0.0) for price in prices]
+    once = [0.0 if chunks > 1 else price.once for price in prices]
+    counts = _water_level(total, each, [start + cost for start, cost in zip(spent, once, strict=True)])
+    for group, count in enumerate(counts):
+        if count:
+            spent[group] += once[group] + count * each[group]
+    return counts
+
+
+def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> list[int]:
+    """Integers that add up to `total` with start + n * each as level as can be."""
+    groups = range(len(each))
+    active = list(groups)
+    level = 0.0
+    while active:
+        level = (total + sum(start[g] / each[g] for g in active)) / sum(1 / each[g] for g in active)
+        late = [g for g in active if start[g] > level]
+        if not late:
+            break
+        active = [g for g in active if g not in late]
+    counts = [int((level - start[g]) / each[g]) if g in active else 0 for g in groups]
+    for _ in range(total - sum(counts)):
+        group = min(groups, key=lambda g: start[g] + (counts[g] + 1) * each[g])
+        counts[group] += 1
+    return counts
+
+
+def _mapping(
+    scheme: _Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[Sequence[int]], pim: PimSpec
+) -> Mapping:
+    runs: list[ChunkRun] = []
+    shares: list[list[Share]] = [[] for _ in sizes]
+    for chunk, dealt in zip(scheme.chunks, counts, strict=True):
+        _, pixels, count = chunk
+        unit = shape.row_pixels if scheme.pitch else pixels
+        units = _units(shape, scheme, pixels)
+        whole = scheme.order == "latch"
+        for part in [_RunPart(count, _spans(dealt, 0, units))] if whole else _cut_runs(units, count, dealt):
+            for group, start, stop in part.spans:
+                shares[group].append(Share(len(runs), start * unit, min(stop * unit, shape.pixels)))
+            runs.append(_run(scheme, chunk, part.count))
+    groups = tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
+    return _with_groups(scheme, tuple(runs), groups, pim)
+
+
+def _run(scheme: _Scheme, chunk: tuple[int, int, int], count: int) -> ChunkRun:
+    columns, pixels, _ = chunk
+    return ChunkRun(columns, pixels, count, scheme.pitch, scheme.width if scheme.copied else 1)
+
+
+def _with_groups(
+    scheme: _Scheme, runs: tuple[ChunkRun, ...], groups: tuple[ChannelGroup, ...], pim: PimSpec
+) -> Mapping:
+    return Mapping(
+        "auto",
+        runs,
+        groups,
+        order=scheme.order,
+        deal="tiles",
+        acts_first=pim.bank_groups if pim.gwrite_latency == "exposed" else 1,
+        fills_held=scheme.held,
+        prefetch=scheme.prefetch,
+        tiles_per_row=scheme.width,
+        window_block=scheme.window_block,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunPart:
+    """`count` chunks and who works on which fills of each: (group, first, stop)."""
+
+    count: int
+    spans: tuple[tuple[int, int, int], ...]
+
+
+def _cut_runs(fills: int, chunks: int, counts: Sequence[int]) -> list[_RunPart]:
+    """Lays the fills of equal chunks end to end and cuts them by group: whole chunks for one group where possible."""
+    if chunks == 1:
+        return [_RunPart(1, _spans(counts, 0, fills))]
+    parts: list[_RunPart] = []
+    chunk = 0
+    while chunk < chunks:
+        spans = _spans(counts, chunk * fills, fills)
+        group = spans[0][0]
+        end = sum(counts[: group + 1])
+        alone = end // fills - chunk if len(spans) == 1 else 1
+        parts.append(_RunPart(alone, spans))
+        chunk += alone
+    return parts
+
+
+def _spans(counts: Sequence[int], start: int, length: int) -> tuple[tuple[int, int, int], ...]:
+    """The stretch from `start` of the groups' counts laid end to end: (group, first, stop) relative to it."""
+    spans = []
+    first = 0
+    for group, count in enumerate(counts):
+        low, high = max(first, start), min(first + count, start + length)
+        if low < high:
+            spans.append((group, low - start, high - start))
+        first += count
+    return tuple(spans)

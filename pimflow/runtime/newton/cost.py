@@ -1,0 +1,142 @@
+"""What a matrix problem under a mapping costs on PIM: exact cycles, command counts and energy, channel by channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pimflow.codegen import MatmulProblem, PimProblem, Refusal
+from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram, lower
+from pimflow.runtime.newton.energy import stream_energy
+from pimflow.runtime.newton.timing import StreamTiming, time_stream
+from pimflow.targets import PimSpec, Target
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCost:
+    """One channel's share: zero cycles and commands where it has none."""
+
+    cycles: int
+    commands: CommandCounts
+
+
+@dataclass(frozen=True)
+class PimCost:
+    """A problem priced under a mapping.
+
+    Args:
+        time_us: streams of the slowest channel, after placing the right-hand side where that is an activation.
+        cycles: of the slowest channel's stream, in DRAM command clock cycles.
+        commands, prea, ref: sums over all channels.
+        energy_mj: of all channels, placement included.
+        channels: every channel, in order.
+        mapping: the mapping priced.
+        placement_cycles: writing the right-hand side into the banks of the slowest channel; 0 for constant weights.
+        bound_cycles: COMP-bound limit: the fewest COMPs that the problem allows, spread evenly, back to back.
+    """
+
+    time_us: float
+    cycles: int
+    commands: CommandCounts
+    prea: int
+    ref: int
+    energy_mj: float
+    channels: tuple[ChannelCost, ...]
+    mapping: Mapping
+    placement_cycles: int
+    bound_cycles: int
+
+    @cached_property
+    def utilisation(self) -> float:
+        """COMP-bound limit over cycles."""
+        return self.bound_cycles / self.cycles if self.cycles else 0.0
+
+
+def pim_cost(problem: PimProblem, mapping: Mapping, target: Target, profile: str | None = None) -> PimCost | Refusal:
+    """Prices a problem under a mapping, with the exact timing of every stream.
+
+    Args:
+        problem: the matrix work.
+        mapping: how it is laid on the channels.
+        target: the machine.
+        profile: timing profile; the target's default if None.
+    """
+    program = lower(problem, mapping, target.pim)
+    if isinstance(program, Refusal):
+        return program
+    return price(program, time_classes(program, profile), profile)
+
+
+def time_classes(program: PimProgram, profile: str | None) -> tuple[StreamTiming, ...]:
+    """The timing of every class of streams of a program."""
+    latency = program.mapping.gwrite_latency
+    return tuple(time_stream(entry.stream, program.pim, profile, latency) for entry in program.classes)
+
+
+def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...]) -> int:
+    """Cycles of the slowest channel, placement included: what a mapping search compares."""
+    return max(timing.cycles for timing in timings) + placement_cycles(program)
+
+
+def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: str | None) -> PimCost:
+    """The cost of a program whose classes have been timed."""
+    pim = program.pim
+    idle = ChannelCost(0, CommandCounts())
+    channels = [idle] * pim.channels
+    commands, prea, ref, energy_pj = CommandCounts(), 0, 0, _placement_pj(program)
+    cycles = max(timing.cycles for timing in timings)
+    for entry, timing in zip(program.classes, timings, strict=True):
+        share, number = ChannelCost(timing.cycles, timing.commands), len(entry.channels)
+        for channel in entry.channels:
+            channels[channel] = share
+        commands += timing.commands.times(number)
+        prea, ref = prea + timing.prea * number, ref + timing.ref * number
+        energy_pj += stream_energy(timing, pim, profile).total_pj * number
+    placing = placement_cycles(program)
+    return PimCost(
+        time_us=(cycles + placing) / pim.clock_mhz,
+        cycles=cycles,
+        commands=commands,
+        prea=prea,
+        ref=ref,
+        energy_mj=energy_pj * 1e-9,
+        channels=tuple(channels),
+        mapping=program.mapping,
+        placement_cycles=placing,
+        bound_cycles=-(-program.shape.least_comps // pim.channels) * comp_cycles(pim, profile),
+    )
+
+
+def comp_cycles(pim: PimSpec, profile: str | None) -> int:
+    """Cycles from COMP to COMP under a timing profile."""
+    if (profile or pim.timing.default) == "artifact":
+        return pim.timing.artifact.comp_to_comp
+    return pim.timing.strict.t_ccd
+
+
+def placement_cycles(program: PimProgram) -> int:
+    """Cycles to write an activation right-hand side into the banks, before the streams can start; else 0.
+
+    The bytes of the fullest channel, replicas counted, cross its bus in bursts of `burst_bytes` every tCCD; rows of
+    other banks open meanwhile, so that one activation and one precharge show (`[pim.timing.strict]` of the target).
+    """
+    if not _places(program.problem):
+        return 0
+    timing, layout = program.pim.timing.strict, program.layout
+    most = max(layout.bytes_written(channel, program.pim) for channel in range(program.pim.channels))
+    return -(-most // timing.burst_bytes) * timing.t_ccd + timing.t_rcd + timing.t_rp
+
+
+def _placement_pj(program: PimProgram) -> float:
+    """Energy of placement: every byte over bus and crossbar, every row of every bank opened once."""
+    if not _places(program.problem):
+        return 0.0
+    pim, layout = program.pim, program.layout
+    energy = pim.energy.strict
+    moved = sum(layout.bytes_written(channel, pim) for channel in range(pim.channels))
+    rows = sum(layout.rows(channel) for channel in range(pim.channels)) * pim.banks
+    return moved * energy.transfer_pj_per_byte + rows * energy.activate_pj
+
+
+def _places(problem: PimProblem) -> bool:
+    return isinstance(problem, MatmulProblem) and not problem.constant_rhs

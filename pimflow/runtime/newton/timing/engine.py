@@ -1,0 +1,141 @@
+"""Exact timing of loop nests in the number of loops and refreshes, not of commands.
+
+Between refreshes a loop is leapt over by arithmetic (`nest.Chain`). The round in which a refresh strikes is found by
+bisection and executed by descending to the command that lets it in. What such a round does depends only on the state
+and the phase before it, so it is remembered, and a repeated one costs a look-up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from pimflow.runtime.newton.timing.nest import Outcome, Repeat, Sequence, ShapeItem, Track, chain_of, plain
+from pimflow.runtime.newton.timing.rules import Rules, State
+
+_MOST_MEMORIES = 400_000  # remembered sequences, states and hops; beyond, all is forgotten
+_FIRST_MARK = 8  # hops before which periods are not looked for
+_WIDEST = 32  # items of one sequence; longer ones become trees
+
+
+class Engine:
+    """Times nests under one set of rules, remembering all it learns."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._sequences: dict[tuple[ShapeItem, ...], Sequence] = {}
+        self._totals: dict[Sequence, tuple[int, int, int, int]] = {}
+        self._hops = 0
+
+    def sequence(self, items: tuple[ShapeItem, ...]) -> Sequence:
+        """The interned sequence of these items."""
+        known = self._sequences.get(items)
+        if known is not None:
+            return known
+        if len(items) > _WIDEST:
+            parts = (items[start : start + _WIDEST] for start in range(0, len(items), _WIDEST))
+            return self.sequence(tuple(Repeat(self.sequence(part), 1) for part in parts))
+        known = self._sequences[items] = Sequence(items)
+        return known
+
+    def total(self, sequence: Sequence) -> tuple[int, int, int, int]:
+        """(cycles, PREA, REF, inserted G_ACT) of a whole stream from clock 0."""
+        known = self._totals.get(sequence)
+        if known is not None:
+            return known
+        rules = self.rules
+        done = self.advance(sequence, rules.initial(), rules.interval)
+        end = rules.finish(done.state, done.phase)
+        known = done.cycles + end.cycles, done.preas + end.preas, done.refs + end.refs, done.reopened
+        self._totals[sequence] = known
+        return known
+
+    def full(self) -> bool:
+        """Whether so much is remembered that the engine should be replaced by a new one."""
+        return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > _MOST_MEMORIES
+
+    def advance(self, sequence: Sequence, state: State, phase: int) -> Outcome:
+        """Execute a sequence from a state and a phase, refreshes included."""
+        cycles = preas = refs = reopened = 0
+        while True:
+            run = plain(self.rules, sequence, state)
+            if run.threshold < phase:
+                total = cycles + run.cycles
+                return Outcome(total, run.state, phase - run.cycles, preas + run.preas, refs, reopened)
+            track = self._track(sequence, state)
+            index = bisect_left(track.peaks, phase)
+            skipped = track.cycles[index]
+            done = self._struck(sequence.items[index], track.states[index], phase - skipped)
+            cycles += skipped + done.cycles
+            preas += track.preas[index] + done.preas
+            refs += done.refs
+            reopened += done.reopened
+            state, phase = done.state, done.phase
+            sequence = self._tail(sequence, index + 1)
+
+    def _struck(self, item: ShapeItem, state: State, phase: int) -> Outcome:
+        if isinstance(item, int):
+            return Outcome(*self.rules.strike(state, item, phase))
+        return self._repeat(item.body, item.times, state, phase)
+
+    def _repeat(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
+        """Hop from refresh to refresh; when state and phase come back, leap over whole periods (Brent's method)."""
+        cycles = preas = refs = reopened = rounds = hopped = 0
+        mark, next_mark = Outcome(0, state, phase, 0, 0, 0, 0), _FIRST_MARK
+        while rounds < count:
+            hop = body.hops.get((state, phase))
+            if hop is None or hop.rounds > count - rounds:
+                hop = self._hop(body, count - rounds, state, phase)
+            cycles += hop.cycles
+            preas += hop.preas
+            refs += hop.refs
+            reopened += hop.reopened
+            rounds += hop.rounds
+            state, phase = hop.state, hop.phase
+            hopped += 1
+            if hopped == next_mark:
+                mark, next_mark = Outcome(cycles, state, phase, preas, refs, reopened, rounds), 2 * next_mark
+            elif phase == mark.phase and state is mark.state:
+                now = Outcome(cycles, state, phase, preas, refs, reopened, rounds)
+                cycles, _, _, preas, refs, reopened, rounds = _leap(mark, now, count)
+        return Outcome(cycles, state, phase, preas, refs, reopened, rounds)
+
+    def _hop(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
+        """Rounds up to and with the first that a refresh strikes, or all `count` if none does."""
+        chain = chain_of(self.rules, body, state)
+        rounds = chain.first_struck(phase, count)
+        cycles, now, preas = chain.before(rounds)
+        if rounds == count:
+            return Outcome(cycles, now, phase - cycles, preas, 0, 0, count)
+        done = self.advance(body, now, phase - cycles)
+        hop = Outcome(
+            cycles + done.cycles, done.state, done.phase, preas + done.preas, done.refs, done.reopened, rounds + 1
+        )
+        body.hops[state, phase] = hop
+        self._hops += 1
+        return hop
+
+    def _track(self, sequence: Sequence, state: State) -> Track:
+        track = sequence.tracks.get(state)
+        if track is None:
+            track = sequence.tracks[state] = Track(self.rules, sequence, state)
+        return track
+
+    def _tail(self, sequence: Sequence, start: int) -> Sequence:
+        tail = sequence.tails.get(start)
+        if tail is None:
+            tail = sequence.tails[start] = self.sequence(sequence.items[start:])
+        return tail
+
+
+def _leap(before: Outcome, now: Outcome, count: int) -> Outcome:
+    """As many more periods, from `before` to `now`, as fit into `count` rounds."""
+    times = (count - now.rounds) // (now.rounds - before.rounds)
+    return Outcome(
+        now.cycles + times * (now.cycles - before.cycles),
+        now.state,
+        now.phase,
+        now.preas + times * (now.preas - before.preas),
+        now.refs + times * (now.refs - before.refs),
+        now.reopened + times * (now.reopened - before.reopened),
+        now.rounds + times * (now.rounds - before.rounds),
+    )

@@ -1,0 +1,194 @@
+"""The timing shape of a loop nest: command codes and counted loops, interned, with what is known of its timing.
+
+Interning makes equal bodies one object, in a stream and between streams, so each is analysed once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from pimflow.runtime.newton.timing.rules import NEVER, Rules, State, Step
+
+
+class Repeat(NamedTuple):
+    """A sequence executed `times` times."""
+
+    body: Sequence
+    times: int
+
+
+ShapeItem = int | Repeat
+
+
+class Plain(NamedTuple):
+    """A sequence executed from one state with no refresh in it."""
+
+    cycles: int
+    state: State
+    threshold: int  # a refresh comes in if the phase before it is at most this
+    preas: int
+
+
+class Outcome(NamedTuple):
+    """A sequence, or `rounds` executions of it, executed from one state and phase."""
+
+    cycles: int
+    state: State
+    phase: int
+    preas: int
+    refs: int
+    reopened: int
+    rounds: int = 1
+
+
+class Sequence:
+    """Items in order. Made by `Shapes` only; equal content is the same object."""
+
+    __slots__ = ("chains", "hops", "items", "plains", "tails", "tracks")
+
+    def __init__(self, items: tuple[ShapeItem, ...]) -> None:
+        self.items = items
+        self.plains: dict[State, Plain] = {}
+        self.chains: dict[State, Chain] = {}
+        self.tracks: dict[State, Track] = {}
+        self.tails: dict[int, Sequence] = {}
+        self.hops: dict[tuple[State, int], Outcome] = {}
+
+
+class Chain:
+    """A sequence executed again and again from one state with no refresh: soon its states repeat.
+
+    Lists are by round: `states[i]`, `cycles[i]`, `preas[i]` before round i; `peaks[i]` is the highest threshold of
+    rounds 0..i, counted from the start of round 0. When a state comes back the lists end, and later rounds follow by
+    arithmetic.
+    """
+
+    __slots__ = ("body", "crests", "cycles", "lead", "peaks", "preas", "rules", "seen", "states")
+
+    def __init__(self, rules: Rules, body: Sequence, state: State) -> None:
+        self.rules = rules
+        self.body = body
+        self.states = [state]
+        self.cycles = [0]
+        self.preas = [0]
+        self.peaks: list[int] = []
+        self.seen = {state: 0}
+        self.lead = -1  # the first round of the period, once it is known
+        self.crests: list[int] = []  # peaks within the first period alone
+
+    def grow(self) -> None:
+        """Add a round to the lists; only while no state has come back."""
+        cycles, state, threshold, preas = plain(self.rules, self.body, self.states[-1])
+        peak = threshold + self.cycles[-1] if threshold > NEVER else NEVER
+        self.peaks.append(max(peak, self.peaks[-1]) if self.peaks else peak)
+        self.crests.append(peak)
+        self.states.append(state)
+        self.cycles.append(self.cycles[-1] + cycles)
+        self.preas.append(self.preas[-1] + preas)
+        if state in self.seen:
+            self._close(self.seen[state])
+        else:
+            self.seen[state] = len(self.states) - 1
+
+    def _close(self, lead: int) -> None:
+        self.lead = lead
+        crests: list[int] = []
+        for peak in self.crests[lead:]:
+            crests.append(max(peak, crests[-1]) if crests else peak)
+        self.crests = crests
+
+    def before(self, rounds: int) -> tuple[int, State, int]:
+        """(cycles, state, preas) after so many rounds."""
+        while rounds >= len(self.states) and self.lead < 0:
+            self.grow()
+        if rounds < len(self.states):
+            return self.cycles[rounds], self.states[rounds], self.preas[rounds]
+        lead, last = self.lead, len(self.states) - 1
+        periods, rest = divmod(rounds - lead, last - lead)
+        index = lead + rest
+        return (
+            self.cycles[index] + periods * (self.cycles[last] - self.cycles[lead]),
+            self.states[index],
+            self.preas[index] + periods * (self.preas[last] - self.preas[lead]),
+        )
+
+    def threshold(self, rounds: int) -> int:
+        """The highest threshold of so many (>= 1) rounds, from the start of round 0."""
+        while rounds > len(self.peaks) and self.lead < 0:
+            self.grow()
+        if rounds <= len(self.peaks):
+            return self.peaks[rounds - 1]
+        period = len(self.crests)
+        periods, rest = divmod(rounds - 1 - self.lead, period)
+        if self.crests[-1] == NEVER:
+            return self.peaks[-1]
+        length = self.cycles[-1] - self.cycles[self.lead]
+        partial = self.crests[rest] + periods * length if self.crests[rest] > NEVER else NEVER
+        return max(self.peaks[-1], self.crests[-1] + (periods - 1) * length, partial)
+
+    def first_struck(self, phase: int, limit: int) -> int:
+        """The first round, below `limit`, that lets a refresh in; `limit` if there is none."""
+        peaks = self.peaks
+        while self.lead < 0 and len(peaks) < limit and (not peaks or peaks[-1] < phase):
+            self.grow()
+        if peaks and peaks[-1] >= phase:
+            return min(bisect_left(peaks, phase), limit)
+        if self.lead < 0 or self.crests[-1] == NEVER:
+            return limit
+        length = self.cycles[-1] - self.cycles[self.lead]
+        periods = -((self.crests[-1] - phase) // length)
+        index = bisect_left(self.crests, phase - periods * length)
+        return min(self.lead + periods * len(self.crests) + index, limit)
+
+
+class Track:
+    """A sequence executed item by item from one state with no refresh: `peaks[i]` covers items 0..i."""
+
+    __slots__ = ("cycles", "peaks", "preas", "states")
+
+    def __init__(self, rules: Rules, sequence: Sequence, state: State) -> None:
+        self.cycles = [0]
+        self.states = [state]
+        self.preas = [0]
+        self.peaks: list[int] = []
+        for item in sequence.items:
+            cycles, after, threshold, preas = plain_item(rules, item, self.states[-1])
+            peak = threshold + self.cycles[-1] if threshold > NEVER else NEVER
+            self.peaks.append(max(peak, self.peaks[-1]) if self.peaks else peak)
+            self.cycles.append(self.cycles[-1] + cycles)
+            self.states.append(after)
+            self.preas.append(self.preas[-1] + preas)
+
+
+def plain(rules: Rules, sequence: Sequence, state: State) -> Plain:
+    """A sequence from a state with no refresh; remembered."""
+    known = sequence.plains.get(state)
+    if known is not None:
+        return known
+    total, now, highest, preas = 0, state, NEVER, 0
+    for item in sequence.items:
+        cycles, now, threshold, more = plain_item(rules, item, now)
+        if threshold > NEVER:
+            highest = max(highest, total + threshold)
+        total += cycles
+        preas += more
+    known = sequence.plains[state] = Plain(total, now, highest, preas)
+    return known
+
+
+def plain_item(rules: Rules, item: ShapeItem, state: State) -> Step | Plain:
+    """One item from a state with no refresh."""
+    if isinstance(item, int):
+        return state.steps.get(item) or rules.step(state, item)
+    chain = chain_of(rules, item.body, state)
+    cycles, after, preas = chain.before(item.times)
+    return Plain(cycles, after, chain.threshold(item.times), preas)
+
+
+def chain_of(rules: Rules, body: Sequence, state: State) -> Chain:
+    """The remembered chain of a body from a state."""
+    chain = body.chains.get(state)
+    if chain is None:
+        chain = body.chains[state] = Chain(rules, body, state)
+    return chain

@@ -1,0 +1,138 @@
+"""Times a text trace line by line, in bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pimflow.codegen.newton.commands import CommandCounts, Comp, GAct, GWrite
+from pimflow.codegen.newton.trace import LineParser, trace_lines
+from pimflow.errors import CommandOrderError
+from pimflow.runtime.newton.energy import EnergyBreakdown, stream_energy
+from pimflow.runtime.newton.timing.legality import first_out_of_range
+from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.rules import IllegalCommand, State, Step
+from pimflow.runtime.newton.timing.streams import make_rules
+from pimflow.runtime.newton.timing.strict import StrictRules
+from pimflow.targets import PimSpec
+
+_BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
+_MOST_STATES = 1 << 16
+_MOST_KNOWN = 1 << 14  # lines whose meaning is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """One trace, which is one channel's, on the clock."""
+
+    cycles: int
+    commands: CommandCounts
+    prea: int
+    ref: int
+    energy: EnergyBreakdown
+
+    def as_json(self) -> dict[str, Any]:
+        """As `pimflow simulate --json` prints it, but for the file's name."""
+        return {
+            "cycles": self.cycles,
+            "commands": {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref},
+            "energy_j": self.energy.as_json(),
+        }
+
+
+def simulate_file(
+    path: str | Path, pim: PimSpec, profile: str | None = None, gwrite_latency: str | None = None
+) -> TraceResult:
+    """Time and energy of a text trace, plain or gzip, of any length.
+
+    Args:
+        path: the trace of one channel.
+        pim: the machine.
+        profile: "artifact" or "strict"; the machine's default if None.
+        gwrite_latency: "hidden" or "exposed"; the machine's if None.
+
+    Raises:
+        TraceError: the file cannot be read, or a line is malformed; names file, line and column of text.
+        CommandOrderError: the machine would refuse a command; names file, line and the command's index.
+        OptionError: no such profile or latency.
+    """
+    timing = _TraceTimer(path, pim, profile, gwrite_latency).run()
+    energy = stream_energy(timing, pim, profile)
+    return TraceResult(timing.cycles, timing.commands, timing.prea, timing.ref, energy)
+
+
+class _Meaning(NamedTuple):
+    """What a line means to the timing."""
+
+    code: int
+    kind: int  # _BLANK, or which command
+    size: int  # bytes that a GWRITE writes
+
+
+class _TraceTimer:
+    """Plays one file. The meaning of a line is learnt when it is first seen."""
+
+    def __init__(self, path: str | Path, pim: PimSpec, profile: str | None, gwrite_latency: str | None) -> None:
+        self._path, self._pim = path, pim
+        self._rules = make_rules(pim, profile, gwrite_latency)
+        self._strict = isinstance(self._rules, StrictRules)
+        self._parser = LineParser(path, pim)
+        self._known: dict[bytes, _Meaning] = {}
+        self._counts = [0] * (_BLANK + 1)
+        self._line = 0
+
+    def run(self) -> StreamTiming:
+        rules, known, counts = self._rules, self._known, self._counts
+        state, phase = rules.initial(), rules.interval
+        preas = refs = reopened = written = 0
+        for line in trace_lines(self._path):
+            self._line += 1
+            code, kind, size = known.get(line) or self._learn(line)
+            if kind == _BLANK:
+                continue
+            step = state.steps.get(code) or self._step(state, code)
+            counts[kind] += 1
+            written += size
+            if step.threshold < phase:
+                state = step.state
+                phase -= step.cycles
+                preas += step.preas
+                continue
+            struck = rules.strike(state, code, phase)
+            state, phase = struck.state, struck.phase
+            preas, refs, reopened = preas + struck.preas, refs + struck.refs, reopened + struck.reopened
+        last = rules.interval * (1 + refs) - phase  # the phase counts from the last issue to request number 1 + refs
+        end = rules.finish(state, phase)
+        gwrites, acts, comps, readres = counts[:_BLANK]
+        commands = CommandCounts(gwrites, acts + reopened, comps, readres)
+        return StreamTiming(last + end.cycles, commands, preas + end.preas, refs + end.refs, written)
+
+    def _learn(self, line: bytes) -> _Meaning:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        meaning = self._known[line] = self._meaning(line)
+        return meaning
+
+    def _meaning(self, line: bytes) -> _Meaning:
+        command = self._parser.command(line, self._line)
+        if command is None:
+            return _Meaning(0, _BLANK, 0)
+        outside = first_out_of_range((command,), self._pim) if self._strict else None
+        if outside is not None:
+            raise self._refused(outside.reason)
+        code = self._rules.code(command)
+        if isinstance(command, GWrite):
+            return _Meaning(code, 0, command.elements * self._pim.element_bytes)
+        return _Meaning(code, 1 if isinstance(command, GAct) else 2 if isinstance(command, Comp) else 3, 0)
+
+    def _step(self, state: State, code: int) -> Step:
+        try:
+            step = self._rules.step(state, code)
+        except IllegalCommand as refusal:
+            raise self._refused(str(refusal)) from None
+        return step if self._rules.size() < _MOST_STATES else self._rules.forget(step)
+
+    def _refused(self, reason: str) -> CommandOrderError:
+        where = f"{self._path}, line {self._line}, command {sum(self._counts)}"
+        return CommandOrderError(f"{where}: {reason}", "the hardware would refuse it; correct the trace")

@@ -1,0 +1,279 @@
+"""The profile table: what every candidate costs, content-addressed, on disk, shared by processes.
+
+One file per (package version, code, target, cost model), a line per record:
+
+    <key: 32 hex digits> <value: float.hex() or "none"> <crc32 of the two: 8 hex digits>
+
+A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
+does not fit (a torn write, a flipped bit, a truncated file) is left out, computed again, and swept out of the file.
+Nothing that is wrong with the file or its folder ever stops a compile: the table then lives in memory only, and one
+warning says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from pimflow.errors import OptionError
+from pimflow.version import __version__
+
+MAX_TABLE_BYTES = 64 << 20
+_LOCK_TRIES = 200
+_LOCK_WAIT_S = 0.01
+_SUFFIX = ".profile"
+_COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "targets")
+_COST_SUFFIXES = (".py", ".toml", ".csv")
+
+
+class CacheWarning(UserWarning):
+    """The profile table on disk is damaged or cannot be used; results are right, only slower to get."""
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What is on disk: the folder, its table files, their records that are intact, and bytes."""
+
+    folder: str
+    files: int
+    records: int
+    damaged: int
+    bytes: int
+
+
+def cache_folder() -> Path:
+    """$PIMFLOW_CACHE_DIR, else the user's cache folder of this platform with `pimflow` appended.
+
+    Raises:
+        OptionError: neither is set and the user has no home folder.
+    """
+    chosen = os.environ.get("PIMFLOW_CACHE_DIR")
+    try:
+        return Path(chosen).expanduser() if chosen else _platform_folder()
+    except RuntimeError:
+        raise OptionError("there is no home folder for the profile table", "set PIMFLOW_CACHE_DIR") from None
+
+
+def _platform_folder() -> Path:
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base) / "pimflow" / "cache" if base else Path.home() / "AppData" / "Local" / "pimflow" / "cache"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "pimflow"
+
+
+@cache
+def code_fingerprint() -> str:
+    """Hash of the version and of every source and data file that a cost depends on: an edited checkout never reads
+    the costs of other code."""
+    digest = hashlib.blake2b(__version__.encode(), digest_size=16)
+    root = Path(__file__).resolve().parent.parent
+    for package in _COST_PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in _COST_SUFFIXES:
+                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def open_user_table(scope: str) -> ProfileTable:
+    """The table in the user's cache folder; in memory only, with a warning, if there is no such folder."""
+    try:
+        return ProfileTable(cache_folder(), scope)
+    except OptionError as error:
+        _warn(str(error))
+        return ProfileTable(None, scope)
+
+
+class ProfileTable:
+    """Costs by key, in memory and (unless `folder` is None) on disk.
+
+    A cost is a float in microseconds, or None for a candidate that cannot be built. New records are written by `flush`,
+    which is also called when there are many of them.
+    """
+
+    def __init__(self, folder: Path | None, scope: str) -> None:
+        """`scope`: everything that all costs of this table depend on (target, code, cost model), as text."""
+        self._costs: dict[str, float | None] = {}
+        self._fresh: list[bytes] = []
+        self.path = None if folder is None else folder / f"{_digest(scope)}{_SUFFIX}"
+        if self.path is not None:
+            self._load(self.path)
+
+    def __len__(self) -> int:
+        return len(self._costs)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._costs
+
+    def get(self, key: str, default: float | None = None) -> float | None:
+        """The cost under a key (None: it cannot be built), or the default."""
+        return self._costs.get(key, default)
+
+    def put(self, key: str, cost: float | None) -> None:
+        """Adds a cost (first come, first kept)."""
+        if key in self._costs:
+            return
+        self._costs[key] = cost
+        if self.path is None:
+            return
+        self._fresh.append(_record(key, cost))
+        if len(self._fresh) >= 4096:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes new records to disk; a failure turns the disk off, with one warning."""
+        if self.path is None or not self._fresh:
+            return
+        data = b"".join(self._fresh)
+        self._fresh.clear()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _append(self.path, data)
+        except OSError as error:
+            self._give_up(f"cannot write the profile table {self.path}: {error.strerror or error}")
+
+    def _load(self, path: Path) -> None:
+        try:
+            content = _read(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._give_up(f"cannot read the profile table {path}: {error.strerror or error}")
+            return
+        self._costs, damaged = _parse(content)
+        if damaged:
+            _warn(f"{damaged} damaged records of the profile table {path} are ignored and will be computed again")
+            with contextlib.suppress(OSError):  # a table that cannot be mended is only warned of again
+                _replace(path, b"".join(_record(key, cost) for key, cost in self._costs.items()))
+
+    def _give_up(self, why: str) -> None:
+        self.path = None
+        _warn(f"{why}; going on without it")
+
+
+def key_of(content: str) -> str:
+    """The key of a candidate whose canonical text is `content`."""
+    return _digest(content)
+
+
+def cache_clear(folder: Path | None = None) -> int:
+    """Removes every table file under the cache folder; returns how many. Other files are left alone."""
+    removed = 0
+    for path in _table_files(folder or cache_folder()):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed += 1
+    return removed
+
+
+def cache_info(folder: Path | None = None) -> CacheInfo:
+    """What is in the cache folder."""
+    where = folder or cache_folder()
+    files = records = broken = size = 0
+    for path in _table_files(where):
+        with contextlib.suppress(OSError):
+            content = _read(path)
+            costs, damaged = _parse(content)
+            files, size = files + 1, size + len(content)
+            records, broken = records + len(costs), broken + damaged
+    return CacheInfo(str(where), files, records, broken, size)
+
+
+def _table_files(folder: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.is_file()))
+    except OSError:
+        return ()
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _record(key: str, cost: float | None) -> bytes:
+    body = f"{key} {'none' if cost is None else float(cost).hex()}"
+    return f"{body} {zlib.crc32(body.encode()):08x}\n".encode()
+
+
+def _parse(content: bytes) -> tuple[dict[str, float | None], int]:
+    """Intact records, and how many lines are not."""
+    costs: dict[str, float | None] = {}
+    damaged = 0
+    for line in content.split(b"\n"):
+        if not line:
+            continue
+        body, _, crc = line.rpartition(b" ")
+        if len(crc) != 8 or f"{zlib.crc32(body):08x}".encode() != crc:
+            damaged += 1
+            continue
+        key, _, value = body.decode("latin-1").partition(" ")
+        costs[key] = None if value == "none" else float.fromhex(value)
+    return costs, damaged
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file, _locked(file, shared=True):
+        return file.read()
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file, _locked(file, shared=False):
+        size = os.fstat(file.fileno()).st_size
+        if size + len(data) > MAX_TABLE_BYTES:
+            file.truncate(0)  # a table this big is cheaper to compute again than to read
+            size = 0
+        if size and not _ends_with_newline(path):
+            data = b"\n" + data  # a writer was cut off: its torn line must not swallow our first one
+        file.write(data)
+        file.flush()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Puts new content in place of a file, whole or not at all. What others append meanwhile may be lost, no more."""
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        scratch.write_bytes(data)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+@contextlib.contextmanager
+def _locked(file: BinaryIO, *, shared: bool) -> Iterator[None]:
+    """An advisory lock where the platform and the file system have one. It is waited for, but not for long: without it
+    a line may be read half written, which the checksum finds out."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(_LOCK_WAIT_S)
+        except OSError:  # this file system has no locks
+            break
+    yield  # closing the file gives the lock back
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CacheWarning, stacklevel=3)

@@ -1,0 +1,264 @@
+"""Shows that a compiled model computes what the original computes: ONNX Runtime runs both on the same inputs."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from pimflow.codegen.newton import PimProgram
+from pimflow.errors import InputDataError
+from pimflow.ir import Array, Graph
+from pimflow.runtime.execute.arena import run_in_arena
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import check_inputs, random_inputs, run_graph
+from pimflow.runtime.execute.pim_nodes import PimExecutor
+from pimflow.runtime.memory import MemoryPlan, plan_memory
+
+DEFAULT_RTOL = 1e-4
+OPERAND_RTOL = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
+"""Bounds by operand type, relative to the largest magnitude of an output.
+
+Rounding an operand costs a relative error of up to u = 2**-11 (fp16) or 2**-8 (bf16). The errors of the two operands of
+a product add up; over a network's L layers of random signs they grow like sqrt(2 L) u: for L = 50, 0.5 % and 4 % of the
+standard deviation of the output. The bounds allow twice that.
+"""
+FP16_LATCH_RTOL = 2e-2
+"""What fp16 accumulators add to a bound.
+
+Each of n additions into a latch is rounded by up to u of what it holds by then: together about sqrt(n / 3) u / sqrt(3).
+With n = 64 (a dot product of 1024) and 50 layers that is 0.9 % of the output's standard deviation.
+The bound allows twice that.
+"""
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """How far one output of the compiled model is from the original's.
+
+    `max_rel_err` is `max_abs_err` over the largest magnitude of the original's output.
+    """
+
+    name: str
+    max_abs_err: float
+    max_rel_err: float
+    std: float
+    passed: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared."""
+
+    passed: bool
+    outputs: tuple[OutputCheck, ...]
+    nodes_checked: int
+    rtol: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def max_abs_err(self) -> float:
+        """Over all outputs."""
+        return max((check.max_abs_err for check in self.outputs), default=0.0)
+
+    @property
+    def max_rel_err(self) -> float:
+        """Over all outputs."""
+        return max((check.max_rel_err for check in self.outputs), default=0.0)
+
+    @property
+    def output_std(self) -> float:
+        """The smallest standard deviation of an original output: near 0 means that the comparison shows little."""
+        return min((check.std for check in self.outputs), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document that `pimflow verify --json` prints. What is not finite becomes null."""
+        return {
+            "passed": self.passed,
+            "max_abs_err": _finite(self.max_abs_err),
+            "max_rel_err": _finite(self.max_rel_err),
+            "output_std": _finite(self.output_std),
+            "nodes_checked": self.nodes_checked,
+            "rtol": self.rtol,
+            "outputs": [
+                {
+                    "name": check.name,
+                    "max_abs_err": _finite(check.max_abs_err),
+                    "max_rel_err": _finite(check.max_rel_err),
+                    "std": _finite(check.std),
+                    "passed": check.passed,
+                    "problem": check.problem,
+                }
+                for check in self.outputs
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def compare_outputs(expected: Mapping[str, Any], actual: Mapping[str, Any], rtol: float) -> tuple[OutputCheck, ...]:
+    """Checks every expected output against the actual one.
+
+    NaN and infinities must stand in the same places. Outputs that are no floating-point numbers must be equal.
+    """
+    return tuple(_compare(name, expected[name], actual.get(name), rtol) for name in expected)
+
+
+def _compare(name: str, expected: Any, actual: Any, rtol: float) -> OutputCheck:
+    infinite = float("inf")
+    if isinstance(expected, list) and isinstance(actual, list) and len(actual) == len(expected):
+        return _compare_sequence(name, expected, actual, rtol)
+    if not isinstance(expected, np.ndarray):
+        same = type(actual) is type(expected) and not isinstance(expected, list) and bool(actual == expected)
+        return OutputCheck(name, 0.0, 0.0, 0.0, same, "" if same else "values differ")
+    if actual is None:
+        return OutputCheck(name, infinite, infinite, 0.0, False, "the compiled model has no such output")
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        problem = f"is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
+        return OutputCheck(name, infinite, infinite, 0.0, False, problem)
+    if expected.dtype.kind in "OSUb":
+        same = bool(np.array_equal(expected, actual))
+        return OutputCheck(name, 0.0 if same else 1.0, 0.0 if same else 1.0, 0.0, same, "" if same else "values differ")
+    return _compare_numbers(name, expected, actual, rtol)
+
+
+def _compare_sequence(name: str, expected: list[Any], actual: list[Any], rtol: float) -> OutputCheck:
+    checks = [_compare(f"{name}[{i}]", *pair, rtol) for i, pair in enumerate(zip(expected, actual, strict=True))]
+    return OutputCheck(
+        name,
+        max((check.max_abs_err for check in checks), default=0.0),
+        max((check.max_rel_err for check in checks), default=0.0),
+        max((check.std for check in checks), default=0.0),
+        all(check.passed for check in checks),
+        next((f"{check.name}: {check.problem}" for check in checks if not check.passed), ""),
+    )
+
+
+def _compare_numbers(name: str, expected: Array, actual: Array, rtol: float) -> OutputCheck:
+    wide = expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64)
+    other = actual.astype(wide.dtype)
+    finite = np.isfinite(wide)
+    if not (
+        np.array_equal(finite, np.isfinite(other)) and np.array_equal(wide[~finite], other[~finite], equal_nan=True)
+    ):
+        return OutputCheck(name, float("inf"), float("inf"), 0.0, False, "NaN or infinity stand in other places")
+    if not finite.any():
+        return OutputCheck(name, 0.0, 0.0, 0.0, True)
+    error = float(np.abs(wide[finite] - other[finite]).max())
+    scale = float(np.abs(wide[finite]).max())
+    relative = error / scale if scale else (0.0 if error == 0 else float("inf"))
+    limit = rtol if expected.dtype.kind in "fcV" else 0.0
+    passed = relative <= limit
+    return OutputCheck(name, error, relative, float(np.std(wide[finite])), passed, "" if passed else "values differ")
+
+
+def verify_compiled(
+    original: str | bytes | onnx.ModelProto,
+    graph: Graph,
+    *,
+    inputs: str | Path | Mapping[str, Array] | None,
+    seed: int,
+    rtol: float | None,
+    programs: Mapping[str, PimProgram] | None,
+    operand: str,
+    memory: MemoryPlan | None,
+    progress: Callable[[str], None],
+) -> Verification:
+    """Runs the original model and the rewritten graph on the same inputs and compares all outputs.
+
+    Args:
+        original: the model that was compiled, as ONNX Runtime reads it.
+        graph: the rewritten graph.
+        inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
+        seed: of random inputs.
+        rtol: largest error over the largest magnitude of an output; None for the operands' own.
+        programs: command streams by node, to be executed by value; None lets ONNX Runtime stand for PIM.
+        operand: what `programs` multiply: "fp32", "fp16" or "bf16".
+        memory: run inside this arena; None lets ONNX Runtime place the values.
+        progress: receives a line of text now and then.
+
+    Raises:
+        InputDataError: the inputs do not fit the model.
+        ModelError: ONNX Runtime refuses a model.
+    """
+    feeds = _feeds(graph, inputs, seed)
+    limit = rtol if rtol is not None else _own_rtol(programs, operand)
+    progress("running the original model")
+    expected = run_original(original, feeds)
+    progress("running the compiled model")
+    actual = _run_compiled(graph, feeds, programs, operand, memory, progress)
+    checks = compare_outputs(expected, actual, limit)
+    return Verification(
+        passed=all(check.passed for check in checks),
+        outputs=checks,
+        nodes_checked=len(graph.nodes),
+        rtol=limit,
+        notes=_notes(original, graph, expected, inputs, seed),
+    )
+
+
+def _own_rtol(programs: Mapping[str, PimProgram] | None, operand: str) -> float:
+    """What the arithmetic justifies: ONNX Runtime's, or that of the machine whose streams are executed."""
+    if programs is None:
+        return DEFAULT_RTOL
+    narrow = operand != "fp32" and any(program.pim.accumulator == "fp16" for program in programs.values())
+    return OPERAND_RTOL[operand] + (FP16_LATCH_RTOL if narrow else 0.0)
+
+
+def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:
+    if inputs is None:
+        return random_inputs(graph, seed)
+    arrays = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    check_inputs(graph, arrays)
+    return {name: np.asarray(arrays[name]) for name in graph.inputs}
+
+
+def _run_compiled(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    programs: Mapping[str, PimProgram] | None,
+    operand: str,
+    memory: MemoryPlan | None,
+    progress: Callable[[str], None],
+) -> dict[str, Array]:
+    if programs is None and memory is None:
+        return run_graph(graph, feeds)
+    pim = None if programs is None else PimExecutor(graph, programs, operand, progress)
+    return run_in_arena(graph, memory or plan_memory(graph), feeds, pim_execute=pim).outputs
+
+
+def _notes(
+    original: str | bytes | onnx.ModelProto, graph: Graph, expected: Mapping[str, Any], inputs: object, seed: int
+) -> tuple[str, ...]:
+    """What makes a pass say little: outputs that do not depend on the input."""
+    if inputs is not None or not graph.inputs:
+        return ()
+    other = run_original(original, random_inputs(graph, seed + 1))
+    still = [check.name for check in compare_outputs(expected, other, 0.0) if check.passed]
+    if not still:
+        return ()
+    return (f"output {', '.join(still)} is the same for two different inputs: equality there shows little",)
+
+
+def read_inputs(path: str | Path) -> dict[str, Array]:
+    """Inputs from an npz file keyed by the model's input names.
+
+    Raises:
+        InputDataError: it is no npz file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise InputDataError(f"{path} holds one bare array", "save the inputs by name with numpy.savez")
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputDataError(f"{path} cannot be read as an npz file: {error}", "make it with numpy.savez") from None

@@ -1,0 +1,35 @@
+"""What the compiler lends to the passes: folding by ONNX Runtime, and a comparison of values after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pimflow.ir import Array, Graph, Node
+from pimflow.runtime.execute.ort import NodeKernels, random_inputs, run_graph
+from pimflow.verify.compare import DEFAULT_RTOL, compare_outputs
+
+
+def fold_with_ort(graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    """One node's results on constant inputs."""
+    return NodeKernels(graph).run(node, inputs)
+
+
+@dataclass
+class EachPass:
+    """Compares the outputs before and after a pass on one seeded input; runs every graph once."""
+
+    seed: int
+    rtol: float = DEFAULT_RTOL
+    _last: tuple[Graph, dict[str, Array]] | None = field(default=None, repr=False)
+
+    def __call__(self, before: Graph, after: Graph) -> str | None:
+        """How the outputs differ, or None."""
+        inputs = random_inputs(before, self.seed)
+        expected = self._last[1] if self._last is not None and self._last[0] is before else run_graph(before, inputs)
+        actual = run_graph(after, inputs)
+        self._last = (after, actual)
+        for check in compare_outputs(expected, actual, self.rtol):
+            if not check.passed:
+                return f"output {check.name!r} {check.problem}, by {check.max_rel_err:.3g} of its largest magnitude"
+        return None

@@ -1,0 +1,80 @@
+"""What a second buffer, freely paired slots or window strips bring, and that every shipped machine can be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.runtime.newton.breakdown import cycle_breakdown
+from pimflow.runtime.newton.cost import PimCost, pim_cost
+from pimflow.targets import load_target, target_names
+
+TARGET = load_target("pimflow")
+LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
+
+
+def cycles(profile: str, **changes: object) -> int:
+    target = replace(TARGET, pim=replace(TARGET.pim, **changes))
+    cost = choose_mapping(LAYER, target, "auto", profile)
+    assert isinstance(cost, PimCost)
+    return cost.cycles
+
+
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_more_hardware_is_faster(profile: str) -> None:
+    plain = cycles(profile)
+    assert cycles(profile, buffers_per_channel=2) < plain
+    assert cycles(profile, any_slot_any_column=True) < plain
+    assert cycles(profile, buffers=1) > plain
+    assert cycles(profile, channels=8) > 1.8 * plain
+    assert cycles(profile, gwrite_latency="exposed") >= plain
+
+
+def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
+    pim = replace(TARGET.pim, any_slot_any_column=True)
+    strips = [entry for entry in candidates(LAYER, pim, "strict") if entry.mapping.runs[0].pitch]
+    assert strips
+    target = replace(TARGET, pim=pim)
+    strip = min(pim_cost(LAYER, entry.mapping, target, "strict").cycles for entry in strips)
+    others = [entry.mapping for entry in candidates(LAYER, pim, "strict") if not entry.mapping.window_block]
+    plain = min(pim_cost(LAYER, mapping, target, "strict").cycles for mapping in others[:8])
+    assert strip < plain
+
+
+@pytest.mark.parametrize("name", target_names())
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_every_target_maps_and_explains(name: str, profile: str) -> None:
+    target = load_target(name)
+    for problem in (LAYER, MatmulProblem(1, 1280, 1000), MatmulProblem(9, 64, 33, 4, True, False)):
+        for policy in ("newton+", "newton++", "auto"):
+            cost = choose_mapping(problem, target, policy, profile)
+            assert isinstance(cost, PimCost)
+            assert len(cost.channels) == target.pim.channels
+            assert max(channel.cycles for channel in cost.channels) == cost.cycles
+            assert 0 < cost.utilisation <= 1
+            assert cost.energy_mj > 0
+            spent = cycle_breakdown(problem, cost, target.pim, profile)
+            assert sum(spent.as_json().values()) == cost.cycles
+            assert min(spent.comp_bound, spent.idle, spent.rest) >= 0
+
+
+def test_tiles_share_a_row_where_pixels_are_few() -> None:
+    """28 > 672 on 1x1: 42 tiles of two slots lie three in a row, the vector three times in the buffer: one row each."""
+    cost = choose_mapping(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
+    assert isinstance(cost, PimCost)
+    assert cost.mapping.tiles_per_row == cost.mapping.runs[0].copies == 3
+    assert cost.commands.g_act == 14 * TARGET.pim.bank_groups
+
+
+def test_weight_groups_are_spread_where_that_saves_rows() -> None:
+    problem = MatmulProblem(1, 64, 512, 32, batched_rhs=True, constant_rhs=False)
+    cost = choose_mapping(problem, TARGET, "auto", "artifact")
+    newton = choose_mapping(problem, TARGET, "newton++", "artifact")
+    assert isinstance(cost, PimCost)
+    assert isinstance(newton, PimCost)
+    assert [group.weight_groups for group in cost.mapping.groups] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+    assert cost.cycles < newton.cycles / 4

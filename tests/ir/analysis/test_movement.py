@@ -1,0 +1,394 @@
+"""The verdict on each kind of movement, with the bytes of what stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.ir import Graph, MatMul, Node, OnnxOp, Reshape, Transpose, Value
+from pimflow.ir.analysis.movement import Movement, annotate_movement, movement
+from pimflow.ir.analysis.tensor_layout import (
+    axis_order,
+    dense_strides,
+    is_contiguous,
+    reshaped_strides,
+    same_strides,
+    transpose_keeps_bytes,
+)
+from pimflow.runtime.memory import plan_memory
+from support.memory_graphs import Maker, attention
+
+F = 4  # bytes of a float
+
+
+def last(make: Maker, *outputs: str) -> Movement:
+    """The verdict on the node made last, in a graph with these outputs (its own, if none are named)."""
+    graph = make.graph(*(outputs or (make.nodes[-1].output,)))
+    return movement(graph)[make.nodes[-1].name]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("axis", "start", "stop", "step"), [(2, 1, 4, 1), (1, 0, 2, 1), (3, 2, 5, 1), (2, 0, 6, 2)])
+def test_a_slice_is_an_offset_on_any_axis(batch: int, axis: int, start: int, stop: int, step: int) -> None:
+    make = Maker()
+    make.slice(make.relu(make.input(batch, 4, 6, 5)), axis, start, stop, step)
+    assert last(make).free
+
+
+def test_a_slice_that_leaves_out_channels_between_is_kept() -> None:
+    make = Maker()
+    make.slice(make.relu(make.input(1, 4, 6, 5)), 1, 0, 4, 2)
+    verdict = last(make)
+    assert not verdict.free
+    assert verdict.bytes == 2 * (2 * 6 * 5) * F
+    assert "one element in 2 of the innermost axis" in verdict.reason
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_a_concat_of_results_is_free_on_any_axis(axis: int) -> None:
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    make.concat(axis, make.relu(x), make.tanh(x), make.conv(x, 4))
+    assert last(make).free
+
+
+def test_the_same_value_twice_is_copied_once() -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    make.concat(1, a, a)
+    verdict = last(make)
+    assert (verdict.free, verdict.copied, verdict.bytes) == (False, (1,), 2 * 4 * 6 * 5 * F)
+    assert "already has another place" in verdict.reason
+
+
+def test_a_value_in_two_concats_is_copied_for_the_second() -> None:
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a, b, c = make.relu(x), make.tanh(x), make.conv(x, 4)
+    first = make.concat(1, a, b)
+    second = make.concat(1, a, c)
+    verdicts = movement(make.graph(first, second))
+    assert verdicts["n3"].free
+    assert (verdicts["n4"].copied, verdicts["n4"].bytes) == ((0,), 2 * 4 * 6 * 5 * F)
+    assert "neighbours" in verdicts["n4"].reason
+
+
+def test_concats_may_share_a_value_where_one_ends_and_the_other_begins() -> None:
+    """[a b] and [b c] are one region a b c; then nothing but c fits behind [a b]."""
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a, b, c = make.relu(x), make.tanh(x), make.conv(x, 4)
+    joined = [make.concat(1, a, b), make.concat(1, b, c)]
+    verdicts = movement(make.graph(*joined))
+    assert all(verdict.free for verdict in verdicts.values())
+    make.concat(1, a, b, a)
+    assert last(make, *joined, "n5_out").copied == (0, 1, 2)
+
+
+def test_where_inputs_exclude_each_other_the_smaller_one_is_copied() -> None:
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    small, large = make.conv(x, 1), make.conv(x, 8)
+    other = make.conv(x, 2)
+    make.concat(1, other, large)
+    make.concat(1, small, large, other)
+    verdict = last(make, "n3_out", "n4_out")
+    assert not verdict.free
+    assert verdict.bytes < 2 * 11 * 6 * 5 * F
+
+
+def test_dense_blocks_grow_one_region() -> None:
+    make = Maker()
+    features = [make.relu(make.input(1, 4, 6, 5))]
+    for _ in range(6):
+        features.append(make.conv(make.concat(1, *features) if len(features) > 1 else features[0], 3))
+    graph = make.graph(make.concat(1, *features))
+    assert all(verdict.free for verdict in movement(graph).values())
+    plan = plan_memory(graph)
+    assert len({plan.places[name].region for name in features}) == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pieces_of_one_value_are_free_only_in_their_own_order(order: tuple[int, int]) -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    pieces = [make.slice(a, 2, 0, 2), make.slice(a, 2, 2, 6)]
+    make.concat(2, *(pieces[index] for index in order))
+    assert last(make).free == (order == (0, 1))
+
+
+@pytest.mark.parametrize("below", ["value", "padding", "nothing"])
+def test_regions_that_would_overlap_away_from_the_concat_are_not_joined(below: str) -> None:
+    """s lies below b, and q left of s: beside a, the place below a has to be empty for q."""
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a, z, b, s, q = make.relu(x), make.tanh(x), make.conv(x, 4), make.conv(x, 4), make.conv(x, 4)
+    others = [make.concat(1, q, s), make.concat(2, b, s)]
+    if below == "value":
+        others.append(make.concat(2, a, z))
+    if below == "padding":
+        others.append(make.pad_hw(a, 0, 0, 6, 0))
+    joined = make.concat(1, a, b)
+    verdict = last(make, joined, *others)
+    assert verdict.free == (below == "nothing")
+    assert verdict.free or "neighbours" in verdict.reason
+
+
+def test_halo_rows_shared_by_neighbours_are_free() -> None:
+    """Stage outputs s0, s1, s2; the readers want overlapping runs of rows across them."""
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    stages = [make.relu(x), make.tanh(x), make.conv(x, 4)]
+    first = make.concat(2, make.slice(stages[0], 2, 3, 6), stages[1])
+    second = make.concat(2, make.slice(stages[1], 2, 4, 6), stages[2])
+    whole = make.concat(2, *stages)
+    assert all(verdict.free for verdict in movement(make.graph(first, second, whole)).values())
+
+
+def test_inputs_and_constants_are_copied_into_a_concat() -> None:
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    make.concat(1, x, make.relu(x), make.constant(1, 2, 6, 5))
+    verdict = last(make)
+    assert verdict.copied == (0, 2)
+    assert verdict.bytes == 2 * (4 + 2) * 6 * 5 * F
+    assert "made outside" in verdict.reason
+    assert "constant" in verdict.reason
+
+
+def test_a_pad_is_space_reserved_around_its_input() -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    make.pad_hw(a, 1, 2, 0, 3)
+    assert last(make).free
+    plan = plan_memory(make.graph("n1_out"))
+    (region,) = (region for region in plan.regions if region.filled)
+    assert region.shape == (1, 4, 7, 10)
+    assert plan.filled_bytes == (7 * 10 - 6 * 5) * 4 * F
+
+
+@pytest.mark.parametrize(("values", "free"), [((0.0, 0.0), True), ((0.0, 1.0), False), ((1.0, 1.0), True)])
+def test_readers_with_different_pads_share_the_largest_margins(values: tuple[float, float], free: bool) -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    one = make.pad_hw(a, 1, 1, 1, 1, values[0])
+    other = make.pad_hw(a, 2, 0, 3, 2, values[1])
+    graph = make.graph(one, other)
+    verdict = movement(graph)["n2"]
+    assert verdict.free == free
+    if free:
+        (region,) = (region for region in plan_memory(graph).regions if region.filled)
+        assert region.shape == (1, 4, 6 + 2 + 3, 5 + 1 + 2)
+    else:
+        assert verdict.bytes == (6 * 5 + 11 * 7) * 4 * F
+        assert "holds other data" in verdict.reason
+
+
+def test_a_pad_inside_a_larger_value_is_kept() -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    make.pad_hw(make.slice(a, 2, 2, 4), 1, 0, 1, 0)
+    assert "holds other data" in last(make).reason
+
+
+def test_a_pad_of_the_rows_at_an_edge_is_free() -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 4, 6, 5))
+    make.pad_hw(make.slice(a, 2, 0, 4), 2, 0, 0, 0)
+    assert last(make).free
+
+
+def test_a_padded_value_in_a_concat_along_channels() -> None:
+    """The margins of the pad must not be cells of the other operand."""
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a, b = make.relu(x), make.tanh(x)
+    padded = make.pad(a, (0, 1, 0, 0), (0, 1, 0, 0))
+    joined = make.concat(1, a, b)
+    verdicts = movement(make.graph(padded, joined))
+    assert verdicts["n2"].free
+    assert not verdicts["n3"].free
+
+
+def test_a_pad_of_an_input_is_kept() -> None:
+    make = Maker()
+    make.pad_hw(make.input(1, 4, 6, 5), 1, 1, 1, 1)
+    verdict = last(make)
+    assert verdict.bytes == (30 + 56) * 4 * F
+    assert "x0 is made outside" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "new", "free"),
+    [
+        ((1, 4, 1, 1), (1, 4), True),
+        ((2, 4, 1, 1), (2, 4), True),
+        ((1, 4, 6, 5), (1, 120), False),
+        ((1, 1, 6, 5), (1, 30), True),
+        ((1, 4, 6, 5), (1, 4, 30, 1), True),
+        ((1, 4, 6, 5), (1, 4, 30), False),
+        ((2, 8, 3, 3), (2, 2, 4, 3, 3), False),
+        ((2, 6, 4), (12, 4), True),
+        ((2, 6, 4), (2, 6, 2, 2), False),
+        ((2, 6, 4), (2, 4, 6), True),
+        ((4,), (1, 4, 1, 1), True),
+        ((), (1, 1), True),
+        ((0, 4), (4, 0), True),
+    ],
+)
+def test_a_reshape_is_free_where_nhwc_storage_allows(shape: tuple[int, ...], new: tuple[int, ...], free: bool) -> None:
+    make = Maker()
+    make.op(Reshape(new), make.relu(make.input(*shape)))
+    assert last(make).free == free
+    if not free:
+        assert last(make).bytes == 2 * int(np.prod(shape)) * F
+
+
+def test_a_reshape_needs_one_run_of_elements() -> None:
+    make = Maker()
+    a = make.relu(make.input(1, 6, 8))
+    make.op(Reshape((6 * 4,)), make.slice(a, 2, 0, 4))
+    assert "one run" in last(make).reason
+
+
+def test_a_reshaped_value_is_not_spread_by_a_later_concat() -> None:
+    make = Maker()
+    x = make.input(6, 4)
+    a = make.relu(x)
+    flat = make.op(Reshape((24,)), a)
+    joined = make.concat(1, a, make.tanh(x))
+    graph = make.graph(flat, joined)
+    verdicts = movement(graph)
+    assert verdicts["n1"].free
+    assert verdicts["n3"].copied == (0,)
+    assert "another shape" in verdicts["n3"].reason
+
+
+def test_a_reshaped_value_stays_dense_inside_a_concat_too() -> None:
+    make = Maker()
+    x = make.input(6, 4)
+    a = make.relu(x)
+    flat = make.op(Reshape((24,)), a)
+    rows = make.concat(0, a, make.tanh(x))
+    wide = make.concat(1, rows, make.relu(make.input(12, 3)))
+    verdicts = movement(make.graph(flat, wide))
+    assert verdicts["n3"].free
+    assert verdicts[make.nodes[-1].name].copied == (0,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "free"),
+    [
+        ((3, 1, 5), (1, 0, 2), True),
+        ((3, 2, 5), (1, 0, 2), False),
+        ((1, 1, 6, 5), (0, 2, 3, 1), False),
+        ((1, 6, 1, 1), (0, 2, 3, 1), True),
+        ((2, 3, 4, 5), (0, 1, 2, 3), True),
+    ],
+)
+def test_a_transpose_is_free_where_it_renames_axes(shape: tuple[int, ...], perm: tuple[int, ...], free: bool) -> None:
+    make = Maker()
+    make.op(Transpose(perm), make.relu(make.input(*shape)))
+    assert last(make).free == free
+
+
+def test_a_channel_shuffle_is_one_copy() -> None:
+    make = Maker()
+    a = make.conv(make.input(1, 3, 4, 4), 6)
+    groups = make.op(Reshape((1, 2, 3, 4, 4)), a)
+    swapped = make.op(Transpose((0, 2, 1, 3, 4)), groups)
+    graph = make.graph(make.conv(make.op(Reshape((1, 6, 4, 4)), swapped), 2))
+    verdicts = movement(graph)
+    assert [verdicts[name].free for name in ("n1", "n2", "n3")] == [True, True, False]
+    assert verdicts["n3"].bytes == 2 * 6 * 16 * F
+
+
+def test_attention_reads_its_heads_with_strides() -> None:
+    graph = attention()
+    kept = [graph.node(name) for name, verdict in movement(graph).items() if not verdict.free]
+    assert [(node.kind, graph.shape(node.output)) for node in kept] == [("Reshape", (1, 5, 8))]
+    assert movement(annotate_movement(graph)) == movement(graph)
+
+
+def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
+    make = Maker()
+    turned = make.op(Transpose((0, 2, 1)), make.relu(make.input(2, 4, 6)))
+    product = make.op(MatMul(), turned, make.constant(4, 3))
+    assert movement(make.graph(product))["n1"].free
+    assert not movement(make.graph(product, make.tanh(turned)))["n1"].free
+    assert not movement(make.graph(product, turned))["n1"].free
+
+
+def test_identity_and_split_are_free() -> None:
+    make = Maker()
+    a = make.op(OnnxOp("Identity"), make.relu(make.input(1, 6, 4, 4)))
+    parts = make.split(a, 1, 2, 3, 1)
+    graph = make.graph(*parts)
+    assert all(verdict.free for verdict in movement(graph).values())
+    places = plan_memory(graph).places
+    assert [places[name].offset - places[a].offset for name in parts] == [0, 2 * F, 5 * F]
+
+
+def test_shapes_that_are_not_static_are_kept() -> None:
+    value = Value("x", None, "float32")
+    nodes = (Node(OnnxOp("Identity"), ("x",), ("y",), "n"),)
+    graph = Graph("g", ("x",), ("y",), nodes, {"x": value, "y": Value("y", None)}, {})
+    assert movement(graph)["n"] == Movement(False, 0, "its shape or element type is not static")
+
+
+def test_annotation_carries_verdicts_through_tags() -> None:
+    make = Maker()
+    x = make.input(1, 4, 6, 5)
+    a = make.relu(x)
+    joined = make.concat(1, a, x, a)
+    graph = make.graph(make.op(Reshape((1, 360)), joined), make.slice(joined, 2, 0, 1))
+    annotated = annotate_movement(graph)
+    assert {node.name: node.tag("movement") is not None for node in annotated.nodes} == {
+        "n0": False, "n1": True, "n2": True, "n3": True
+    }  # fmt: skip
+    assert movement(annotated) == movement(graph)
+    assert movement(annotate_movement(annotated)) == movement(graph)
+
+
+shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
+
+
+def in_memory(array: np.ndarray) -> list[int]:
+    """The elements in the order in which they lie in memory."""
+    return array.transpose(axis_order(array.ndim)).ravel().tolist()
+
+
+@given(shapes, st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], random: object) -> None:
+    count = int(np.prod(shape))
+    array = np.arange(count).reshape(shape)
+    for new in _factorings(count):
+        strides = reshaped_strides(shape, dense_strides(shape), new)
+        kept = strides is not None and same_strides(new, strides, dense_strides(new))
+        assert kept == (in_memory(array) == in_memory(array.reshape(new)))
+    perm = list(range(len(shape)))
+    random.shuffle(perm)  # type: ignore[attr-defined]
+    assert transpose_keeps_bytes(shape, perm) == (in_memory(array) == in_memory(array.transpose(perm)))
+
+
+def _factorings(count: int) -> list[tuple[int, ...]]:
+    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    pairs = [(a, count // a) for a in divisors]
+    quads = [(1, a, b // c, c) for a, b in pairs for c in divisors if b % c == 0]
+    return [(count,), *pairs, *quads, *((a, b, 1) for a, b in pairs)][:60]
+
+
+@given(shapes, st.data())
+@settings(max_examples=100, deadline=None)
+def test_contiguity_is_that_of_numpy(shape: tuple[int, ...], data: st.DataObject) -> None:
+    extents = tuple(dim + data.draw(st.sampled_from([0, 0, 1])) for dim in shape)
+    addresses = np.arange(int(np.prod(extents))).reshape([extents[axis] for axis in axis_order(len(extents))])
+    box = addresses[tuple(slice(0, shape[axis]) for axis in axis_order(len(shape)))].ravel()
+    assert is_contiguous(shape, extents) == bool((np.diff(box) == 1).all())
+    strides = dense_strides(extents)
+    index = tuple(dim - 1 for dim in shape)
+    in_order = tuple(index[axis] for axis in axis_order(len(shape)))
+    assert addresses[in_order] == sum(i * s for i, s in zip(index, strides, strict=True))

@@ -1,0 +1,97 @@
+"""Questions about parts of graphs: cutting them out, their cost in nodes, and chains of elementwise nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.errors import GraphError
+from pimflow.ir import Graph, OnGpu, Plan, SplitRows
+from pimflow.ir.verify import verify_graph
+from pimflow.passes import ApplyPlan, can_pipeline, cut_region, followers_of
+from support.pass_graphs import Builder, run_in_ort, seeded_inputs
+
+
+def residual_block() -> Graph:
+    builder = Builder()
+    x = builder.input(1, 4, 8, 8)
+    a = builder.conv(x, 4, 3, 1, 1, name="a")
+    c = builder.conv(builder.relu(a, name="b"), 4, name="c")
+    return builder.graph(builder.sigmoid(builder.add(c, x, name="d"), name="e"), builder.global_pool(a))
+
+
+def test_a_region_is_a_graph_of_its_own() -> None:
+    graph = residual_block()
+    region = cut_region(graph, ["c", "d", "b"])
+    verify_graph(region)
+    assert [node.name for node in region.nodes] == ["b", "c", "d"], "in the graph's order"
+    assert region.inputs == ("a_out", "x")
+    assert region.outputs == ("d_out",)
+    assert all(region.constants[name] is graph.constants[name] for name in region.constants)
+    assert set(region.constants) == set(graph.node("c").inputs[1:])
+
+
+def test_values_read_outside_or_by_the_caller_leave_a_region() -> None:
+    graph = residual_block()
+    assert cut_region(graph, ["a", "b"]).outputs == ("a_out", "b_out")
+    assert cut_region(graph, ["e"]).outputs == ("e_out",)
+    dead = graph.replace(outputs=graph.outputs[1:])
+    assert cut_region(dead, ["d", "e"]).outputs == ("e_out",)
+
+
+def test_an_unknown_node_cannot_be_cut_out() -> None:
+    with pytest.raises(GraphError, match="no node 'z'"):
+        cut_region(residual_block(), ["a", "z"])
+
+
+def test_a_region_computes_what_it_computes_in_the_whole() -> None:
+    graph = residual_block()
+    split = Plan("test", (SplitRows("c", 3, "auto", ("d", "e")),), 0.0, 0.0)
+    region = ApplyPlan(split).run(cut_region(graph, ["c", "d", "e"])).graph
+    inputs = seeded_inputs(graph)
+    whole = run_in_ort(graph.replace(outputs=("b_out", "e_out")), inputs)
+    part = run_in_ort(region, {"b_out": whole["b_out"], "x": inputs["x"]})
+    assert part["e_out"].std() > 1e-3
+    np.testing.assert_allclose(part["e_out"], whole["e_out"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_region_rewrites_alone_as_in_the_whole() -> None:
+    graph = residual_block()
+    split = SplitRows("c", 3, "auto", ("d", "e"))
+    order = [node.name for node in graph.nodes]
+    others = [OnGpu(name) for name in order if name not in split.nodes]
+    whole = ApplyPlan(Plan("test", (*others, split), 0.0, 0.0)).run(graph).graph
+    alone = ApplyPlan(Plan("test", (split,), 0.0, 0.0)).run(cut_region(graph, split.nodes)).graph
+    region = [node for node in whole.nodes if node.tag("region") == str(len(others))]
+    assert [(n.op, n.inputs, n.outputs, n.device) for n in region] == [
+        (n.op, n.inputs, n.outputs, n.device) for n in alone.nodes
+    ]
+
+
+def long_chain(length: int) -> Graph:
+    builder = Builder()
+    x = builder.input(1, 2, 8, 4)
+    for _ in range(length):
+        x = builder.relu(builder.conv(x, 2, 3, 1, 1))
+    return builder.graph(x)
+
+
+def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
+    graph = long_chain(500)
+    nodes = list(graph.nodes)
+    decisions = [SplitRows(nodes[i].name, 4, "auto", (nodes[i + 1].name,)) for i in range(0, len(nodes), 2)]
+    assert all(followers_of(graph, graph.node(one.node)) == one.followers for one in decisions)
+    split = ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
+    verify_graph(split)
+    assert len(split.nodes) == 500 * 7
+    assert can_pipeline(graph, [node.name for node in nodes]) is None
+
+
+def test_a_far_operand_is_taken_to_depend_on_the_node() -> None:
+    builder = Builder()
+    x = builder.conv(builder.input(1, 2, 8, 4), 2, name="first")
+    other = builder.input(1, 2, 8, 4, name="y")
+    for _ in range(300):
+        other = builder.relu(other)
+    far = builder.graph(builder.add(x, other, name="far"))
+    assert followers_of(far, far.node("first")) == (), "not proven within the limit, so refused"

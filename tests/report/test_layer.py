@@ -1,0 +1,70 @@
+"""One layer without a model: the text form and the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.errors import OptionError
+from pimflow.report.layer import parse_conv, parse_matmul, profile_layer
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.targets import load_target
+
+TARGET = load_target("pimflow")
+
+
+def test_convolutions_are_read() -> None:
+    assert parse_conv("ic=16,oc=96,h=112,w=112,k=1,s=1,p=0") == ConvProblem(1, 16, 96, 112, 112, (1, 1))
+    text = "ic=6, oc=4, h=9, w=8, kh=2, kw=3, s=2/1, p=1/0/2/3, d=1/2, g=2, n=5"
+    assert parse_conv(text) == ConvProblem(5, 6, 4, 9, 8, (2, 3), (2, 1), (1, 0, 2, 3), (1, 2), 2)
+    assert parse_matmul("m=1,k=1280,n=1000") == MatmulProblem(1, 1280, 1000)
+    assert parse_matmul("m=1,k=8,n=10,b=3") == MatmulProblem(1, 8, 10, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no key=value"),
+        ("ic=16", "lacks oc, h, w"),
+        ("ic=16,oc=3,h=8,w=8", "kernel once"),
+        ("ic=16,oc=3,h=8,w=8,k=1,kh=2,kw=2", "kernel once"),
+        ("ic=16,oc=3,h=8,w=8,kh=2", "kernel once"),
+        ("ic=16,oc=3,h=8,w=8,k=1,stride=2", "no key 'stride'"),
+        ("ic=16,oc=3,h=8,w=8,k=1,k=2", "twice"),
+        ("ic=x,oc=3,h=8,w=8,k=1", "ic=x is not a number"),
+        ("ic=-1,oc=3,h=8,w=8,k=1", "not a number"),
+        ("ic=0,oc=3,h=8,w=8,k=1", "out of range"),
+        ("ic=1,oc=3,h=8,w=8,k=1,p=1/2", "4 numbers"),
+        ("ic=1,oc=3,h=8,w=8,k=9", "larger than the padded input"),
+        ("ic=3,oc=4,h=8,w=8,k=1,g=2", "multiples of g"),
+        ("ic=99999999999999,oc=4,h=8,w=8,k=1", "out of range"),
+    ],
+)
+def test_mistakes_are_told(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_conv(text)
+
+
+def test_the_report_is_the_cost() -> None:
+    problem = parse_conv("ic=16,oc=96,h=28,w=28,k=1")
+    report = profile_layer(problem, TARGET, "newton++", "artifact").as_json()
+    cost = choose_mapping(problem, TARGET, "newton++", "artifact")
+    assert report["pim_cycles"] == cost.cycles == max(channel["cycles"] for channel in report["channels"])
+    for name in ("GWRITE", "G_ACT", "COMP", "READRES"):
+        assert report["commands"][name] == sum(channel["commands"][name] for channel in report["channels"])
+    assert report["commands"]["COMP"] >= 28 * 28 * 6
+    assert report["utilisation"] == pytest.approx(28 * 28 * 6 / 16 * 2 / cost.cycles)
+    assert report["energy_pj"] > 0
+    assert json.loads(json.dumps(report)) == report
+    assert "newton++" in profile_layer(problem, TARGET, "newton++").text()
+
+
+def test_policies_are_case_insensitive_and_named() -> None:
+    problem = parse_matmul("m=4,k=64,n=64")
+    assert profile_layer(problem, TARGET, "AUTO").cost == profile_layer(problem, TARGET, "auto").cost
+    with pytest.raises(OptionError, match="unknown mapping policy 'fast'"):
+        profile_layer(problem, TARGET, "fast")
+    with pytest.raises(OptionError, match="depthwise"):
+        profile_layer(parse_conv("ic=8,oc=8,h=8,w=8,k=3,g=8"), TARGET)

@@ -1,0 +1,159 @@
+"""Reports and comparisons: every figure is read off the timeline of the rewritten graph."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.ir import Conv2d, Graph, OnGpu, OnPim, Pipeline, Plan, SplitRows
+from pimflow.passes.apply_plan import ApplyPlan
+from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
+from pimflow.report.policies import compare, policy_result
+from pimflow.runtime.timeline import Event
+from pimflow.search import policies, solve
+from support.search_fakes import FakeCosts, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+
+
+def report_of(graph: Graph, plan: Plan) -> PlanReport:
+    return report_plan(graph, plan, ApplyPlan(plan).run(graph).graph, fake_costs())
+
+
+def plan_of(graph: Graph, *decisions: object) -> Plan:
+    """A plan with these decisions; all nodes that they leave out run on the GPU, in graph order."""
+    covered = {name: decision for decision in decisions for name in decision.nodes}  # type: ignore[attr-defined]
+    order = dict.fromkeys(covered.get(node.name, OnGpu(node.name)) for node in graph.nodes)
+    return Plan("auto", tuple(order), 0.0, 0.0)
+
+
+def rows_by_name(report: PlanReport) -> dict[str, NodeRow]:
+    return {row.name: row for row in report.nodes}
+
+
+def event(start: float, end: float) -> Event:
+    return Event("n", "gpu", start, end, 0)
+
+
+def test_busy_time_counts_what_runs_at_once_once() -> None:
+    assert busy_us([event(5, 7), event(0, 4), event(1, 2), event(3, 5), event(9, 9)]) == 7
+    assert busy_us([]) == 0
+
+
+@pytest.mark.parametrize("policy", policies())
+@pytest.mark.parametrize("graph", [inverted_residuals(), heavy_chain(), fire_modules(), random_graph(3)], ids="abcd")
+def test_totals_agree_with_the_plan_and_rows_cover_the_graph(graph: Graph, policy: str) -> None:
+    costs = fake_costs()
+    plan = solve(graph, costs.target, policy, costs=costs)
+    report = report_of(graph, plan)
+    assert report.result.time_us == pytest.approx(plan.predicted_us, rel=1e-9)
+    assert report.baseline.time_us == pytest.approx(plan.baseline_us, rel=1e-9)
+    assert report.speedup == pytest.approx(plan.baseline_us / plan.predicted_us, rel=1e-9)
+    assert sorted(row.name for row in report.nodes) == sorted(node.name for node in graph.nodes)
+    assert 0 < report.result.conv_us < report.result.time_us * (1 + 1e-12)
+    in_rows = sum(row.time_us for row in report.nodes)
+    assert in_rows >= report.result.time_us * (1 - 1e-9)
+    if all(row.mode in ("gpu", "pim") and "beside" not in row.why for row in report.nodes):
+        assert in_rows == pytest.approx(report.result.time_us, rel=1e-9)
+    for row in report.nodes:
+        assert max(row.gpu_us, row.pim_us) <= row.time_us + 1e-9 <= row.gpu_us + row.pim_us + 2e-9
+        assert (row.pim_fraction > 0) == (row.pim_us > 0) == (row.mode != "gpu" and row.pim_fraction > 0)
+        assert row.why
+
+
+def test_split_row_by_row() -> None:
+    graph = heavy_chain()
+    split = SplitRows("conv2d0", 21, "newton++", ("elementwise1",))
+    row = rows_by_name(report_of(graph, plan_of(graph, split)))["conv2d0"]
+    macs_per_row = 28 * 128 * 256 * 9
+    moved = 2 * 0.02 + 0.02  # two Slices before, one Concat behind
+    gpu_us, pim_us = 1.0 + 21 * macs_per_row / 0.8e6, 0.5 + 7 * macs_per_row / 1.2e6
+    assert (row.mode, row.pim_fraction, row.op) == ("md-dp", 0.25, "Conv")
+    assert row.pim_us == pytest.approx(pim_us)
+    assert gpu_us <= row.gpu_us <= gpu_us + moved + 1e-9
+    assert row.why == "21 of 28 rows on the GPU while PIM makes 7"
+
+
+def test_whole_nodes_say_what_the_other_device_would_take() -> None:
+    graph = heavy_chain()
+    rows = rows_by_name(report_of(graph, plan_of(graph, OnPim("conv2d0", "auto"))))
+    macs = 28 * 28 * 128 * 256 * 9
+    gpu_us, pim_us = 1.0 + macs / 0.8e6, 0.5 + macs / 1.5e6
+    assert (rows["conv2d0"].mode, rows["conv2d0"].pim_fraction) == ("pim", 1.0)
+    assert rows["conv2d0"].time_us == rows["conv2d0"].pim_us == pytest.approx(pim_us)
+    assert rows["conv2d0"].why == f"{gpu_us:.2f} us on the GPU, {pim_us:.2f} us on PIM"
+    assert rows["conv2d2"].mode == "gpu"
+    assert rows["elementwise1"].why == "fused into conv2d0"
+    assert "no matrix product" in rows["elementwise5"].why
+
+
+def test_convolution_time_leaves_out_everything_else() -> None:
+    graph = heavy_chain()
+    report = report_of(graph, plan_of(graph))
+    convs = [node for node in graph.nodes if isinstance(node.op, Conv2d)]
+    costs = FakeCosts(32)
+    assert report.baseline == report.result
+    assert report.result.conv_us == pytest.approx(sum(costs.node_cost(graph, node).time_us for node in convs))
+    assert report.result.time_us > report.result.conv_us + 1.0, "the residual add is a kernel of its own"
+    assert report.conv_speedup == 1.0
+
+
+def test_pipeline_counts_overlapped_convolution_once() -> None:
+    graph = inverted_residuals(1, 28)
+    run = ("conv2d2", "elementwise3", "conv2d4", "elementwise5")
+    pipeline = Pipeline(run, ("pim", "gpu", "gpu", "gpu"), (14, 14), "newton++")
+    report = report_of(graph, plan_of(graph, pipeline))
+    rows = rows_by_name(report)
+    assert [rows[name].mode for name in run] == ["pipeline"] * 4
+    assert (rows["conv2d2"].pim_fraction, rows["conv2d4"].pim_fraction) == (1.0, 0.0)
+    others = sum(row.time_us for row in report.nodes if row.mode != "pipeline")
+    region = report.result.time_us - others
+    in_pipeline = rows["conv2d2"].time_us + rows["conv2d4"].time_us
+    assert region < in_pipeline - 0.5, "stages overlap"
+    convs = sum(rows[node.name].time_us for node in graph.nodes if isinstance(node.op, Conv2d))
+    assert report.result.conv_us == pytest.approx(convs - (in_pipeline - region), abs=0.2)
+
+
+def test_report_survives_json() -> None:
+    graph = inverted_residuals()
+    costs = fake_costs()
+    plan = solve(graph, costs.target, "auto", costs=costs)
+    report = report_of(graph, plan)
+    text = json.dumps(report.as_json())
+    assert PlanReport.from_json(json.loads(text)) == report
+    document = json.loads(text)
+    assert set(document) == {"baseline", "result", "nodes"}
+    assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= set(document["result"])
+    assert set(document["nodes"][0]["commands"]) == {"GWRITE", "G_ACT", "COMP", "READRES"}
+
+
+def test_node_row_keeps_its_commands_through_json() -> None:
+    row = NodeRow("n", "Conv", "pim", 1.0, 0.0, 2.0, 7, 2.0, CommandCounts(1, 2, 3, 4), "because", 0)
+    assert NodeRow.from_json(json.loads(json.dumps(row.as_json()))) == row
+    assert row.as_json()["commands"] == {"GWRITE": 1, "G_ACT": 2, "COMP": 3, "READRES": 4}
+
+
+def test_comparison_has_a_line_per_policy() -> None:
+    graph = random_graph(3)
+    costs = fake_costs()
+    results = compare(graph, costs.target, costs=costs)
+    assert [result.policy for result in results] == list(policies())
+    by_name = {result.policy: result for result in results}
+    assert by_name["gpu"].speedup == by_name["gpu"].conv_speedup == 1.0
+    assert by_name["gpu"].energy_change == 0.0
+    assert by_name["auto"].speedup > by_name["md-dp"].speedup > 1
+    for result in results:
+        assert sum(result.mode_share.values()) == pytest.approx(1.0)
+        json.dumps(result.as_json())
+    split = by_name["md-dp"]
+    assert sum(split.ratio_histogram.values()) == sum(isinstance(one, SplitRows) for one in split.plan.decisions)
+    assert set(split.ratio_histogram) <= set(range(0, 101, 10))
+    assert [result.policy for result in compare(graph, costs.target, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
+
+
+def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
+    graph = heavy_chain()
+    plan = plan_of(graph, SplitRows("conv2d0", 8, "auto", ("elementwise1",)), SplitRows("conv2d6", 13, "auto"))
+    result = policy_result(graph, plan, report_of(graph, plan))
+    assert result.ratio_histogram == {10: 1, 70: 1}
+    assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

@@ -1,0 +1,58 @@
+"""Whole compiled models in the arena: added movements vanish, values stay, plan and timeline agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.compiler import compile
+from pimflow.frontend import load_model
+from pimflow.ir import Concat, Pad, Slice
+from pimflow.ir.analysis.movement import movement
+from pimflow.runtime.execute.arena import run_in_arena
+from pimflow.runtime.execute.ort import OrtRunner, random_inputs
+from pimflow.runtime.memory import plan_memory
+from support.light_models import randomised_light_model
+
+
+@pytest.mark.parametrize("policy", ["mddp", "pimflow"])
+def test_mobilenet_loses_all_movements_that_the_rewrites_added(policy: str) -> None:
+    compiled = compile("zoo:mobilenet-v2", policy=policy, use_cache=False)
+    movements = [node for node in compiled.graph.nodes if isinstance(node.op, Slice | Pad | Concat)]
+    assert len(movements) > 20
+    plan = compiled.memory
+    plan.check()
+    assert set(plan.eliminated) >= {node.name for node in movements}
+    assert compiled.verify(arena=True, rtol=1e-4).passed
+    assert compiled.timeline.makespan_us == pytest.approx(compiled.plan.predicted_us, rel=1e-9)
+    assert plan.arena_bytes <= 1.1 * plan.live_bytes
+    assert plan.arena_bytes < 0.35 * plan.bytes_without_reuse
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("squeezenet", 0), ("inception_v1", 0), ("densenet121", 0), ("shufflenet", 16)],
+)
+def test_models_with_concats_and_shuffles(name: str, kept: int) -> None:
+    """Of 16 channel shuffles one copy each stays; all other movements are places in regions."""
+    graph = load_model(randomised_light_model(name, seed=1))
+    plan = plan_memory(graph)
+    plan.check()
+    assert len(plan.kept) == kept
+    assert len(plan.movements) > kept
+    assert plan.arena_bytes == plan.live_bytes
+    inputs = random_inputs(graph, 0)
+    expected = OrtRunner(graph, optimise=False).run(inputs)
+    actual = run_in_arena(graph, plan, inputs).outputs
+    for output, array in expected.items():
+        assert array.std() > 1e-4
+        assert np.abs(actual[output] - array).max() <= 1e-4 * np.abs(array).max()
+
+
+def test_predicted_time_holds_where_the_model_itself_moves_data() -> None:
+    """Verdicts on the model's own Concats, decided for the whole graph, are those that the search priced."""
+    compiled = compile(randomised_light_model("squeezenet", seed=1), use_cache=False)
+    assert compiled.timeline.makespan_us == pytest.approx(compiled.plan.predicted_us, rel=1e-9)
+    told = {name: (verdict.free, verdict.bytes) for name, verdict in movement(compiled.graph).items()}
+    assert told == {name: (verdict.free, verdict.bytes) for name, verdict in compiled.memory.movements.items()}
+    assert compiled.verify(arena=True, rtol=1e-4).passed

@@ -1,0 +1,156 @@
+"""Running graphs by ONNX Runtime, whole and node by node."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from pimflow.errors import InputDataError, ModelError
+from pimflow.frontend import load_model
+from pimflow.ir import Elementwise, Node, OnnxOp, Value
+from pimflow.runtime.execute.ort import NodeKernels, OrtRunner, random_inputs, run_graph
+from support.light_models import randomised_light_model
+from support.onnx_models import model_of, run_plain, single
+
+
+def chain():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Add", ["b", "z"], ["y"]),
+    ]
+    w = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    return load_model(model_of(nodes, {"x": (2, 3), "z": (4,)}, ["y"], {"w": w}))
+
+
+def test_any_value_can_be_fetched():
+    graph = chain()
+    inputs = random_inputs(graph, 0)
+    product = inputs["x"] @ graph.constants["w"]
+    got = run_graph(graph, inputs, ["b", "a"])
+    assert list(got) == ["b", "a"]
+    np.testing.assert_allclose(got["a"], product, rtol=1e-6)
+    np.testing.assert_allclose(got["b"], np.maximum(product, 0), rtol=1e-6)
+    assert list(run_graph(graph, inputs)) == ["y"]
+    with pytest.raises(ModelError, match="'nothing'"):
+        run_graph(graph, inputs, ["nothing"])
+
+
+def test_a_runner_is_used_again():
+    graph = chain()
+    runner = OrtRunner(graph, ["a"], threads=1, optimise=False)
+    results = [runner.run(random_inputs(graph, seed)) for seed in (0, 1, 0)]
+    assert list(results[0]) == ["y", "a"]
+    np.testing.assert_array_equal(results[0]["y"], results[2]["y"])
+    assert np.abs(results[0]["y"] - results[1]["y"]).max() > 0.1
+
+
+def test_inputs_that_do_not_fit():
+    graph = chain()
+    good = random_inputs(graph, 0)
+    for bad, words in (
+        ({"x": good["x"]}, "'z'"),
+        ({**good, "q": good["x"]}, "'q'"),
+        ({**good, "z": np.zeros(5, np.float32)}, "float32[5]"),
+        ({**good, "z": np.zeros(4)}, "float64[4]"),
+    ):
+        with pytest.raises(InputDataError) as caught:
+            run_graph(graph, bad)
+        assert words in str(caught.value)
+
+
+def test_random_inputs():
+    dtypes = ("float32", "float16", "float64", "bfloat16", "int64", "uint8", "bool")
+    values = [Value(f"v_{dtype}", (1000,), dtype) for dtype in dtypes]
+    graph = chain().replace(inputs=[v.name for v in values], values={v.name: v for v in values}, nodes=(), outputs=())
+    one, same, other = random_inputs(graph, 1), random_inputs(graph, 1), random_inputs(graph, 2)
+    for value in values:
+        array = one[value.name]
+        assert (array.shape, array.dtype.name) == (value.shape, value.dtype)
+        assert array.tobytes() == same[value.name].tobytes() != other[value.name].tobytes()
+        numbers = array.astype(np.float64)
+        if "float" in value.dtype:
+            assert abs(numbers.mean()) < 0.1
+            assert 0.9 < numbers.std() < 1.1
+        else:
+            assert set(numbers) == {0, 1}
+    text = Value("s", (40,), "object")
+    drawn = random_inputs(graph.replace(inputs=["s"], values={"s": text}), 0)["s"]
+    assert drawn.shape == (40,)
+    assert set(drawn) == set("0123456789")
+    sequence = Value("q", None, "seq(float32)")
+    with pytest.raises(InputDataError, match="q"):
+        random_inputs(graph.replace(inputs=["q"], values={"q": sequence}), 0)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_node_by_node_gives_the_whole_models_values(name):
+    graph = load_model(randomised_light_model(name, 0))
+    inputs = random_inputs(graph, 0)
+    kernels = NodeKernels(graph)
+    arrays = dict(inputs)
+    for node in graph.nodes:
+        results = kernels.run(node, [arrays.get(name) for name in node.inputs])
+        arrays |= zip(node.outputs, results, strict=True)
+    (output,) = graph.outputs
+    want = run_graph(graph, inputs)[output]
+    np.testing.assert_allclose(arrays[output], want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert want.std() > 0
+
+
+def test_equal_nodes_share_a_kernel():
+    graph = load_model(randomised_light_model("squeezenet", 0))
+    kernels = NodeKernels(graph)
+    relus = [node for node in graph.nodes if node.op == Elementwise("Relu")]
+    inputs = [np.zeros(graph.shape(node.inputs[0]), np.float32) for node in relus]
+    for node, array in zip(relus, inputs, strict=True):
+        kernels.run(node, [array])
+    assert kernels.count == len({array.shape for array in inputs}) < len(relus)
+
+
+def test_absent_inputs_constants_and_unused_outputs():
+    nodes = [
+        helper.make_node("Resize", ["x", "", "scales"], ["r"], mode="nearest"),
+        helper.make_node("LSTM", ["s", "w", "rec", "", "", "h0"], ["", "h"], hidden_size=2),
+    ]
+    rng = np.random.default_rng(0)
+    constants = {
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "w": rng.standard_normal((1, 8, 3)).astype(np.float32),
+        "rec": rng.standard_normal((1, 8, 2)).astype(np.float32),
+    }
+    shapes = {"x": (1, 1, 2, 2), "s": (4, 1, 3), "h0": (1, 1, 2)}
+    model = model_of(nodes, shapes, ["r", "h"], constants)
+    graph = load_model(model)
+    assert graph.shape("r") == (1, 1, 4, 4)
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)
+    kernels = NodeKernels(graph)
+    resize, lstm = graph.nodes
+    (got,) = kernels.run(resize, [inputs["x"], None, None])
+    np.testing.assert_array_equal(got, want["r"])
+    (got,) = kernels.run(lstm, [inputs["s"], None, None, None, None, inputs["h0"]])
+    np.testing.assert_allclose(got, want["h"], rtol=1e-6)
+
+
+def test_types_that_onnx_runtime_cannot_hand_over():
+    """bfloat16 goes in and comes out although ONNX Runtime has no numpy type for it."""
+    model = single("Cast", (3,), to=onnx.TensorProto.BFLOAT16)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    graph = load_model(model)
+    x = np.array([1, 2.5, -3.25], np.float32)
+    got = run_graph(graph, {"x": x})["y"]
+    assert got.dtype.name == "bfloat16"
+    np.testing.assert_array_equal(got.astype(np.float32), x)
+    back = single("Cast", (3,), to=onnx.TensorProto.FLOAT, dtype=onnx.TensorProto.BFLOAT16)
+    back.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    np.testing.assert_array_equal(run_graph(load_model(back), {"x": got})["y"], x)
+
+
+def test_what_onnx_runtime_refuses_is_a_model_error():
+    graph = chain()
+    broken = graph.replace(nodes=[*graph.nodes[:-1], Node(OnnxOp("NoSuchOp"), ("b",), ("y",), "odd")])
+    with pytest.raises(ModelError) as caught:
+        run_graph(broken, random_inputs(graph, 0))
+    assert "NoSuchOp" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,163 @@
+"""Compiled graphs (splits, pipelines, branches) in the arena: same values, free movements, local verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.ir import Concat, Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, Plan, Slice, SplitRows
+from pimflow.ir.analysis.movement import annotate_movement, movement
+from pimflow.passes import ApplyPlan, cut_region
+from pimflow.runtime.execute.arena import run_in_arena
+from pimflow.runtime.execute.ort import run_graph
+from pimflow.runtime.memory import plan_memory
+from support.memory_graphs import Maker, seeded_inputs
+
+
+def applied(graph: Graph, decisions: Sequence[Decision]) -> Graph:
+    return ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
+
+
+def assert_same_in_arena(original: Graph, compiled: Graph) -> None:
+    inputs = seeded_inputs(original)
+    plan = plan_memory(compiled)
+    plan.check()
+    expected = run_graph(original, inputs, threads=1)
+    actual = run_in_arena(compiled, plan, inputs).outputs
+    for name, array in expected.items():
+        assert array.std() > 1e-3
+        assert np.abs(actual[name] - array).max() <= 1e-5 * np.abs(array).max()
+
+
+def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
+    found = movement(graph)
+    nodes = [node for node in graph.nodes if node.name in found and node.tag("region") == str(region)]
+    return [(repr(node.op), found[node.name].free, found[node.name].bytes) for node in nodes]
+
+
+def assert_local(clean: Graph, compiled: Graph, decisions: Sequence[Decision]) -> None:
+    """Every decision, cut out and carried out alone, gives the verdicts that hold in the whole."""
+    for index, decision in enumerate(decisions):
+        alone = applied(cut_region(clean, decision.nodes), [decision])
+        assert verdicts(alone, 0) == verdicts(compiled, index)
+
+
+@st.composite
+def compiled_chains(draw: st.DrawFn) -> tuple[Graph, list[Decision]]:
+    """A chain of convolutions, activations and residual adds, with decisions that cover it."""
+    make = Maker(draw(st.integers(0, 99)))
+    x = make.conv(make.input(draw(st.integers(1, 2)), 3, 16, 8), 4)
+    decisions: list[Decision] = [OnGpu("n0")]
+    outputs: list[str] = []
+    for _ in range(draw(st.integers(1, 3))):
+        shape = draw(st.sampled_from(["split", "split", "followed", "pipeline", "residual", "pim", "concat", "dense"]))
+        start = len(make.nodes)
+        x = _block(draw, make, decisions, shape, x)
+        decisions.extend(OnGpu(node.name) for node in make.nodes[start:] if not _covered(decisions, node.name))
+        if draw(st.booleans()):
+            outputs.append(x)
+    return make.graph(*dict.fromkeys([*outputs, make.tanh(x)])), [*decisions, OnGpu(make.nodes[-1].name)]
+
+
+def _covered(decisions: Sequence[Decision], name: str) -> bool:
+    return any(name in decision.nodes for decision in decisions)
+
+
+def _block(draw: st.DrawFn, make: Maker, decisions: list[Decision], shape: str, x: str) -> str:
+    start = len(make.nodes)
+    rows = make.shape(x)[2]
+    kernel = draw(st.sampled_from([1, 3]))
+    if shape in ("split", "followed"):
+        y = make.conv(x, 4, kernel, p=kernel // 2)
+        y = make.add(make.tanh(y), x) if shape == "followed" else y
+        names = [node.name for node in make.nodes[start:]]
+        decisions.append(SplitRows(names[0], draw(st.integers(1, rows - 1)), "newton++", tuple(names[1:])))
+        return y
+    if shape in ("pipeline", "residual"):
+        y = make.conv(make.conv(x, 4, 1), 4, 3, p=1)
+        y = make.add(make.conv(make.tanh(y), 4, kernel, p=kernel // 2), x) if shape == "residual" else y
+        names = [node.name for node in make.nodes[start:]]
+        devices = tuple("pim" if node.kind == "Conv" and draw(st.booleans()) else "gpu" for node in make.nodes[start:])
+        stages = draw(st.integers(2, 3))
+        cut = sorted(draw(st.lists(st.integers(1, rows - 1), min_size=stages - 1, max_size=stages - 1, unique=True)))
+        sizes = tuple(b - a for a, b in zip([0, *cut], [*cut, rows], strict=True))
+        decisions.append(Pipeline(tuple(names), devices, sizes, "newton++", draw(st.booleans())))
+        return y
+    if shape == "dense":
+        return _dense_block(draw, make, decisions, x)
+    if shape == "pim":
+        decisions.append(OnPim(f"n{start}", "newton++"))
+        return make.conv(x, 4, kernel, p=kernel // 2)
+    a, b = make.conv(x, 2), make.conv(x, 2)
+    decisions.append(Parallel(((OnGpu(make.nodes[-2].name),), (OnPim(make.nodes[-1].name, "newton++"),))))
+    return make.concat(1, a, b)
+
+
+def _dense_block(draw: st.DrawFn, make: Maker, decisions: list[Decision], x: str) -> str:
+    """A run that begins with a Concat along channels, its parts written into the rows of one region."""
+    y = make.conv(x, 2)
+    decisions.append(OnGpu(make.nodes[-1].name))
+    start, rows = len(make.nodes), make.shape(x)[2]
+    joined = make.concat(1, x, y)
+    out = make.conv(make.tanh(joined), 4, 3, p=1)
+    names = tuple(node.name for node in make.nodes[start:])
+    first = draw(st.integers(1, rows - 1))
+    decisions.append(Pipeline(names, ("gpu", "gpu", "pim"), (first, rows - first), "newton++", draw(st.booleans())))
+    return make.conv(make.concat(1, joined, out), 4) if draw(st.booleans()) else out
+
+
+@given(compiled_chains())
+@settings(max_examples=40, deadline=None)
+def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph, list[Decision]]) -> None:
+    graph, decisions = case
+    assert_same_in_arena(graph, applied(graph, decisions))
+    annotated = annotate_movement(graph)
+    assert_same_in_arena(graph, applied(annotated, decisions))
+
+
+@given(compiled_chains())
+@settings(max_examples=60, deadline=None)
+def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, list[Decision]]) -> None:
+    graph, decisions = case
+    for clean in (graph, annotate_movement(graph)):
+        compiled = applied(clean, decisions)
+        assert_local(clean, compiled, decisions)
+        found = movement(compiled)
+        added = [node for node in compiled.nodes if node.name not in clean.node_by_name and node.name in found]
+        assert all(isinstance(node.op, Slice | Concat) for node in added)
+        for node in added:
+            cut_up = clean.node(node.tag("origin") or "")
+            told = movement(clean).get(cut_up.name)
+            assert found[node.name].free or cut_up.kind == "Concat"
+            assert found[node.name].free or (clean is graph or (told is not None and not told.free))
+        plan = plan_memory(compiled)
+        assert {name: (v.free, v.bytes) for name, v in plan.movements.items()} == {
+            name: (v.free, v.bytes) for name, v in found.items()
+        }
+
+
+def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated() -> None:
+    make = Maker()
+    x = make.input(1, 3, 4, 4)
+    joined = make.concat(1, make.conv(x, 2), make.conv(x, 3))
+    graph = make.graph(make.conv(joined, 2))
+    decisions = [OnGpu(node.name) for node in graph.nodes]
+    assert movement(graph)["n2"].free
+    assert not movement(applied(graph, decisions))["n2"].free
+    assert movement(applied(graph, decisions))["n2"].bytes == 2 * 4 * 5 * 16
+    annotated = applied(annotate_movement(graph), decisions)
+    assert movement(annotated)["n2"].free
+    assert not plan_memory(annotated).kept
+
+
+def test_a_verdict_that_the_graph_does_not_bear_is_a_copy_in_the_plan() -> None:
+    make = Maker()
+    a = make.conv(make.input(1, 3, 4, 4), 2)
+    twice = make.concat(1, a, a, movement="free: so it was said")
+    graph = make.graph(make.conv(twice, 2))
+    assert movement(graph)["n1"].free
+    assert plan_memory(graph).kept["n1"].copied == (1,)
+    assert_same_in_arena(graph, graph)

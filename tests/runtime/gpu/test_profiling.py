@@ -1,0 +1,239 @@
+"""Profiling: which kernels are timed, the CPU's timer, and the CUDA timer over a stand-in for torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pimflow_zoo
+from pimflow.errors import OptionError
+from pimflow.frontend import load_model
+from pimflow.ir import Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Pool2d, Reshape, Value
+from pimflow.passes import cleanup_passes
+from pimflow.runtime.execute.ort import random_inputs, single_node_graph
+from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.runtime.gpu.profiling import CpuTimer, profile_model
+from pimflow.runtime.gpu.profiling_cuda import INNER, CudaTimer
+
+
+@pytest.fixture(scope="module")
+def toy() -> Graph:
+    graph = load_model(pimflow_zoo.build("toy"))
+    for step in cleanup_passes():
+        graph = step.run(graph).graph
+    return graph
+
+
+class FixedTimer:
+    """Takes as long as it is told, in the order told."""
+
+    machine, versions, dtype = "fake", "0", "float32"
+
+    def __init__(self, times: dict[str, list[float] | None]) -> None:
+        self.times = times
+        self.asked: list[tuple[str, int, int]] = []
+
+    def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> list[float] | None:
+        self.asked.append((node.kind, warmup, repeats))
+        return self.times.get(node.kind, [1.0])
+
+
+def test_every_kernel_once_and_the_median_of_its_runs(toy: Graph) -> None:
+    timer = FixedTimer({"Conv": [9.0, 2.0, 4.0], "Gemm": None})
+    seen: list[tuple[int, int]] = []
+    rows = profile_model(toy, "cpu", warmup=2, repeats=3, timer=timer, progress=lambda *done: seen.append(done))
+    assert {kind for kind, _, _ in timer.asked} >= {"Conv", "Gemm"}
+    assert "Clip" not in {kind for kind, _, _ in timer.asked}  # fused
+    assert {(warmup, repeats) for _, warmup, repeats in timer.asked} == {(2, 3)}
+    assert seen[-1] == (len(timer.asked), len(timer.asked))
+    times = {row.time_us for row in rows if isinstance(row.op, Conv2d)}
+    assert times == {4.0}
+    assert not any(isinstance(row.op, Gemm) for row in rows)  # could not be run, left out
+    conv = next(node for node in toy.nodes if isinstance(node.op, Conv2d))
+    assert MeasuredTable(rows).time_us(conv.op, [toy.value(name) for name in conv.inputs]) == 4.0
+
+
+def test_repeated_kernels_are_timed_once() -> None:
+    shape = (1, 4)
+    nodes = [Node(Elementwise("Relu"), (f"v{i}",), (f"v{i + 1}",), f"relu{i}") for i in range(3)]
+    nodes.append(Node(Reshape((4,)), ("v3",), ("v4",), "view"))
+    values = {f"v{i}": Value(f"v{i}", shape) for i in range(4)} | {"v4": Value("v4", (4,))}
+    timer = FixedTimer({})
+    profile_model(Graph("g", ("v0",), ("v4",), tuple(nodes), values, {}), "cpu", timer=timer)
+    assert [kind for kind, _, _ in timer.asked] == ["Relu"]
+
+
+def test_the_cpu_is_really_timed(toy: Graph) -> None:
+    rows = profile_model(toy, "cpu", warmup=1, repeats=3)
+    assert len({row.time_us for row in rows}) > 1
+    assert all(0 < row.time_us < 1e6 for row in rows)
+    assert all("onnxruntime" in row.versions and row.machine and row.dtype == "float32" for row in rows)
+
+
+def test_a_single_node_keeps_its_weights_and_asks_for_its_activations(toy: Graph) -> None:
+    conv = next(node for node in toy.nodes if isinstance(node.op, Conv2d))
+    alone = single_node_graph(toy, conv)
+    assert alone.inputs == ("i0",)
+    assert set(alone.constants) == {"i1", "i2"}
+    assert all(alone.constants[f"i{i}"] is toy.constants[conv.inputs[i]] for i in (1, 2))
+    feeds = random_inputs(alone, seed=0)
+    assert feeds["i0"].shape == toy.shape(conv.inputs[0])
+    assert np.std(feeds["i0"]) > 0.5
+    assert len(CpuTimer(threads=1).time_us(toy, conv, 1, 4)) == 4
+
+
+def test_options_are_checked(toy: Graph) -> None:
+    with pytest.raises(OptionError, match="device 'tpu' does not exist"):
+        profile_model(toy, "tpu")
+    with pytest.raises(OptionError, match="cannot measure 0 runs"):
+        profile_model(toy, "cpu", repeats=0)
+
+
+# --- CUDA, over a stand-in --------------------------------------------------------------------------------------------
+
+
+class FakeTensor:
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.layout = shape, "contiguous"
+
+    def to(self, memory_format: str) -> FakeTensor:
+        self.layout = memory_format
+        return self
+
+    def t(self) -> FakeTensor:
+        return FakeTensor(self.shape[::-1])
+
+    def permute(self, perm: tuple[int, ...]) -> FakeTensor:
+        return FakeTensor(tuple(self.shape[axis] for axis in perm))
+
+    def contiguous(self) -> FakeTensor:
+        return self
+
+    def abs(self) -> FakeTensor:
+        return self
+
+
+class FakeTorch:
+    """Counts calls; every kernel takes 50 us of device time."""
+
+    __version__ = "9.9"
+    float16, channels_last = "float16", "channels_last"
+    version = SimpleNamespace(cuda="13.0")
+
+    def __init__(self, available: bool = True) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.clock_ms = 0.0
+        torch = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = torch.clock_ms
+
+            def synchronize(self) -> None:
+                pass
+
+            def elapsed_time(self, other: Event) -> float:
+                return other.at - self.at
+
+        self.cuda = SimpleNamespace(
+            is_available=lambda: available, get_device_name=lambda i: "Fake GPU", synchronize=lambda: None, Event=Event
+        )
+        cudnn = SimpleNamespace(benchmark=False, version=lambda: 99)
+        self.backends = SimpleNamespace(cudnn=cudnn)
+        names = "linear conv2d max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d batch_norm hardswish"
+        self.nn = SimpleNamespace(functional=SimpleNamespace(**{name: self._kernel(name) for name in names.split()}))
+        self.nn.functional.pad = lambda x, widths: FakeTensor(
+            (*x.shape[:2], x.shape[2] + widths[2] + widths[3], x.shape[3] + widths[0] + widths[1])
+        )
+        for name in ("relu", "add", "mul", "sigmoid", "matmul", "softmax", "clamp"):
+            setattr(self, name, self._kernel(name))
+
+    def _kernel(self, name: str) -> Any:
+        def run(*arguments: Any, **_: Any) -> None:
+            self.calls.append((name, arguments))
+            self.clock_ms += 0.05
+
+        return run
+
+    def inference_mode(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def randn(self, shape: tuple[int, ...], device: str, dtype: str) -> FakeTensor:
+        assert (device, dtype) == ("cuda", "float16")
+        return FakeTensor(shape)
+
+
+def one(op: Any, *shapes: tuple[int, ...], out: tuple[int, ...] = (1,)) -> tuple[Graph, Node]:
+    names = tuple(f"i{index}" for index in range(len(shapes)))
+    node = Node(op, names, ("out",), "node")
+    values = {name: Value(name, shape) for name, shape in zip(names, shapes, strict=True)} | {"out": Value("out", out)}
+    return Graph("g", names, ("out",), (node,), values, {}), node
+
+
+def test_cuda_times_are_per_run_and_in_microseconds() -> None:
+    torch = FakeTorch()
+    graph, node = one(Conv2d((3, 3), (2, 2), (1, 1, 1, 1), groups=2), (1, 4, 8, 8), (4, 2, 3, 3), (4,))
+    times = CudaTimer(torch).time_us(graph, node, 3, 5)
+    assert times == pytest.approx([50.0] * 5)
+    assert len(torch.calls) == 3 + 5 * INNER
+    name, (x, weights, bias, strides, padding, dilations, groups) = torch.calls[0]
+    assert (name, strides, padding, dilations, groups) == ("conv2d", (2, 2), (1, 1), (1, 1), 2)
+    assert (x.shape, weights.shape, bias.shape) == ((1, 4, 8, 8), (4, 2, 3, 3), (4,))
+    assert (x.layout, weights.layout, bias.layout) == ("channels_last", "channels_last", "contiguous")
+    assert torch.backends.cudnn.benchmark is True
+
+
+def test_cuda_pads_an_asymmetric_input_outside_the_timed_kernel() -> None:
+    torch = FakeTorch()
+    graph, node = one(Conv2d((3, 3), (1, 1), (0, 1, 2, 3)), (1, 4, 8, 8), (4, 4, 3, 3))
+    CudaTimer(torch).time_us(graph, node, 0, 1)
+    _, (x, _, bias, _, padding, _, _) = torch.calls[0]
+    assert (x.shape, padding, bias) == ((1, 4, 10, 12), (0, 0), None)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "kernel"),
+    [
+        (Gemm(trans_b=True), ((1, 8), (4, 8)), "linear"),
+        (Gemm(trans_a=True), ((8, 1), (8, 4)), "linear"),
+        (Pool2d("max", (2, 2)), ((1, 2, 4, 4),), "max_pool2d"),
+        (Pool2d("average", (2, 2)), ((1, 2, 4, 4),), "avg_pool2d"),
+        (Elementwise("Add"), ((4,), (4,)), "add"),
+        (Elementwise("Clip", (("max", 6.0),)), ((4,),), "clamp"),
+        (OnnxOp("Softmax", attributes=(("axis", 1),)), ((2, 4),), "softmax"),
+    ],
+)
+def test_cuda_runs_the_op_of_the_same_meaning(op: Any, shapes: tuple, kernel: str) -> None:
+    torch = FakeTorch()
+    CudaTimer(torch).time_us(*one(op, *shapes), 0, 1)
+    assert {name for name, _ in torch.calls} == {kernel}
+    if kernel == "linear":
+        left, right = torch.calls[0][1]
+        assert (left.shape, right.shape) == ((1, 8), (4, 8))
+
+
+def test_cuda_leaves_out_what_it_does_not_know() -> None:
+    timer = CudaTimer(FakeTorch())
+    assert timer.time_us(*one(OnnxOp("Unheard"), (4,)), 0, 1) is None
+    assert timer.time_us(*one(Pool2d("max", (2, 2), pads=(0, 0, 1, 1)), (1, 2, 4, 4)), 0, 1) is None
+
+
+def test_cuda_profile_of_a_model(toy: Graph) -> None:
+    rows = profile_model(toy, "cuda", timer=CudaTimer(FakeTorch()))
+    assert [row.time_us for row in rows] == pytest.approx([50.0] * len(rows))
+    assert {(row.machine, row.versions, row.dtype) for row in rows} == {
+        ("Fake GPU", "torch 9.9, cuda 13.0, cudnn 99", "float16")
+    }
+
+
+def test_without_a_gpu_cuda_is_refused() -> None:
+    with pytest.raises(OptionError, match="no CUDA device"):
+        CudaTimer(FakeTorch(available=False))

@@ -1,0 +1,238 @@
+"""Offsets, lifetimes and peaks: closed forms, soundness by a plain oracle, and size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.errors import MemoryPlanError
+from pimflow.ir import Conv2d, Graph, OnGpu, Plan, SplitRows
+from pimflow.ir.analysis.movement import movement
+from pimflow.passes import ApplyPlan
+from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
+from pimflow.runtime.memory.packing import Block, live_peak, pack
+from support.memory_graphs import Maker, moving_graphs
+
+
+def conv_chain(length: int, channels: Sequence[int] | None = None) -> Graph:
+    make = Maker()
+    x = make.input(1, 4, 8, 8)
+    for index in range(length):
+        x = make.conv(x, channels[index] if channels else 4)
+    return make.graph(x)
+
+
+SIZE = 4 * 8 * 8 * 4
+
+
+def test_a_chain_of_equal_values_needs_two_of_them() -> None:
+    plan = plan_memory(conv_chain(10))
+    assert plan.arena_bytes == plan.live_bytes == 2 * SIZE
+    assert plan.bytes_without_reuse == 11 * SIZE
+    assert plan.weight_bytes == 10 * 4 * 4 * 4
+
+
+def test_a_chain_needs_its_largest_pair_of_neighbours() -> None:
+    plan = plan_memory(conv_chain(6, [1, 7, 2, 3, 6, 1]))
+    assert plan.arena_bytes == 9 * SIZE // 4
+    assert plan.bytes_without_reuse == (4 + 1 + 7 + 2 + 3 + 6 + 1) * SIZE // 4
+
+
+def test_a_residual_value_stays_while_the_branch_runs() -> None:
+    make = Maker()
+    a = make.conv(make.input(1, 4, 8, 8), 4)
+    b = make.conv(make.conv(make.conv(a, 4), 4), 4)
+    plan = plan_memory(make.graph(make.conv(make.add(a, b), 4)))
+    assert plan.arena_bytes == 3 * SIZE
+
+
+def test_elementwise_nodes_write_over_an_input_that_nobody_else_reads() -> None:
+    make = Maker()
+    x = make.input(1, 4, 8, 8)
+    y = make.conv(x, 4)
+    for _ in range(5):
+        y = make.tanh(y)
+    plan = plan_memory(make.graph(y))
+    assert plan.arena_bytes == plan.bytes_without_reuse == 2 * SIZE
+    assert len({plan.places[f"n{index}_out"].offset for index in range(6)}) == 1
+
+
+def test_a_value_that_others_read_or_that_goes_out_is_not_written_over() -> None:
+    make = Maker()
+    a = make.conv(make.input(1, 4, 8, 8), 4)
+    b, c = make.tanh(a), make.relu(a)
+    d = make.tanh(b)
+    plan = plan_memory(make.graph(c, d, b))
+    assert len({plan.places[name].region for name in (a, b, c, d)}) == 4
+
+
+def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
+    """A chain in four steps of two; in one step it takes all, as any two of its nodes may run together."""
+    make = Maker()
+    x = make.input(1, 4, 8, 8)
+    for index in range(8):
+        x = make.conv(x, 4, region=str(index // 2))
+    stepped = make.graph(x)
+    plan = plan_memory(stepped)
+    assert plan.steps == 4
+    assert plan.arena_bytes == 3 * SIZE
+    together = stepped.replace(nodes=[node.with_tags(region="0") for node in stepped.nodes])
+    assert plan_memory(together).arena_bytes == 9 * SIZE
+
+
+def test_offsets_are_aligned() -> None:
+    make = Maker()
+    x = make.input(1, 3, 3, 3)
+    y = make.conv(make.conv(x, 1), 5)
+    plan = plan_memory(make.graph(y))
+    assert all(region.offset % ALIGNMENT == 0 for region in plan.regions)
+    assert [region.bytes for region in plan.regions] == [108, 36, 180]
+    assert plan.bytes_without_reuse == 128 + 64 + 192
+
+
+def test_places_are_nhwc_and_nested() -> None:
+    make = Maker()
+    x = make.input(2, 3, 4, 5)
+    a, b = make.relu(x), make.tanh(x)
+    rows = make.slice(make.concat(1, a, b), 2, 1, 3)
+    plan = plan_memory(make.graph(rows))
+    whole, first, second, view = (plan.places[name] for name in ("n2_out", a, b, rows))
+    assert whole.strides == (4 * 5 * 6 * 4, 4, 5 * 6 * 4, 6 * 4)
+    assert first.strides == second.strides == view.strides == whole.strides
+    assert (first.offset, second.offset) == (whole.offset, whole.offset + 3 * 4)
+    assert view.offset == whole.offset + 5 * 6 * 4
+    assert view.shape == (2, 6, 2, 5)
+
+
+def cells(plan: MemoryPlan, name: str) -> np.ndarray:
+    """Byte addresses of a value's elements."""
+    spot = plan.places[name]
+    grids = np.indices(spot.shape).reshape(len(spot.shape), -1)
+    return spot.offset + np.array(spot.strides, np.int64) @ grids
+
+
+@given(moving_graphs())
+@settings(max_examples=100, deadline=None)
+def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
+    plan = plan_memory(graph)
+    plan.check()
+    for one, other in combinations(plan.regions, 2):
+        if one.first <= other.last and other.first <= one.last and one.bytes and other.bytes:
+            assert one.offset + one.bytes <= other.offset or other.offset + other.bytes <= one.offset
+    assert plan.live_bytes <= plan.arena_bytes <= plan.bytes_without_reuse
+    for name, spot in plan.places.items():
+        region = plan.regions[spot.region]
+        addresses = cells(plan, name)
+        assert addresses.min() >= region.offset
+        assert addresses.max() < region.offset + region.bytes
+        assert len(set(addresses.tolist())) == addresses.size
+    assert MemoryPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+@given(moving_graphs())
+@settings(max_examples=20, deadline=None)
+def test_plans_are_deterministic(graph: Graph) -> None:
+    again = graph.replace(name=graph.name)
+    assert json.dumps(plan_memory(graph).as_json()) == json.dumps(plan_memory(again).as_json())
+
+
+def test_check_names_what_is_wrong() -> None:
+    plan = plan_memory(conv_chain(3))
+    first, second, *rest = plan.regions
+    with pytest.raises(MemoryPlanError, match="regions 0 and 1 overlap at step 0"):
+        replace(plan, regions=(first, replace(second, offset=first.offset), *rest), places={}).check()
+    with pytest.raises(MemoryPlanError, match="misaligned"):
+        replace(plan, regions=(replace(first, offset=4), second, *rest), places={}).check()
+    with pytest.raises(MemoryPlanError, match="outside the arena"):
+        replace(plan, arena_bytes=plan.arena_bytes - 64).check()
+    with pytest.raises(MemoryPlanError, match="outlives"):
+        replace(plan, regions=(first, replace(second, last=second.first), *rest)).check()
+    spot = plan.places["n0_out"]
+    with pytest.raises(MemoryPlanError, match="reaches outside"):
+        replace(plan, places={"n0_out": replace(spot, offset=spot.offset + 4)}).check()
+
+
+blocks = st.lists(
+    st.builds(lambda size, first, span: Block(64 * size, first, first + span),
+              st.integers(0, 9), st.integers(0, 12), st.integers(0, 6)),
+    max_size=30,
+)  # fmt: skip
+
+
+def assert_packed(items: Sequence[Block]) -> int:
+    offsets, total = pack(items)
+    for (one, at), (other, there) in combinations(zip(items, offsets, strict=True), 2):
+        if one.first <= other.last and other.first <= one.last and one.size and other.size:
+            assert at + one.size <= there or there + other.size <= at
+    assert total == max((at + block.size for block, at in zip(items, offsets, strict=True)), default=0)
+    return total
+
+
+@given(blocks)
+@settings(max_examples=300, deadline=None)
+def test_packing_keeps_blocks_apart_and_stays_near_the_bound(items: list[Block]) -> None:
+    steps = range(30)
+    bound = max((sum(b.size for b in items if b.first <= step <= b.last) for step in steps), default=0)
+    assert live_peak(items) == bound
+    assert bound <= assert_packed(items) <= max(2 * bound, 0)
+
+
+@given(blocks.map(lambda items: items[:5]))
+@settings(max_examples=60, deadline=None)
+def test_packing_of_few_blocks_is_near_the_optimum(items: list[Block]) -> None:
+    """An optimal packing is reached by placing the blocks, in some order, each as low as it goes."""
+    best = min(lowest_first(order) for order in permutations(items))
+    assert best <= assert_packed(items) <= 1.35 * best
+
+
+def lowest_first(order: Sequence[Block]) -> int:
+    placed: list[tuple[int, Block]] = []
+    for block in order:
+        if not block.size:
+            continue
+        taken = [(at, b) for at, b in placed if b.first <= block.last and block.first <= b.last]
+        at = min(
+            start
+            for start in [0, *(at + b.size for at, b in taken)]
+            if all(start + block.size <= at or at + b.size <= start for at, b in taken)
+        )
+        placed.append((at, block))
+    return max((at + block.size for at, block in placed), default=0)
+
+
+def test_five_thousand_convolutions_are_split_and_planned() -> None:
+    length = 5000
+    make = Maker()
+    x = make.input(1, 2, 4, 4)
+    weights = make.constant(2, 2, 3, 3)
+    for _ in range(length):
+        x = make.op(Conv2d((3, 3), pads=(1, 1, 1, 1)), x, weights)
+    graph = make.graph(x)
+    decisions = [
+        SplitRows(node.name, 2, "newton++") if index % 2 else OnGpu(node.name) for index, node in enumerate(graph.nodes)
+    ]
+    compiled = ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
+    assert len(movement(compiled)) == 3 * length // 2
+    plan = plan_memory(compiled)
+    plan.check()
+    assert not plan.kept
+    assert plan.arena_bytes == 2 * 128
+    assert plan.bytes_without_reuse == (length + 1) * 128
+
+
+def test_a_region_that_grows_thousands_of_times_is_planned() -> None:
+    make = Maker()
+    grown = make.relu(make.input(1, 1, 2, 2))
+    for _ in range(2000):
+        grown = make.concat(1, grown, make.tanh(make.slice(grown, 1, 0, 1)))
+    plan = plan_memory(make.graph(grown))
+    plan.check()
+    assert not plan.kept
+    assert plan.places[grown].shape[1] == 2001

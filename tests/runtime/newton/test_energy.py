@@ -1,0 +1,57 @@
+"""Energy: the strict formula by hand (the published one is checked on the golden traces)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.runtime.newton.energy import stream_energy
+from pimflow.runtime.newton.timing import StreamTiming
+from support.pim_streams import PIM
+
+ONES = dataclasses.replace(
+    PIM.energy.strict, activate_pj=1.0, column_read_pj=10.0, mac_pj=100.0, buffer_read_pj=1e3, buffer_write_pj=1e4,
+    transfer_pj_per_byte=1e5, refresh_pj=1e6, static_mw=1.0,
+)  # fmt: skip
+PLAIN = dataclasses.replace(PIM, clock_mhz=1000.0, energy=dataclasses.replace(PIM.energy, strict=ONES))
+TIMING = StreamTiming(5000, CommandCounts(gwrite=2, g_act=8, comp=64, readres=3), prea=2, ref=1, gwrite_bytes=320)
+
+
+def test_strict_by_cause():
+    parts = dict(stream_energy(TIMING, PLAIN, "strict").parts_j)
+    assert parts == pytest.approx(
+        {
+            "activation": 8 * 4 * 1e-12,  # four banks a G_ACT
+            "column_read": 64 * 16 * 10e-12,  # every bank, every COMP
+            "mac": 64 * 256 * 100e-12,  # 16 banks of 16 multipliers
+            "buffer_read": 64 * 1e3 * 1e-12,  # one slot, broadcast
+            "buffer_write": 10 * 1e4 * 1e-12,  # 320 bytes in bursts of 32
+            "transfer": (320 + 3 * 32) * 1e5 * 1e-12,  # fills in, 16 fp16 results a READRES out
+            "refresh": 1e6 * 1e-12,
+            "static": 5e-6 * 1e-3,  # 5 us of 1 mW
+        }
+    )
+
+
+def test_totals_and_units():
+    energy = stream_energy(TIMING, PIM, "strict")
+    assert energy.total_j == pytest.approx(sum(joules for _, joules in energy.parts_j))
+    assert energy.total_pj == pytest.approx(energy.total_mj * 1e9)
+    assert energy.as_json()["total"] == energy.total_j
+
+
+def test_the_profile_decides_and_every_count_matters():
+    assert stream_energy(TIMING, PIM) == stream_energy(TIMING, PIM, "artifact") != stream_energy(TIMING, PIM, "strict")
+    base = stream_energy(TIMING, PIM, "strict").total_j
+    for field, value in (("cycles", 6000), ("ref", 2), ("gwrite_bytes", 640)):
+        assert stream_energy(dataclasses.replace(TIMING, **{field: value}), PIM, "strict").total_j > base
+    for field in ("g_act", "comp", "readres"):
+        commands = dataclasses.replace(TIMING.commands, **{field: 100})
+        assert stream_energy(dataclasses.replace(TIMING, commands=commands), PIM, "strict").total_j > base
+
+
+def test_a_column_read_costs_more_than_its_macs_and_less_than_opening_the_row():
+    energy = PIM.energy.strict
+    assert energy.mac_pj * PIM.multipliers < energy.column_read_pj < energy.activate_pj

@@ -1,0 +1,142 @@
+"""Profile `artifact`: the engine over loop nests against the cycle-by-cycle controller, and each constraint's edge."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
+from pimflow.errors import OptionError
+from pimflow.runtime.newton.timing import time_stream
+from support import oracle_artifact
+from support.pim_streams import COMP, PIM, READRES, SWEEP, artifact_word, comps, gwrite, nests, stream, with_timing
+
+
+def oracle(program, **changes):
+    words = [artifact_word(command) for command, _ in program.expand()]
+    return oracle_artifact.simulate(words, oracle_artifact.Published(**changes))
+
+
+def cycles(program, pim=PIM, latency="hidden"):
+    return time_stream(program, pim, "artifact", latency).cycles
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(stray=True), st.booleans(), st.sampled_from((1900, 700, 400)), st.sampled_from((350, 60)))
+def test_equals_oracle(program, hidden, interval, refresh):
+    pim = with_timing("artifact", refresh_interval=interval, ref_to_act=refresh)
+    timing = time_stream(program, pim, "artifact", "hidden" if hidden else "exposed")
+    want, issued, _ = oracle(program, gwrite_to_next=1 if hidden else 64, refresh_interval=interval, ref_to_act=refresh)
+    assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
+    assert timing.commands == count_commands(program.body)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    nests(depth=1),
+    st.dictionaries(
+        st.sampled_from(
+            (
+                "gwrite_to_comp",
+                "act_to_act",
+                "act_to_comp",
+                "comp_to_comp",
+                "comp_to_readres",
+                "pre_to_act",
+                "readres_to_gwrite",
+                "readres_latency",
+            )
+        ),
+        st.integers(1, 90),
+    ),
+)
+def test_equals_oracle_on_other_machines(program, changes):
+    timing = time_stream(program, with_timing("artifact", **changes), "artifact", "hidden")
+    want, issued, _ = oracle(program, **changes)
+    assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
+
+
+def test_two_bank_groups():
+    pim = dataclasses.replace(PIM, bank_groups=2)
+    program = stream(Loop("t", 300, (*SWEEP[:2], comps(8), READRES)))
+    want, issued, _ = oracle(program, bank_groups=2)
+    timing = time_stream(program, pim, "artifact", "hidden")
+    assert (timing.cycles, timing.ref) == (want, issued["REF"])
+
+
+@pytest.mark.parametrize(("count", "per_tile"), [(1, 64), (8, 78), (32, 126)])
+def test_closed_form_per_tile(count, per_tile):
+    pim = with_timing("artifact", refresh_interval=10**9)
+    tile = (*SWEEP, comps(count), READRES)
+    first, second = (cycles(stream(gwrite(), Loop("t", tiles, tile)), pim) for tiles in (100, 101))
+    assert second - first == per_tile
+
+
+# Per constraint: a stream in which it decides the issue of the last command, and one in which something longer does.
+EDGES = {
+    "act_to_act": (stream(SWEEP[:2]), stream(SWEEP[0], COMP, READRES, gwrite(), SWEEP[1])),
+    "act_to_comp": (stream(SWEEP[0], COMP), stream(gwrite(), SWEEP[0], COMP)),
+    "comp_to_comp": (stream(COMP, COMP), stream(COMP, SWEEP[0], COMP)),
+    "comp_to_readres": (stream(COMP, READRES), stream(COMP, SWEEP[:3], READRES)),
+    "gwrite_to_comp": (stream(gwrite(), COMP), stream(gwrite(), SWEEP, COMP)),
+    "readres_to_gwrite": (stream(READRES, gwrite(), comps(9)), stream(READRES, SWEEP, gwrite(), comps(9))),
+    "readres_latency": (stream(READRES), stream(READRES, SWEEP)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EDGES))
+def test_each_constraint_counts_exactly_where_it_binds(name):
+    binding, slack = EDGES[name]
+    value = getattr(PIM.timing.artifact, name)
+    for change in (1, 5):
+        pim = with_timing("artifact", **{name: value + change})
+        assert cycles(binding, pim) == cycles(binding) + change
+        assert cycles(slack, pim) == cycles(slack)
+
+
+@pytest.mark.parametrize(("interval", "end"), [(1899, 1899 + 350), (1900, 1900 + 11)])
+def test_a_request_is_seen_in_the_cycle_after_a_readres(interval, end):
+    """READRES issues at 1898. A request at 1899 is served before the G_ACT0; one at 1900 finds the G_ACT0 issued."""
+    program = stream(*([COMP] * 949), READRES, SWEEP[0])
+    assert cycles(stream(*([COMP] * 949))) == 1897
+    timing = time_stream(program, with_timing("artifact", refresh_interval=interval), "artifact", "hidden")
+    assert (timing.cycles, timing.ref) == (end, 1)
+    assert oracle(program, refresh_interval=interval)[0] == end
+
+
+def test_long_loops_follow_by_arithmetic():
+    tile = (*SWEEP, comps(32), READRES)
+    counts = (10**3, 10**6, 10**12)
+    timings = [time_stream(stream(gwrite(), Loop("t", count, tile)), PIM, "artifact", "hidden") for count in counts]
+    small = oracle(stream(gwrite(), Loop("t", counts[0], tile)))
+    assert (timings[0].cycles, timings[0].ref) == (small[0], small[1]["REF"])
+    for count, timing in zip(counts, timings, strict=True):
+        assert timing.commands.comp == 32 * count
+        assert abs(timing.ref - timing.cycles // 1900) <= 1
+
+
+def test_empty_and_equal_streams():
+    assert cycles(CommandStream(0, ())) == 0
+    assert cycles(stream(Loop("a", 0, (COMP,)))) == 0
+    looped = stream(Loop("a", 30, (Loop("b", 40, (COMP, READRES)),)))
+    assert cycles(looped) == cycles(stream(*([COMP, READRES] * 1200)))
+
+
+def test_memory_is_bounded_and_results_do_not_change(monkeypatch):
+    from pimflow.runtime.newton.timing import engine
+
+    programs = [stream(gwrite(), Loop("t", 50 + count, (*SWEEP, comps(count), READRES))) for count in range(1, 30)]
+    before = [cycles(program) for program in programs]
+    monkeypatch.setattr(engine, "_MOST_MEMORIES", 10)
+    assert [cycles(program) for program in programs] == before
+    assert len(set(before)) == len(before)
+
+
+def test_unknown_profile_and_latency():
+    with pytest.raises(OptionError, match="unknown timing profile 'loose'"):
+        time_stream(stream(COMP), PIM, "loose")
+    with pytest.raises(OptionError, match="unknown GWRITE latency 'none'"):
+        time_stream(stream(COMP), PIM, "artifact", "none")

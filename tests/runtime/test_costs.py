@@ -1,0 +1,173 @@
+"""CostModel: devices, modes, fusion, movements, measured times, memo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from pimflow.codegen.work import ConvProblem, PimProblem, Refusal
+from pimflow.errors import GraphError
+from pimflow.ir import Conv2d, Device, Elementwise, Graph, Node, Slice, Value
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
+from pimflow.targets import Target, load_target
+
+PIMFLOW = load_target("pimflow")
+
+
+@dataclass(frozen=True)
+class FakePimCost:
+    time_us: float
+    energy_mj: float
+    cycles: int = 0
+
+
+class FakePim:
+    """A PIM whose prices are easy to predict; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[PimProblem, str]] = []
+
+    def __call__(self, problem: PimProblem, policy: str) -> FakePimCost | Refusal:
+        self.asked.append((problem, policy))
+        if policy == "none":
+            return Refusal("no such mapping")
+        return FakePimCost(problem.macs / 1e6, 0.5)
+
+
+def chain(device: Device | None = "gpu", mapping: str = "newton++", channels: int = 32) -> Graph:
+    """x -> conv -> sigmoid -> mul(conv, sigmoid) -> add(mul, y) -> relu, all followers fused into the convolution."""
+    shape = (1, channels, 28, 28)
+    weights = np.zeros((channels, channels, 1, 1), np.float32)
+    fused = (("fused_into", "conv"),)
+    nodes = (
+        Node(Conv2d((1, 1)), ("x", "w"), ("a",), "conv", device, (("mapping", mapping),)),
+        Node(Elementwise("Sigmoid"), ("a",), ("b",), "sigmoid", "gpu", fused),
+        Node(Elementwise("Mul"), ("a", "b"), ("c",), "mul", "gpu", fused),
+        Node(Elementwise("Add"), ("c", "y"), ("d",), "add", "gpu", fused),
+        Node(Elementwise("Relu"), ("d",), ("e",), "relu", "gpu", fused),
+    )
+    values = {name: Value(name, shape) for name in "xyabcde"} | {"w": Value("w", weights.shape)}
+    return Graph("chain", ("x", "y"), ("e",), nodes, values, {"w": weights})
+
+
+def times(costs: CostModel, graph: Graph) -> dict[str, float]:
+    return {node.name: costs.node_cost(graph, node).time_us for node in graph.nodes}
+
+
+def without_readout() -> Target:
+    return replace(PIMFLOW, pim=replace(PIMFLOW.pim, readout_activation=False))
+
+
+def test_pim_mode_leaves_the_gpu_fewer_channels() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    graph = chain(channels=512)
+    assert costs.gpu_channels == PIMFLOW.gpu.memory_channels - PIMFLOW.pim.channels
+    assert costs.gpu_only().gpu_channels == PIMFLOW.gpu.memory_channels
+    assert costs.gpu_only().gpu_only() is costs.gpu_only()
+    add = replace(graph.node("add"), tags=())
+    assert costs.node_cost(graph, add).time_us > costs.gpu_only().node_cost(graph, add).time_us
+
+
+def test_a_node_without_device_runs_on_the_gpu() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    placed, free = chain("gpu"), chain(None)
+    assert times(costs, placed) == times(costs, free)
+    cost = costs.node_cost(free, free.node("conv"))
+    assert cost.gpu is not None
+    assert cost.pim is None
+
+
+def test_everything_fused_is_free_on_the_gpu() -> None:
+    found = times(CostModel(PIMFLOW, FakePim()), chain("gpu"))
+    assert found.pop("conv") > 0
+    assert set(found.values()) == {0.0}
+
+
+def test_behind_pim_a_residual_is_a_kernel_and_what_follows_is_fused_into_it() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    graph = chain("pim")
+    found = times(costs, graph)
+    lone = costs.node_cost(graph, replace(graph.node("add"), tags=())).time_us
+    assert found == {"conv": 32 * 32 * 784 / 1e6, "sigmoid": 0.0, "mul": 0.0, "add": lone, "relu": 0.0}
+    assert lone > 0
+
+
+def test_without_readout_activation_the_first_follower_is_the_kernel() -> None:
+    found = times(CostModel(without_readout(), FakePim()), chain("pim"))
+    assert found["sigmoid"] > 0
+    assert found["add"] > 0
+    assert found["relu"] == 0.0
+
+
+def test_pim_costs_come_from_the_injected_pricing_once_per_problem() -> None:
+    pim = FakePim()
+    costs = CostModel(PIMFLOW, pim)
+    for _ in range(3):
+        graph = chain("pim", "auto")
+        cost = costs.node_cost(graph, graph.node("conv"))
+    assert cost.pim is not None
+    assert cost.energy_mj == 0.5
+    assert pim.asked == [(ConvProblem(1, 32, 32, 28, 28, (1, 1)), "auto")]
+
+
+def test_a_refused_placement_is_a_bug() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    refused = chain("pim", "none")
+    with pytest.raises(GraphError, match="no such mapping"):
+        costs.node_cost(refused, refused.node("conv"))
+    graph = chain("gpu")
+    with pytest.raises(GraphError, match="no matrix product"):
+        costs.node_cost(graph, replace(graph.node("add"), device="pim"))
+
+
+def sliced(axis: int) -> Graph:
+    """A Slice whose result a convolution reads."""
+    shape = (1, 32, 28, 28)
+    half = tuple(size // 2 if index == axis else size for index, size in enumerate(shape))
+    node = Node(Slice(axis, 0, shape[axis] // 2), ("x",), ("y",), "slice", "gpu")
+    return Graph("g", ("x",), ("y",), (node,), {"x": Value("x", shape), "y": Value("y", half)}, {})
+
+
+def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
+    from pimflow.ir.analysis.movement import movement
+
+    costs = CostModel(PIMFLOW, FakePim())
+    found = {}
+    for axis in (1, 2):
+        graph = sliced(axis)
+        verdict = movement(graph)["slice"]
+        cost = costs.node_cost(graph, graph.node("slice"))
+        found[verdict.free] = cost.time_us
+        if not verdict.free:
+            assert cost.gpu is not None
+            assert cost.gpu.bytes == verdict.bytes // 2  # the graph is fp32, the GPU stores fp16
+            assert cost.time_us > 0
+        else:
+            assert cost.time_us == 0.0
+
+
+def test_measured_times_stand_in_for_the_model() -> None:
+    graph = chain("gpu", channels=512)
+    add = replace(graph.node("add"), tags=())
+    shape = (1, 512, 28, 28)
+    table = MeasuredTable([MeasuredRow(Elementwise("Add"), (shape, shape), (shape,), "float16", 123.0)])
+    plain, costs = CostModel(PIMFLOW, FakePim()), CostModel(PIMFLOW, FakePim(), measured=table)
+    assert costs.gpu_only().node_cost(graph, add).time_us == pytest.approx(123.0)
+    ratio = plain.node_cost(graph, add).time_us / plain.gpu_only().node_cost(graph, add).time_us
+    assert ratio > 1.1  # bound by memory, so that channels count
+    assert costs.node_cost(graph, add).time_us == pytest.approx(123.0 * ratio)
+    assert costs.node_cost(graph, graph.node("conv")) == plain.node_cost(graph, graph.node("conv"))
+
+
+def test_static_energy_is_left_to_the_makespan() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    assert costs.static_energy_mj(2000.0) == pytest.approx(2 * PIMFLOW.gpu.energy.static_w)
+
+
+def test_costs_depend_on_shapes_and_not_on_names() -> None:
+    costs = CostModel(PIMFLOW, FakePim())
+    assert times(costs, chain("gpu"))["conv"] == times(costs, chain("gpu"))["conv"]
+    assert times(costs, chain("gpu", channels=512))["conv"] > times(costs, chain("gpu"))["conv"]

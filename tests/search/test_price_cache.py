@@ -1,0 +1,252 @@
+"""The profile table on disk: round trips, damage of every kind, several writers at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from pimflow.errors import OptionError
+from pimflow.search import price_cache as table_module
+from pimflow.search.price_cache import (
+    CacheWarning,
+    ProfileTable,
+    cache_clear,
+    cache_folder,
+    cache_info,
+    code_fingerprint,
+    key_of,
+    open_user_table,
+)
+
+
+def fill(folder: Path, count: int = 50, scope: str = "scope") -> dict[str, float | None]:
+    table = ProfileTable(folder, scope)
+    costs = {key_of(f"candidate {index}"): index / 3 if index % 7 else None for index in range(count)}
+    for key, cost in costs.items():
+        table.put(key, cost)
+    table.flush()
+    return costs
+
+
+def table_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.profile")
+    return path
+
+
+def test_what_was_put_is_found_exactly(tmp_path: Path) -> None:
+    costs = fill(tmp_path)
+    table = ProfileTable(tmp_path, "scope")
+    assert {key: table.get(key) for key in costs} == costs
+    assert len(set(costs.values())) > 10
+    assert key_of("something else") not in table
+    assert table.get(key_of("something else"), 9.0) == 9.0
+
+
+def test_first_cost_of_a_candidate_is_kept(tmp_path: Path) -> None:
+    table = ProfileTable(tmp_path, "scope")
+    table.put("a" * 32, 1.0)
+    table.put("a" * 32, 2.0)
+    assert table.get("a" * 32) == 1.0
+    table.flush()
+    assert ProfileTable(tmp_path, "scope").get("a" * 32) == 1.0
+    assert cache_info(tmp_path).bytes < 120, "and written once"
+
+
+def test_another_scope_has_other_costs(tmp_path: Path) -> None:
+    costs = fill(tmp_path)
+    other = ProfileTable(tmp_path, "another target")
+    assert not any(key in other for key in costs)
+
+
+def test_memory_only_table_touches_no_disk(tmp_path: Path) -> None:
+    table = ProfileTable(None, "scope")
+    table.put("a" * 32, 1.5)
+    table.flush()
+    assert table.get("a" * 32) == 1.5
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [1, 7, 31])
+def test_any_flipped_byte_loses_one_or_two_records_and_never_lies(tmp_path: Path, step: int) -> None:
+    costs = fill(tmp_path, count=12)
+    path = table_file(tmp_path)
+    good = path.read_bytes()
+    for position in range(0, len(good), step):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0x15]) + good[position + 1 :])
+        with pytest.warns(CacheWarning, match="damaged"):
+            table = ProfileTable(tmp_path, "scope")
+        assert len(table) >= len(costs) - 2
+        for key, cost in costs.items():
+            assert key not in table or table.get(key) == cost
+
+
+def test_truncated_table_keeps_the_whole_lines_and_can_be_added_to(tmp_path: Path) -> None:
+    costs = fill(tmp_path, count=10)
+    path = table_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.warns(CacheWarning, match="1 damaged"):
+        table = ProfileTable(tmp_path, "scope")
+    last = list(costs)[-1]
+    assert last not in table
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(ProfileTable(tmp_path, "scope")) == 9, "mended, so warned of once"
+    table.put(last, costs[last])
+    table.flush()
+    again = ProfileTable(tmp_path, "scope")
+    assert {key: again.get(key) for key in costs} == costs
+
+
+@pytest.mark.parametrize("content", [b"\x00" * 4096, b"\xff\xfe garbage\n" * 30, b"\n\n\n", b" \n"])
+def test_garbage_is_ignored(tmp_path: Path, content: bytes) -> None:
+    fill(tmp_path)
+    table_file(tmp_path).write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        table = ProfileTable(tmp_path, "scope")
+    assert len(table) == 0
+
+
+def test_torn_line_of_a_writer_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+    fill(tmp_path, count=3)
+    table = ProfileTable(tmp_path, "scope")
+    with table_file(tmp_path).open("ab") as file:
+        file.write(b"0123456789abcdef")
+    table.put("9" * 32, 9.0)
+    table.flush()
+    with pytest.warns(CacheWarning, match="1 damaged"):
+        again = ProfileTable(tmp_path, "scope")
+    assert again.get("9" * 32) == 9.0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".profile"]
+
+
+def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = table_file(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.warns(CacheWarning, match="cannot read"):
+        table = ProfileTable(tmp_path, "scope")
+    table.put("b" * 32, 2.0)
+    table.flush()
+    assert table.get("b" * 32) == 2.0
+
+
+def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
+    blocked = tmp_path / "cache"
+    blocked.write_text("not a folder")
+    with pytest.warns(CacheWarning, match="without it") as caught:
+        fill(blocked)
+    assert len(caught) == 1
+    table = ProfileTable(None, "scope")
+    table.put("c" * 32, 3.0)
+    assert table.get("c" * 32) == 3.0
+    assert blocked.read_text() == "not a folder"
+
+
+def test_full_disk_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(table_module, "_append", refuse)
+    table = ProfileTable(tmp_path, "scope")
+    table.put("d" * 32, 4.0)
+    with pytest.warns(CacheWarning, match="No space left"):
+        table.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.put("e" * 32, 5.0)
+        table.flush()
+    assert (table.get("d" * 32), table.get("e" * 32)) == (4.0, 5.0)
+
+
+def test_table_starts_over_when_too_big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path)
+    before = table_file(tmp_path).stat().st_size
+    monkeypatch.setattr(table_module, "MAX_TABLE_BYTES", before + 10)
+    table = ProfileTable(tmp_path, "scope")
+    table.put("f" * 32, 6.0)
+    table.flush()
+    assert table_file(tmp_path).stat().st_size < 100
+    assert ProfileTable(tmp_path, "scope").get("f" * 32) == 6.0
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pimflow.search.price_cache import ProfileTable, key_of
+folder, writer = Path(sys.argv[1]), int(sys.argv[2])
+table = ProfileTable(folder, "scope")
+for index in range(400):
+    table.put(key_of(f"{writer} {index}"), writer + index / 7)
+    if index % 3 == 0:
+        table.flush()
+    if index % 20 == 0:
+        ProfileTable(folder, "scope")  # warnings are errors here: what is read is never half written
+table.flush()
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-W", "error::UserWarning", "-c", WRITER, str(tmp_path), str(writer)])
+        for writer in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = ProfileTable(tmp_path, "scope")
+    assert len(table) == 1600
+    assert table.get(key_of("3 399")) == 3 + 399 / 7
+
+
+def test_clear_and_info(tmp_path: Path) -> None:
+    fill(tmp_path, count=5)
+    fill(tmp_path, count=6, scope="other")
+    (tmp_path / "notes.txt").write_text("mine")
+    info = cache_info(tmp_path)
+    assert (info.files, info.records, info.damaged) == (2, 11, 0)
+    assert info.bytes > 11 * 40
+    assert cache_clear(tmp_path) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert cache_info(tmp_path).files == 0
+    assert cache_clear(tmp_path / "missing") == 0
+
+
+def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("PIMFLOW_CACHE_DIR")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "pimflow"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/invalid")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "pimflow"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_folder() == tmp_path / "local" / "pimflow" / "cache"
+
+
+def test_fingerprint_is_stable_in_one_process() -> None:
+    assert code_fingerprint() == code_fingerprint()
+    assert len(code_fingerprint()) == 32
+
+
+def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PIMFLOW_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", staticmethod(no_home))
+    with pytest.warns(CacheWarning, match="set PIMFLOW_CACHE_DIR"):
+        table = open_user_table("scope")
+    assert table.path is None
+    with pytest.raises(OptionError, match="home folder"):
+        cache_folder()

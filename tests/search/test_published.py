@@ -1,0 +1,55 @@
+"""The shipped target gives the published MobileNetV2 figures, through the whole search."""
+
+from __future__ import annotations
+
+import pytest
+
+import pimflow_zoo
+from pimflow.frontend import load_model
+from pimflow.ir import Graph
+from pimflow.ir.analysis.movement import annotate_movement
+from pimflow.passes import cleanup_passes
+from pimflow.report.policies import PolicyResult, compare
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.targets import load_target
+
+POLICIES = ("newton++", "pipeline", "md-dp", "pimflow")
+
+
+def clean(name: str) -> Graph:
+    graph = load_model(pimflow_zoo.build(name))
+    for step in cleanup_passes():
+        graph = step.run(graph).graph
+    return annotate_movement(graph)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, PolicyResult]:
+    target = load_target("pimflow")
+    costs = CostModel(target, lambda problem, mapping: choose_mapping(problem, target, mapping))
+    found = compare(clean("mobilenet-v2"), target, POLICIES, costs=costs, cache=False)
+    return {result.policy: result for result in found}
+
+
+@pytest.mark.parametrize(
+    ("policy", "published"), list(zip(POLICIES, (1.365, 1.413, 1.436, 1.481), strict=True)), ids=POLICIES
+)
+def test_convolution_speedups_within_two_percent(
+    results: dict[str, PolicyResult], policy: str, published: float
+) -> None:
+    assert results[policy].conv_speedup == pytest.approx(published, rel=0.02)
+
+
+def test_baselines_and_whole_model(results: dict[str, PolicyResult]) -> None:
+    clock_mhz = load_target("pimflow").gpu.clock_mhz
+    result = results["pimflow"]
+    assert result.baseline_conv_us * clock_mhz == pytest.approx(1.454e6, rel=0.02)
+    assert result.baseline_us * clock_mhz == pytest.approx(1.44562e6, rel=0.02)
+    assert result.speedup == pytest.approx(1.44562 / 1.047831, rel=0.025)
+    assert result.energy_change < -0.26  # the published mean; this is the model that gains most
+
+
+def test_policies_that_may_do_more_are_never_slower(results: dict[str, PolicyResult]) -> None:
+    assert results["pimflow"].time_us <= min(results["pipeline"].time_us, results["md-dp"].time_us)
+    assert max(results["pipeline"].time_us, results["md-dp"].time_us) <= results["newton++"].time_us
