@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import json
 import platform
@@ -23,7 +22,7 @@ from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.archive import archive_program, decode, encode, restore_program
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.errors import ModelError, OptionError
+from pimflow.errors import ModelError, OptionError, did_you_mean
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
 from pimflow.ir.plan import PLAN_CLASSES
@@ -178,9 +177,8 @@ class CompiledModel:
         made = [other.name for other in self.graph.nodes if other.device == "pim" and other.tag("origin") == node]
         if len(made) == 1:
             return self.programs[made[0]]
-        near = difflib.get_close_matches(node, self.programs, n=3)
         hint = f"parts of it on PIM are {', '.join(made)}" if made else ""
-        hint = hint or (f"did you mean {' or '.join(near)}?" if near else "see the summary for the nodes on PIM")
+        hint = hint or did_you_mean(node, self.programs, most=3) or "see the summary for the nodes on PIM"
         raise OptionError(f"no node {node!r} runs on PIM", hint)
 
     def summary(self, verbose: bool = False) -> str:

@@ -6,6 +6,12 @@ Everything else that escapes is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=str)
+
 
 class PimflowError(Exception):
     """A mistake of the user's, or a limit of the tool, that can be told in one line.
@@ -71,3 +77,35 @@ class MemoryPlanError(ValueError):
 
 class PassError(RuntimeError):
     """A pass failed or broke the graph; the message names the pass. A bug, so it keeps its cause."""
+
+
+def did_you_mean(value: str, names: Iterable[str], most: int = 1) -> str:
+    """A hint with the names that `value` may be a slip of, `most` at most; "" where none comes near."""
+    near = difflib.get_close_matches(value, list(names), n=most)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def choose_one(value: str, names: Iterable[str]) -> str:
+    """A hint that lists every name, with the one that `value` may be a slip of in front."""
+    names = list(names)
+    return f"{did_you_mean(value, names)} choose one of {', '.join(names)}".lstrip()
+
+
+def choice(what: str, value: str, names: Iterable[Name], error: type[PimflowError] = OptionError) -> Name:
+    """The name that a user's value is; case and outer blanks do not matter.
+
+    Args:
+        what: what the names are names of, for the message ("policy", "timing profile").
+        value: what the user wrote.
+        names: the names that exist, in lower case.
+        error: the class of error to raise.
+
+    Raises:
+        PimflowError: it is none of them; the message lists them.
+    """
+    names = list(names)
+    wanted = value.strip().lower()
+    for name in names:
+        if name == wanted:
+            return name
+    raise error(f"unknown {what} {value!r}", choose_one(wanted, names))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import Any, NoReturn
 
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choose_one
 from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES, TIMING_PROFILES
 
 
@@ -25,11 +24,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        choices = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        name = "/".join(action.option_strings) or action.metavar or action.dest
-        raise OptionError(f"{name}: {value!r} does not exist", f"{guess}choose one of {', '.join(choices)}")
+        name = "/".join(action.option_strings) or action.dest
+        raise OptionError(f"unknown {name} {value!r}", choose_one(str(value), map(str, action.choices)))
 
 
 def positive_int(text: str) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from pimflow.errors import PlanError
+from pimflow.errors import PlanError, did_you_mean
 from pimflow.ir import Decision, Device, Graph, GraphEditor, Node, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.analysis.regions import MATRIX_OPS
 from pimflow.ir.analysis.rows import RowRefusal
@@ -63,8 +62,8 @@ def _layout(graph: Graph, decision: SplitRows | Pipeline) -> Layout | RowRefusal
 
 
 def _unknown_node(graph: Graph, name: str) -> str:
-    close = difflib.get_close_matches(name, graph.node_by_name, n=1)
-    return f"no node {name!r} in graph {graph.name!r}" + (f" (did you mean {close[0]!r}?)" if close else "")
+    hint = did_you_mean(name, graph.node_by_name)
+    return f"no node {name!r} in graph {graph.name!r}" + (f" ({hint})" if hint else "")
 
 
 def _regions(graph: Graph, plan: Plan) -> dict[str, int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pimflow.errors import GraphError, OptionError, PassError, PimflowError
+from pimflow.errors import GraphError, OptionError, PassError, PimflowError, choose_one
 from pimflow.ir import Graph
 from pimflow.ir.text import print_graph
 from pimflow.ir.verify import verify_graph
@@ -85,9 +84,7 @@ class PassManager:
         names = dict.fromkeys((*(one.name for one in self.passes), *self.known))
         for name in (*self.disabled, *self.print_before, *self.print_after):
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"passes are: {', '.join(names)}"
-                raise OptionError(f"there is no pass named {name!r}", hint)
+                raise OptionError(f"unknown pass {name!r}", choose_one(name, names))
 
     def run(self, graph: Graph) -> ManagerResult:
         """Runs all passes that are not disabled.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, Refusal
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choice
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.breakdown import CycleBreakdown, cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
@@ -145,10 +144,7 @@ def _pairs(text: str, keys: tuple[str, ...], option: str) -> dict[str, str]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
             raise OptionError(f"{option} {part!r} is no key=value", f"keys are {', '.join(keys)}")
-        if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise OptionError(f"{option} has no key {key!r}", f"{guess}keys are {', '.join(keys)}")
+        key = choice(f"{option} key", key, keys)
         if key in values:
             raise OptionError(f"{option} gives {key!r} twice", "give it once")
         values[key] = value

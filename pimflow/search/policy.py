@@ -6,13 +6,12 @@ therefore never find a worse plan than it: `auto` includes `pimflow`, which incl
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choice
 
 MAX_STAGES = 64
 EVERY_ROW = Fraction(0)
@@ -93,13 +92,7 @@ def find_policy(name: str) -> Policy:
     Raises:
         OptionError: there is none.
     """
-    wanted = name.strip().lower()
-    wanted = _ALIASES.get(wanted, wanted)
-    if wanted in _BY_NAME:
-        return _BY_NAME[wanted]
-    near = difflib.get_close_matches(wanted, [*_BY_NAME, *_ALIASES], n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    raise OptionError(f"unknown policy {name!r}", f"{guess}policies are {', '.join(_BY_NAME)}")
+    return _BY_NAME[choice("policy", _ALIASES.get(name.strip().lower(), name), _BY_NAME)]
 
 
 def with_options(policy: Policy, grid: float | None, stages: Sequence[int] | int | None) -> Policy:

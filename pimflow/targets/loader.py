@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 import types
 import typing
@@ -12,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pimflow.errors import TargetError
+from pimflow.errors import TargetError, choose_one
 from pimflow.targets.schema import Target
 
 if sys.version_info >= (3, 11):
@@ -40,11 +39,8 @@ def load_target(name_or_path: str | Path) -> Target:
     if text.lower() in target_names():
         return _shipped(text.lower())
     if not text.endswith(".toml"):
-        near = difflib.get_close_matches(text.lower(), target_names(), n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise TargetError(
-            f"unknown target {text!r}", f"{guess}shipped targets are {', '.join(target_names())}; or give a FILE.toml"
-        )
+        hint = choose_one(text.lower(), target_names())
+        raise TargetError(f"unknown target {text!r}", f"{hint}, or give a FILE.toml")
     try:
         content = Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -84,9 +80,7 @@ def _build(cls: type[T], data: dict[str, Any], where: str, path: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys here are {', '.join(fields)}"
-            raise TargetError(f"{where}: unknown key {path + key!r}", hint)
+            raise TargetError(f"{where}: unknown key {path + key!r}", choose_one(key, fields))
     values = {}
     for name, field in fields.items():
         if name in data:

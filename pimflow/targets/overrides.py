@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choice
 from pimflow.targets.schema import Target
 
 TimingProfile = Literal["artifact", "strict"]
 GwriteLatency = Literal["hidden", "exposed"]
 TIMING_PROFILES: tuple[TimingProfile, ...] = ("artifact", "strict")
 GWRITE_LATENCIES: tuple[GwriteLatency, ...] = ("hidden", "exposed")
-C = TypeVar("C", bound=str)
 
 
 def override(
@@ -31,9 +30,9 @@ def override(
     """
     pim = target.pim
     if timing is not None:
-        pim = replace(pim, timing=replace(pim.timing, default=_choice("timing", timing, TIMING_PROFILES)))
+        pim = replace(pim, timing=replace(pim.timing, default=choice("timing profile", timing, TIMING_PROFILES)))
     if gwrite_latency is not None:
-        pim = replace(pim, gwrite_latency=_choice("gwrite-latency", gwrite_latency, GWRITE_LATENCIES))
+        pim = replace(pim, gwrite_latency=choice("GWRITE latency", gwrite_latency, GWRITE_LATENCIES))
     if pim_channels is not None:
         _between("pim-channels", pim_channels, 1, target.gpu.memory_channels - 1)
         pim = replace(pim, channels=pim_channels, buffers=min(pim.buffers, pim_channels))
@@ -44,13 +43,6 @@ def override(
         _between("buffers-per-channel", buffers_per_channel, 1, 64)
         pim = replace(pim, buffers_per_channel=buffers_per_channel)
     return target if pim is target.pim else replace(target, pim=pim)
-
-
-def _choice(option: str, value: str, choices: tuple[C, ...]) -> C:
-    for choice in choices:
-        if choice == value.lower():
-            return choice
-    raise OptionError(f"{option} {value!r} does not exist", f"choose one of {', '.join(choices)}")
 
 
 def _between(option: str, value: int, low: int, high: int) -> None:

@@ -31,7 +31,7 @@ def test_convolutions_are_read() -> None:
         ("ic=16,oc=3,h=8,w=8", "kernel once"),
         ("ic=16,oc=3,h=8,w=8,k=1,kh=2,kw=2", "kernel once"),
         ("ic=16,oc=3,h=8,w=8,kh=2", "kernel once"),
-        ("ic=16,oc=3,h=8,w=8,k=1,stride=2", "no key 'stride'"),
+        ("ic=16,oc=3,h=8,w=8,k=1,stride=2", "unknown --conv key 'stride'"),
         ("ic=16,oc=3,h=8,w=8,k=1,k=2", "twice"),
         ("ic=x,oc=3,h=8,w=8,k=1", "ic=x is not a number"),
         ("ic=-1,oc=3,h=8,w=8,k=1", "not a number"),

@@ -226,5 +226,5 @@ def test_policy_options() -> None:
     for stages in ((), 1, 65, (2, 1)):
         with pytest.raises(OptionError, match="stages"):
             with_options(find_policy("auto"), None, stages)
-    with pytest.raises(OptionError, match=r"did you mean 'pipeline'\? policies are gpu"):
+    with pytest.raises(OptionError, match=r"did you mean 'pipeline'\? choose one of gpu"):
         find_policy("pipelines")

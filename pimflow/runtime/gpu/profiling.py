@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import onnxruntime
 
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choice
 from pimflow.ir import Graph, Node, Value
 from pimflow.onnxio.session import GraphSession
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
@@ -61,8 +61,7 @@ def profile_model(
     Raises:
         OptionError: the device does not exist, or PyTorch with CUDA is not at hand; or a count is not positive.
     """
-    if device not in DEVICES:
-        raise OptionError(f"device {device!r} does not exist", f"choose one of {', '.join(DEVICES)}")
+    device = choice("device", device, DEVICES)
     if warmup < 0 or repeats < 1:
         raise OptionError(f"cannot measure {repeats} runs after {warmup}", "give at least one run")
     timer = timer or _timer(device)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pimflow.codegen.newton import CommandStream, PimProgram
 from pimflow.codegen.newton.commands import GWrite, ReadRes
 from pimflow.codegen.newton.expand import COMP, G_ACT, GWRITE, READRES, FlatCommands, Ints, flatten
-from pimflow.errors import CommandOrderError, OptionError
+from pimflow.errors import CommandOrderError, choice
 
 Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float32]
@@ -48,8 +48,8 @@ def execute(
     """
     operand = operand or program.pim.operand
     accumulator = accumulator or ("fp32" if operand == "fp32" else program.pim.accumulator)
-    _check_choice("operand type", operand, OPERANDS)
-    _check_choice("accumulator type", accumulator, ACCUMULATORS)
+    operand = choice("operand type", operand, OPERANDS)
+    accumulator = choice("accumulator type", accumulator, ACCUMULATORS)
     matrix = round_to(program.weights.matrix(weights), operand)
     machine = _Machine(program, program.source.flatten(round_to(source, operand)), accumulator == "fp16")
     for channels in program.channel_groups:
@@ -60,11 +60,6 @@ def execute(
         if len(digests) > 1:
             raise CommandOrderError(f"channels {channels} share a buffer and see different fills", "a bug in a mapping")
     return program.result.tensor(machine.result.reshape(program.result.pixels, -1)).astype(np.float32)
-
-
-def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise OptionError(f"unknown {what} {value!r}", f"choose one of {', '.join(choices)}")
 
 
 def round_to(array: Array, operand: str) -> Floats:

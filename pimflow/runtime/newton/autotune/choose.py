@@ -11,7 +11,7 @@ from pimflow.codegen import PimProblem, Refusal
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.published import channel_loads
-from pimflow.errors import OptionError
+from pimflow.errors import choice
 from pimflow.runtime.newton.autotune.estimate import visit_costs
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.cost import PimCost, price, time_classes, total_cycles
@@ -39,9 +39,7 @@ def choose_mapping(problem: PimProblem, target: Target, policy: str, profile: st
     Raises:
         OptionError: no such policy or profile.
     """
-    name = policy.lower()
-    if name not in POLICIES:
-        raise OptionError(f"unknown mapping policy {policy!r}", f"choose one of {', '.join(POLICIES)}")
+    name = choice("mapping policy", policy, POLICIES)
     timing = (profile or target.pim.timing.default).lower()
     memo = _memo_of(target, timing)
     key = (problem, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
-from pimflow.errors import CommandOrderError, OptionError
+from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.timing.artifact import ArtifactRules
 from pimflow.runtime.newton.timing.engine import Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
@@ -46,15 +46,9 @@ def make_rules(pim: PimSpec, profile: str | None = None, gwrite_latency: str | N
     Raises:
         OptionError: no such profile or latency.
     """
-    profile = _choice("timing profile", profile or pim.timing.default, PROFILES)
-    latency = _choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
+    profile = choice("timing profile", profile or pim.timing.default, PROFILES)
+    latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
     return ArtifactRules(pim, latency) if profile == "artifact" else StrictRules(pim, latency)
-
-
-def _choice(what: str, value: str, choices: tuple[str, ...]) -> str:
-    if value.lower() not in choices:
-        raise OptionError(f"unknown {what} {value!r}", f"choose one of {', '.join(choices)}")
-    return value.lower()
 
 
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:

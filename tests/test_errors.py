@@ -1,0 +1,63 @@
+"""Names that do not exist: one wording, with the nearest name that does."""
+
+import pytest
+
+from pimflow.cli import main
+from pimflow.errors import OptionError, TargetError, choice, choose_one, did_you_mean
+from pimflow.search import find_policy
+from pimflow.targets import load_target, override
+
+COLOURS = ("red", "green", "blue")
+
+
+def test_a_choice_ignores_case_and_blanks() -> None:
+    assert choice("colour", " Green ", COLOURS) == "green"
+
+
+def test_a_choice_that_does_not_exist_names_the_nearest_and_all() -> None:
+    with pytest.raises(OptionError) as caught:
+        choice("colour", "Gren", COLOURS)
+    assert str(caught.value) == "unknown colour 'Gren'; did you mean 'green'? choose one of red, green, blue"
+
+
+def test_the_class_of_the_error_is_the_callers() -> None:
+    with pytest.raises(TargetError):
+        choice("colour", "mauve", COLOURS, TargetError)
+
+
+def test_nothing_near_is_no_guess() -> None:
+    assert did_you_mean("xyz", COLOURS) == ""
+    assert choose_one("xyz", COLOURS) == "choose one of red, green, blue"
+
+
+def test_several_near_names_are_joined() -> None:
+    assert did_you_mean("conv", ("conv1", "conv2", "relu"), most=3) == "did you mean 'conv2' or 'conv1'?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compil"], "unknown verb 'compil'; did you mean 'compile'? choose one of compile, "),
+        (["targets", "lst"], "unknown action 'lst'; did you mean 'list'? choose one of list, show"),
+        (["compile", "m.onnx", "--timing", "stric"], "unknown --timing 'stric'; did you mean 'strict'? choose one of"),
+        (["compile", "zoo:toy", "--policy", "atuo"], "unknown policy 'atuo'; did you mean 'auto'? choose one of gpu, "),
+        (["layer", "--conv", "oq=1"], "unknown --conv key 'oq'; choose one of ic, oc, "),
+        (["targets", "show", "pimflo"], "unknown target 'pimflo'; did you mean 'pimflow'? choose one of aim-gddr6, "),
+    ],
+)
+def test_the_command_line_says_it_the_same_way(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"pimflow: error: {message}")
+
+
+def test_an_alias_is_a_name() -> None:
+    assert find_policy("MDDP") is find_policy("md-dp")
+
+
+def test_an_override_is_a_choice() -> None:
+    target = load_target("pimflow")
+    assert override(target, timing="STRICT").pim.timing.default == "strict"
+    with pytest.raises(OptionError, match="unknown timing profile 'loose'; choose one of artifact, strict"):
+        override(target, timing="loose")
