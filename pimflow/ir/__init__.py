@@ -1,5 +1,6 @@
-"""The intermediate representation: graph, ops, plan, verifier and text form."""
+"""The intermediate representation: graph, ops, plan, builder, verifier and text form."""
 
+from pimflow.ir.builder import Builder
 from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.editor import GraphEditor
 from pimflow.ir.graph import Array, Device, Graph, Node, Value, topological_order
@@ -30,6 +31,7 @@ __all__ = [
     "Array",
     "Attributes",
     "BatchNorm",
+    "Builder",
     "Concat",
     "Conv2d",
     "Decision",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pimflow.errors import GraphError
 from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
+from pimflow.ir.names import FreshNames
 from pimflow.ir.ops import OnnxOp
 
 
@@ -25,8 +26,8 @@ class GraphEditor:
         self._renames: dict[str, str] = {}
         self._rename_targets: set[str] = set()
         self._ends: dict[str, str] = {}
-        self._node_names = set(graph.node_by_name)
-        self._counters: dict[str, int] = {}
+        self._value_names = FreshNames(graph.values)
+        self._node_names = FreshNames(graph.node_by_name)
 
     @property
     def changed(self) -> bool:
@@ -37,18 +38,9 @@ class GraphEditor:
         """A value of the graph or one added since."""
         return self._values[name]
 
-    def _fresh(self, base: str, taken: Mapping[str, object] | set[str]) -> str:
-        if base and base not in taken:  # "" would be an absent value
-            return base
-        while True:
-            self._counters[base] = self._counters.get(base, 0) + 1
-            name = f"{base}_{self._counters[base]}"
-            if name not in taken:
-                return name
-
     def new_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
         """Adds a value under a fresh name made from `base`; returns the name."""
-        name = self._fresh(base, self._values)
+        name = self._value_names.fresh(base)
         self._values[name] = Value(name, None if shape is None else tuple(shape), dtype)
         return name
 
@@ -65,9 +57,7 @@ class GraphEditor:
 
     def new_node_name(self, base: str) -> str:
         """A node name that nobody has yet."""
-        name = self._fresh(base, self._node_names)
-        self._node_names.add(name)
-        return name
+        return self._node_names.fresh(base)
 
     def replace_node(self, name: str, nodes: Sequence[Node]) -> None:
         """Puts `nodes` where the node `name` of the graph stood (none: the node is removed). The last call counts.

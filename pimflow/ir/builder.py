@@ -1,0 +1,327 @@
+"""`Builder`: the one way to make graphs by hand, a node at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pimflow.errors import GraphError
+from pimflow.ir.graph import Array, Device, Graph, Node, Value
+from pimflow.ir.names import FreshNames
+from pimflow.ir.ops import (
+    Attributes,
+    AttributeValue,
+    Concat,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GlobalPool,
+    MatMul,
+    OnnxOp,
+    Op,
+    Pad,
+    Pool2d,
+    Reshape,
+    Slice,
+    Transpose,
+    op_name,
+)
+from pimflow.ir.shapes import infer
+from pimflow.ir.verify import verify_graph
+
+Pair = int | tuple[int, int]
+"""A number for height and width: one for both, or (height, width)."""
+Border = int | tuple[int, int, int, int]
+"""Padding: one width for all sides, or (top, left, bottom, right)."""
+
+
+class Builder:
+    """Builds a graph a node at a time; shapes and element types come from the ops' own rules.
+
+    Every method that makes a value returns its name; the others take such names. A node is named as asked, or after
+    its kind and position ("conv0", "relu1"), and its value after the node ("conv0_out"). A name that is taken gets a
+    number behind it. Weights are drawn from a seeded generator and scaled by their fan-in, so that values stay near 1.
+
+        build = Builder()
+        x = build.input(1, 3, 32, 32)
+        y = build.relu(build.conv(x, 16, kernel=3, pad=1, bias=True))
+        graph = build.graph(build.conv(y, 4))
+
+    Args:
+        name: the graph's name.
+        seed: seed of all weights; the same calls and seed give the same graph.
+        opset: version of ONNX's default operator set.
+    """
+
+    def __init__(self, name: str = "graph", *, seed: int = 0, opset: int = 17) -> None:
+        self.name = name
+        self.rng = np.random.default_rng(seed)
+        self._opset = opset
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self._producers: dict[str, int] = {}
+        self._values: dict[str, Value] = {}
+        self._constants: dict[str, Array] = {}
+        self._value_names = FreshNames()
+        self._node_names = FreshNames()
+
+    # ---- what is there
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes made so far, in order."""
+        return tuple(self._nodes)
+
+    def value(self, name: str) -> Value:
+        """A value made so far.
+
+        Raises:
+            GraphError: there is none of that name.
+        """
+        if name not in self._values:
+            raise GraphError(f"graph {self.name!r} has no value {name!r}")
+        return self._values[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The static shape of a value made so far.
+
+        Raises:
+            GraphError: there is no such value, or it has no static shape.
+        """
+        shape = self.value(name).shape
+        if shape is None:
+            raise GraphError(f"value {name!r} has no static shape")
+        return shape
+
+    def producer(self, value: str) -> Node:
+        """The node that makes a value.
+
+        Raises:
+            GraphError: no node does.
+        """
+        return self._nodes[self._position(value)]
+
+    def _position(self, value: str) -> int:
+        if value not in self._producers:
+            raise GraphError(f"no node of graph {self.name!r} makes {value!r}")
+        return self._producers[value]
+
+    # ---- inputs and constants
+
+    def input(self, *shape: int, name: str = "x", dtype: str = "float32") -> str:
+        """A graph input of that shape and element type (numpy's name)."""
+        name = self._add_value(name, shape, dtype)
+        self._inputs.append(name)
+        return name
+
+    def constant(self, array: Array, name: str = "constant") -> str:
+        """A constant that holds `array`."""
+        name = self._add_value(name, array.shape, array.dtype.name)
+        self._constants[name] = array
+        return name
+
+    def weights(self, *shape: int, scale: float = 1.0, name: str = "weights") -> str:
+        """A float32 constant drawn from a normal distribution of mean 0 and standard deviation `scale`."""
+        return self.constant((scale * self.rng.standard_normal(shape)).astype(np.float32), name)
+
+    def _add_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
+        name = self._value_names.fresh(base)
+        self._values[name] = Value(name, None if shape is None else tuple(shape), dtype)
+        return name
+
+    # ---- nodes of any kind
+
+    def node(
+        self, op: Op, inputs: Sequence[str], outputs: Sequence[tuple[Sequence[int] | None, str]], name: str = ""
+    ) -> tuple[str, ...]:
+        """Any op, with the (shape, element type) of each output given; shape None where it is not static.
+
+        The one output of node n is n_out; of several, they are n_out0, n_out1, ...
+
+        Raises:
+            GraphError: an input is neither "" (absent) nor a value made before.
+        """
+        for value in inputs:
+            if value:
+                self.value(value)
+        name = self._node_names.fresh(name or f"{op_name(op).lower()}{len(self._nodes)}")
+        suffixes = [""] if len(outputs) == 1 else [str(index) for index in range(len(outputs))]
+        made = tuple(
+            self._add_value(f"{name}_out{suffix}", shape, dtype)
+            for suffix, (shape, dtype) in zip(suffixes, outputs, strict=True)
+        )
+        self._producers |= dict.fromkeys(made, len(self._nodes))
+        self._nodes.append(Node(op, tuple(inputs), made, name))
+        return made
+
+    def op(self, op: Op, *inputs: str, name: str = "") -> str:
+        """A typed op; its rule gives the shape and element type. "" is an absent optional input.
+
+        Raises:
+            GraphError: the op is an `OnnxOp` (see `onnx`), or the inputs do not fit it.
+        """
+        return self.node(op, inputs, infer(op, [self.value(item) if item else None for item in inputs]), name)[0]
+
+    def onnx(
+        self,
+        op_type: str,
+        x: str,
+        *others: str,
+        shape: Sequence[int] | None = None,
+        dtype: str = "",
+        domain: str = "",
+        name: str = "",
+        **attributes: AttributeValue,
+    ) -> str:
+        """Any other ONNX operator with one output, of the shape and element type of `x` unless they are given."""
+        first = self.value(x)
+        output = (first.shape if shape is None else shape, dtype or first.dtype)
+        return self.node(OnnxOp(op_type, domain, _sorted(attributes)), (x, *others), [output], name)[0]
+
+    def place(self, value: str, device: Device | None = None, **tags: str) -> str:
+        """Puts the node that makes `value` on a device, with tags; returns `value`."""
+        position = self._position(value)
+        self._nodes[position] = replace(self._nodes[position], device=device).with_tags(**tags)
+        return value
+
+    # ---- contractions
+
+    def conv(
+        self,
+        x: str,
+        channels: int,
+        kernel: Pair = 1,
+        stride: Pair = 1,
+        pad: Border = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+        bias: bool = False,
+        name: str = "",
+    ) -> str:
+        """A convolution of [N, C, H, W] with weights [channels, C/groups, *kernel] of its own."""
+        pads = (pad, pad, pad, pad) if isinstance(pad, int) else pad
+        op = Conv2d(_pair(kernel), _pair(stride), pads, _pair(dilation), groups)
+        fan_in = (self.shape(x)[1] // groups, *op.kernel)
+        operands = [self._scaled(channels, *fan_in, fan_in=math.prod(fan_in))]
+        operands += [self.weights(channels, scale=0.1, name="bias")] if bias else []
+        return self.op(op, x, *operands, name=name)
+
+    def depthwise(self, x: str, kernel: Pair = 3, stride: Pair = 1, pad: Border = 1, name: str = "") -> str:
+        """A convolution with one filter for each channel."""
+        channels = self.shape(x)[1]
+        return self.conv(x, channels, kernel, stride, pad, groups=channels, name=name)
+
+    def gemm(self, x: str, features: int, bias: Sequence[int] | None = None, name: str = "") -> str:
+        """A matrix product of [M, K] with weights [K, features] of its own, plus a bias of that shape if given."""
+        inner = self.shape(x)[1]
+        operands = [self._scaled(inner, features, fan_in=inner)]
+        operands += [self.weights(*bias, name="bias")] if bias is not None else []
+        return self.op(Gemm(), x, *operands, name=name)
+
+    def matmul(self, x: str, features: int, name: str = "") -> str:
+        """A matrix product of [..., M, K] with weights [K, features] of its own."""
+        inner = self.shape(x)[-1]
+        return self.op(MatMul(), x, self._scaled(inner, features, fan_in=inner), name=name)
+
+    def _scaled(self, *shape: int, fan_in: int) -> str:
+        return self.weights(*shape, scale=1 / math.sqrt(max(1, fan_in)))
+
+    # ---- elementwise
+
+    def elementwise(self, kind: str, *inputs: str, name: str = "", **attributes: AttributeValue) -> str:
+        """An elementwise op by its ONNX name, over inputs that broadcast."""
+        return self.op(Elementwise(kind, _sorted(attributes)), *inputs, name=name)
+
+    def relu(self, x: str, name: str = "") -> str:
+        """max(x, 0)."""
+        return self.elementwise("Relu", x, name=name)
+
+    def clip(self, x: str, low: float = 0.0, high: float = 6.0, name: str = "") -> str:
+        """`x` kept between two bounds; ReLU6 by default."""
+        return self.elementwise("Clip", x, name=name, min=low, max=high)
+
+    def sigmoid(self, x: str, name: str = "") -> str:
+        """1 / (1 + exp(-x))."""
+        return self.elementwise("Sigmoid", x, name=name)
+
+    def tanh(self, x: str, name: str = "") -> str:
+        """The hyperbolic tangent."""
+        return self.elementwise("Tanh", x, name=name)
+
+    def add(self, a: str, b: str, name: str = "") -> str:
+        """a + b."""
+        return self.elementwise("Add", a, b, name=name)
+
+    def mul(self, a: str, b: str, name: str = "") -> str:
+        """a * b."""
+        return self.elementwise("Mul", a, b, name=name)
+
+    # ---- windows
+
+    def max_pool(self, x: str, kernel: Pair, stride: Pair = 1, pad: Border = 0, name: str = "") -> str:
+        """The largest element of each window."""
+        pads = (pad, pad, pad, pad) if isinstance(pad, int) else pad
+        return self.op(Pool2d("max", _pair(kernel), _pair(stride), pads), x, name=name)
+
+    def average_pool(self, x: str, kernel: Pair, stride: Pair = 1, name: str = "") -> str:
+        """The mean of each window."""
+        return self.op(Pool2d("average", _pair(kernel), _pair(stride)), x, name=name)
+
+    def global_average(self, x: str, name: str = "") -> str:
+        """The mean over H and W, which stay as dims of 1."""
+        return self.op(GlobalPool("average"), x, name=name)
+
+    # ---- movement
+
+    def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1, name: str = "") -> str:
+        """Elements start, start + step, .. < stop along one axis."""
+        return self.op(Slice(axis, start, stop, step), x, name=name)
+
+    def split(self, x: str, axis: int, *sizes: int, name: str = "") -> tuple[str, ...]:
+        """ONNX's Split of `x` into parts of these sizes along one axis."""
+        lengths = self.constant(np.array(sizes, np.int64), "sizes")
+        shape, dtype = self.shape(x), self.value(x).dtype
+        parts = [((*shape[:axis], size, *shape[axis + 1 :]), dtype) for size in sizes]
+        return self.node(OnnxOp("Split", "", (("axis", axis),)), (x, lengths), parts, name)
+
+    def concat(self, axis: int, *inputs: str, name: str = "") -> str:
+        """The inputs one behind the other along one axis."""
+        return self.op(Concat(axis), *inputs, name=name)
+
+    def pad(self, x: str, before: Sequence[int], after: Sequence[int], value: float = 0.0, name: str = "") -> str:
+        """`x` with before[i] and after[i] elements of `value` around axis i."""
+        return self.op(Pad(tuple(before), tuple(after), value), x, name=name)
+
+    def reshape(self, x: str, *shape: int, name: str = "") -> str:
+        """The same elements, in the same order, under another shape."""
+        return self.op(Reshape(shape), x, name=name)
+
+    def transpose(self, x: str, *perm: int, name: str = "") -> str:
+        """`x` with its axes permuted."""
+        return self.op(Transpose(perm), x, name=name)
+
+    # ---- the result
+
+    def graph(self, *outputs: str) -> Graph:
+        """All of it as a graph with these outputs, verified. More nodes may be added and another graph made.
+
+        Raises:
+            GraphError: there is no output, or the graph breaks a rule of `verify_graph`.
+        """
+        if not outputs:
+            raise GraphError(f"graph {self.name!r} needs an output")
+        opset = {"": self._opset}
+        graph = Graph(self.name, tuple(self._inputs), outputs, tuple(self._nodes), self._values, self._constants, opset)
+        verify_graph(graph)
+        return graph
+
+
+def _pair(number: Pair) -> tuple[int, int]:
+    return (number, number) if isinstance(number, int) else number
+
+
+def _sorted(attributes: dict[str, AttributeValue]) -> Attributes:
+    return tuple(sorted(attributes.items()))

@@ -1,0 +1,25 @@
+"""`FreshNames`: the one maker of names that nobody has yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class FreshNames:
+    """Makes names from a base: the base itself while it is free, then base_1, base_2, ...
+
+    Linear in the number of names made, as the last number of every base is remembered.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._counters: dict[str, int] = {}
+
+    def fresh(self, base: str) -> str:
+        """A name that was free until now; never "", which would be an absent value."""
+        name = base
+        while not name or name in self._taken:
+            self._counters[base] = self._counters.get(base, 0) + 1
+            name = f"{base}_{self._counters[base]}"
+        self._taken.add(name)
+        return name
