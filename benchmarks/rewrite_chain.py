@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pimflow.ir import Conv2d, Decision, Elementwise, Graph, Node, Pipeline, Plan, SplitRows, Value
+from pimflow.ir.analysis.regions import followers_of
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, PassManager, cleanup_passes, followers_of
+from pimflow.passes import ApplyPlan, PassManager, cleanup_passes
 
 LENGTHS = (1250, 2500, 5000)
 

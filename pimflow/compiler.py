@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pimflow.bundle.source import ModelSource, model_source
-from pimflow.codegen import Refusal, problem_of
+from pimflow.codegen import problem_of
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.errors import OptionError
 from pimflow.frontend import load_model
-from pimflow.ir import Graph, Plan
+from pimflow.ir import Graph, Plan, Refusal
 from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
 from pimflow.passes import ApplyPlan, Pass, PassManager, cleanup_passes

@@ -8,18 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, window_out
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why something cannot go to PIM: a result, not an exception.
-
-    `gap` is by how much it fails (rows missing, say), where that is a number.
-    """
-
-    reason: str
-    gap: int | None = None
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, Refusal, window_out
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from pimflow.ir.ops import (
     window_out,
 )
 from pimflow.ir.plan import Decision, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.refusal import Refusal
 from pimflow.ir.text import parse_graph, print_graph
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Pipeline",
     "Plan",
     "Pool2d",
+    "Refusal",
     "Reshape",
     "Slice",
     "SplitRows",

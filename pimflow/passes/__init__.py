@@ -1,6 +1,5 @@
 """Rewrites of graphs: clean-ups, and carrying out a plan. One pass per file, and the manager that runs them."""
 
-from pimflow.ir.analysis.regions import can_pipeline, can_split, cut_region, followers_of
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
@@ -24,11 +23,7 @@ __all__ = [
     "RemoveDeadCode",
     "RemoveDropout",
     "RemoveIdentity",
-    "can_pipeline",
-    "can_split",
     "cleanup_passes",
-    "cut_region",
-    "followers_of",
     "why_not",
 ]
 

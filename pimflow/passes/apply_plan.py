@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pimflow.errors import PlanError, did_you_mean
 from pimflow.ir import Decision, Device, Graph, GraphEditor, Node, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.analysis.regions import MATRIX_OPS
-from pimflow.ir.analysis.rows import RowRefusal
+from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.rowwise.parts import Layout, pipeline_layout, split_layout
 from pimflow.passes.rowwise.writer import PartWriter
@@ -41,23 +41,23 @@ class ApplyPlan(Pass):
         return PassResult(editor.finish(nodes), changed=True)
 
 
-def why_not(graph: Graph, decision: Decision) -> str | None:
+def why_not(graph: Graph, decision: Decision) -> Refusal | None:
     """Why a decision cannot be carried out on this graph, or None. Costs about as much as carrying it out."""
     unknown = [name for name in decision.nodes if name not in graph.node_by_name]
     if unknown:
-        return _unknown_node(graph, unknown[0])
+        return Refusal(_unknown_node(graph, unknown[0]))
     if isinstance(decision, SplitRows | Pipeline):
         layout = _layout(graph, decision)
-        return layout.reason if isinstance(layout, RowRefusal) else None
+        return layout if isinstance(layout, Refusal) else None
     placed = [(decision,)] if isinstance(decision, OnGpu | OnPim) else decision.branches
     for one in (one for branch in placed for one in branch):
         node = graph.node(one.node)
         if isinstance(one, OnPim) and not isinstance(node.op, MATRIX_OPS):
-            return f"{node.name}: {node.kind} cannot run on PIM"
+            return Refusal(f"{node.name}: {node.kind} cannot run on PIM")
     return None
 
 
-def _layout(graph: Graph, decision: SplitRows | Pipeline) -> Layout | RowRefusal:
+def _layout(graph: Graph, decision: SplitRows | Pipeline) -> Layout | Refusal:
     return split_layout(graph, decision) if isinstance(decision, SplitRows) else pipeline_layout(graph, decision)
 
 
@@ -106,14 +106,14 @@ def _carry_out(
 ) -> list[Node]:
     if isinstance(decision, SplitRows | Pipeline):
         layout = _layout(graph, decision)
-        if isinstance(layout, RowRefusal):
+        if isinstance(layout, Refusal):
             raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {layout.reason}")
         writer = PartWriter(editor, region, decision.mapping, first_parts)
         writer.write(layout)
         return writer.nodes
-    reason = why_not(graph, decision)
-    if reason is not None:
-        raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {reason}")
+    refusal = why_not(graph, decision)
+    if refusal is not None:
+        raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {refusal.reason}")
     branches = decision.branches if isinstance(decision, Parallel) else ((decision,),)
     return [_placed(graph.node(one.node), one, region, first_parts) for branch in branches for one in branch]
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pimflow.codegen import Refusal, problem_of
-from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node
+from pimflow.codegen import problem_of
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.runtime.costs import CostModel
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, Refusal
+from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.errors import OptionError, choice
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.breakdown import CycleBreakdown, cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
@@ -82,12 +83,13 @@ def profile_layer(
         profile: timing profile, the target's default if None.
 
     Raises:
-        OptionError: no such policy or profile, or PIM cannot have the layer.
+        OptionError: no such policy or profile, or the layer cannot run on PIM.
     """
     cost = choose_mapping(problem, target, mapping, profile)
     if isinstance(cost, Refusal):
         gap = f" ({cost.gap} too many)" if cost.gap is not None else ""
-        raise OptionError(f"PIM cannot have this layer: {cost.reason}{gap}", "choose another layer or target")
+        hint = f"choose another layer, or {cost.remedy or 'another target'}"
+        raise OptionError(f"the layer cannot run on PIM: {cost.reason}{gap}", hint)
     spent = cycle_breakdown(problem, cost, target.pim, profile)
     return LayerReport(problem, target.name, (profile or target.pim.timing.default).lower(), cost, spent)
 

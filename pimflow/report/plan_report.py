@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.codegen.work import Refusal, problem_of
-from pimflow.ir import Conv2d, Decision, Device, Graph, Node, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.codegen.work import problem_of
+from pimflow.ir import Conv2d, Decision, Device, Graph, Node, OnPim, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import Event, Timeline, build_timeline

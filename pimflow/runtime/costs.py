@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.work import PimProblem, Refusal, problem_of
+from pimflow.codegen.work import PimProblem, problem_of
 from pimflow.errors import GraphError
-from pimflow.ir import Graph, Node, Op, Value
+from pimflow.ir import Graph, Node, Op, Refusal, Value
 from pimflow.ir.analysis.movement import Movement, is_movement, movement
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.gpu.cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj

@@ -25,7 +25,7 @@ from pimflow.ir import (
     Pipeline,
     SplitRows,
 )
-from pimflow.ir.analysis.regions import can_pipeline, node_rows
+from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
 from pimflow.passes.apply_plan import why_not
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit, branches_of, execution_order, fork_joins, units_of
@@ -145,7 +145,7 @@ class Candidates:
             return
         for run in self._neighbours(space.max_run):
             choices = self._device_choices(run, space.mapping)
-            if choices and can_pipeline(self.graph, [node.name for unit in run for node in unit.nodes]) is None:
+            if choices and pipeline_refusal(self.graph, [node.name for unit in run for node in unit.nodes]) is None:
                 for devices in choices:
                     yield from self._pipelines(run, devices, space, bottom_first=False)
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from pimflow.codegen.work import Refusal, problem_of
+from pimflow.codegen.work import problem_of
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Op, Parallel, Plan, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Op, Parallel, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.movement import is_movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan

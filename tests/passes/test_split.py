@@ -18,11 +18,13 @@ from pimflow.ir import (
     OnPim,
     Parallel,
     Plan,
+    Refusal,
     Slice,
     SplitRows,
 )
+from pimflow.ir.analysis.regions import followers_of
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, can_split, followers_of, why_not
+from pimflow.passes import ApplyPlan, why_not
 from support.pass_graphs import Builder, assert_same_values
 
 
@@ -60,9 +62,9 @@ def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
 def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
     graph, rows = case
     decision = SplitRows("conv", rows, "newton++")
-    reason = why_not(graph, decision)
-    assert reason is None or "padding" in reason
-    assume(reason is None)
+    refusal = why_not(graph, decision)
+    assert refusal is None or "padding" in refusal.reason
+    assume(refusal is None)
     split = apply(graph, decision)
     gpu, pim = split.node("conv_gpu"), split.node("conv_pim")
     assert (gpu.device, pim.device) == ("gpu", "pim")
@@ -250,18 +252,21 @@ def test_what_can_be_split() -> None:
     x = builder.input(1, 5, name="y")
     out = builder.gemm(x, 3, name="row")
     graph = builder.graph(out)
-    assert can_split(graph, graph.node("conv")) is None
-    assert can_split(graph, graph.node("squeeze")) == "1 output rows cannot be split"
-    assert can_split(graph, graph.node("row")) == "1 output rows cannot be split"
-    assert "Relu" in can_split(graph, graph.node("relu"))
+    assert why_not(graph, SplitRows("conv", 1, "newton++")) is None
+    for name, reason in [
+        ("squeeze", "squeeze: 1 of 1 rows on the GPU leave a part empty"),
+        ("row", "row: 1 of 1 rows on the GPU leave a part empty"),
+        ("relu", "relu: Relu is no convolution or matrix product"),
+    ]:
+        assert why_not(graph, SplitRows(name, 1, "newton++")) == Refusal(reason)
 
 
 def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
     builder = Builder()
     graph = builder.graph(builder.op(Conv2d((1, 1), pads=(3, 0, 0, 0)), builder.input(1, 2, 4, 4),
                                      builder.weights(2, 2, 1, 1), name="conv"))  # fmt: skip
-    assert can_split(graph, graph.node("conv")) is None
-    assert why_not(graph, SplitRows("conv", 2, "auto")) == "conv: output rows 0 to 1 lie wholly in the padding"
+    refusal = Refusal("conv: output rows 0 to 1 lie wholly in the padding")
+    assert why_not(graph, SplitRows("conv", 2, "auto")) == refusal
     assert_same_values(graph, apply(graph, SplitRows("conv", 4, "auto")))
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from pimflow.codegen.work import ConvProblem, PimProblem, Refusal
+from pimflow.codegen.work import ConvProblem, PimProblem
 from pimflow.errors import GraphError
-from pimflow.ir import Conv2d, Device, Elementwise, Graph, Node, Slice, Value
+from pimflow.ir import Conv2d, Device, Elementwise, Graph, Node, Refusal, Slice, Value
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
 from pimflow.targets import Target, load_target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.codegen.work import PimProblem, Refusal, problem_of
+from pimflow.codegen.work import PimProblem, problem_of
 from pimflow.ir import (
     Concat,
     Conv2d,
@@ -18,6 +18,7 @@ from pimflow.ir import (
     Graph,
     Node,
     Pool2d,
+    Refusal,
     Reshape,
     Slice,
     Value,

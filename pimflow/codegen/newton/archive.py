@@ -13,7 +13,8 @@ from typing import Any
 from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, GWrite, Loop, ReadRes
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
-from pimflow.codegen.work import ConvProblem, MatmulProblem, Refusal
+from pimflow.codegen.work import ConvProblem, MatmulProblem
+from pimflow.ir import Refusal
 from pimflow.targets import PimSpec
 
 _CLASSES = (

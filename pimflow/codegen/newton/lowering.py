@@ -21,7 +21,8 @@ from pimflow.codegen.newton.im2col import (
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
 from pimflow.codegen.newton.work_split import Visit, Visits, deal_units
-from pimflow.codegen.work import ConvProblem, PimProblem, Refusal
+from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.ir import Refusal
 from pimflow.targets import PimSpec
 
 
@@ -107,7 +108,8 @@ def lower(problem: PimProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | R
     lowering = _Lowering(mapping, shape, pim)
     rows = lowering.most_rows()
     if rows > pim.rows:
-        return Refusal(f"its weights need {rows} rows of every bank, the banks have {pim.rows}", rows - pim.rows)
+        reason = f"its weights need {rows} rows of every bank, the banks have {pim.rows}"
+        return Refusal(reason, rows, pim.rows, "rows of every bank", "a target with a larger pim.rows")
     return PimProgram(problem, mapping, pim, shape, tuple(lowering.classes()))
 
 
@@ -117,15 +119,17 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     width = max((run.columns * mapping.tiles_per_row if aside else run.slots for run in mapping.runs), default=0)
     slots = max((run.slots for run in mapping.runs), default=0)
     limits = (
-        ("channels", channels, pim.channels),
-        ("global buffers", len(mapping.groups), pim.buffers),
-        ("buffers per channel", mapping.fills_held, pim.buffers_per_channel),
-        ("buffer slots", slots, pim.buffer_columns),
-        ("columns of a row", width, pim.columns),
+        ("channels", channels, "channels"),
+        ("global buffers", len(mapping.groups), "buffers"),
+        ("buffers per channel", mapping.fills_held, "buffers_per_channel"),
+        ("buffer slots", slots, "buffer_columns"),
+        ("columns of a row", width, "columns"),
     )
-    for what, needed, there in limits:
+    for unit, needed, key in limits:
+        there: int = getattr(pim, key)
         if needed > there:
-            return Refusal(f"the mapping needs {needed} {what}, the machine has {there}", needed - there)
+            reason = f"the mapping needs {needed} {unit}, the machine has {there}"
+            return Refusal(reason, needed, there, unit, f"a target with a larger pim.{key}")
     if mapping.prefetch and (mapping.fills_held < 2 or mapping.order != "rows" or not mapping.early_fill):
         return Refusal("prefetching needs a second buffer, open rows and early fills")
     strips = any(run.step != run.columns for run in mapping.runs)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pimflow.ir.analysis.rows import RowPart, RowRefusal, part_rows, row_count
+from pimflow.ir.analysis.rows import RowPart, part_rows, row_count
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops import Conv2d, Elementwise, Gemm, MatMul
+from pimflow.ir.refusal import Refusal
 
 MATRIX_OPS = (Conv2d, Gemm, MatMul)
 
@@ -32,13 +33,13 @@ def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
     )
 
 
-def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | RowRefusal:
+def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
     """How the node makes its output rows [start, stop); refusals name the node."""
     if len(node.outputs) != 1:
-        return RowRefusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
+        return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
     shapes = [graph.values[name].shape if name else None for name in node.inputs]
     part = part_rows(node.op, shapes, graph.values[node.outputs[0]].shape, start, stop)
-    return RowRefusal(f"{node.name}: {part.reason}") if isinstance(part, RowRefusal) else part
+    return part.at(node.name) if isinstance(part, Refusal) else part
 
 
 def node_rows(graph: Graph, node: Node) -> int:
@@ -46,17 +47,17 @@ def node_rows(graph: Graph, node: Node) -> int:
     return row_count(graph.values[node.outputs[0]].shape)
 
 
-def run_refusal(graph: Graph, nodes: Sequence[Node]) -> RowRefusal | None:
+def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
     """Why the nodes cannot be a run: each reads an earlier one, and each but the last is read by a later one."""
     made: set[str] = set()
     for node in nodes:
         if made and made.isdisjoint(node.inputs):
-            return RowRefusal(f"{node.name}: reads nothing that the run makes")
+            return Refusal(f"{node.name}: reads nothing that the run makes")
         made.update(node.outputs)
     read = {name for node in nodes for name in node.inputs}
     for node in nodes[:-1]:
         if read.isdisjoint(node.outputs):
-            return RowRefusal(f"{node.name}: is not read within the run")
+            return Refusal(f"{node.name}: is not read within the run")
     return None
 
 
@@ -83,36 +84,25 @@ def cut_region(graph: Graph, node_names: Iterable[str]) -> Graph:
     )
 
 
-def can_split(graph: Graph, node: Node) -> str | None:
-    """Why the node cannot be split by output rows, or None."""
-    if not isinstance(node.op, MATRIX_OPS):
-        return f"{node.kind} is no convolution or matrix product"
-    rows = node_rows(graph, node)
-    if rows < 2:
-        return f"{rows} output rows cannot be split"
-    part = node_part(graph, node, 0, rows)
-    return part.reason if isinstance(part, RowRefusal) else None
-
-
-def can_pipeline(graph: Graph, run: Sequence[str]) -> str | None:
+def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     """Why these nodes, in this order, cannot be cut into stages by rows, or None.
 
     Whether particular stages can be made is for `why_not` to say: a stage may lie wholly in some node's padding.
     """
     nodes = [graph.node(name) for name in run]
     if len(nodes) < 2:
-        return "a pipeline has two nodes at least"
+        return Refusal("a pipeline has two nodes at least")
     refusal = run_refusal(graph, nodes)
     if refusal is not None:
-        return refusal.reason
+        return refusal
     rows = node_rows(graph, nodes[-1])
     if rows < 2:
-        return f"{nodes[-1].name}: {rows} output rows cannot be cut into stages"
+        return Refusal(f"{nodes[-1].name}: {rows} output rows cannot be cut into stages")
     members = {node.name: node for node in nodes}
     for node in nodes:
-        reason = _row_wise(graph, node, members) or outside_dependence(graph, node, members)
-        if reason is not None:
-            return reason
+        refusal = _row_wise(graph, node, members) or outside_dependence(graph, node, members)
+        if refusal is not None:
+            return refusal
     return None
 
 
@@ -171,19 +161,19 @@ def _readers(graph: Graph, value: str) -> int:
     return len(graph.users(value)) + (value in graph.outputs)
 
 
-def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
+def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
     """Why the node's rows do not follow from rows of what the members make, or None."""
     part = node_part(graph, node, 0, max(node_rows(graph, node), 1))
-    if isinstance(part, RowRefusal):
-        return part.reason
+    if isinstance(part, Refusal):
+        return part
     for name, span in zip(node.inputs, part.spans, strict=True):
         producer = graph.producer(name)
         if span is None and producer is not None and producer.name in members:
-            return f"{node.name}: reads {producer.name} whole, not row by row"
+            return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
     return None
 
 
-def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> str | None:
+def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
     first = graph.position[next(iter(members))]  # all others depend on it
     seen: set[str] = set()
@@ -191,12 +181,12 @@ def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) ->
     while waiting:
         other = waiting.pop()
         if other.name in members:
-            return f"{node.name}: reads what depends on the region from outside of it"
+            return Refusal(f"{node.name}: reads what depends on the region from outside of it")
         if other.name in seen or graph.position[other.name] < first:
             continue
         seen.add(other.name)
         if len(seen) > _LOOK_BACK:
-            return f"{node.name}: reads what may depend on the region from outside of it"
+            return Refusal(f"{node.name}: reads what may depend on the region from outside of it")
         waiting.extend(_producers(graph, other))
     return None
 

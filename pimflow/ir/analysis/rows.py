@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pimflow.ir.ops import BatchNorm, Concat, Conv2d, Elementwise, Gemm, MatMul, Op, Pad, Pool2d, Slice, op_name
+from pimflow.ir.refusal import Refusal
 
 Shape = tuple[int, ...]
 Span = tuple[int, int]
@@ -25,13 +26,6 @@ class RowWindow(NamedTuple):
     in_stop: int
     pad_top: int
     pad_bottom: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowRefusal:
-    """Why an op, or a part of one, cannot be computed from rows: a result, not an exception."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ def row_count(shape: Shape | None) -> int:
     return shape[-2] if shape is not None and len(shape) >= 2 else 0
 
 
-def rows_needed(op: Conv2d | Pool2d, in_shape: Shape, out_start: int, out_stop: int) -> RowWindow | RowRefusal:
+def rows_needed(op: Conv2d | Pool2d, in_shape: Shape, out_start: int, out_stop: int) -> RowWindow | Refusal:
     """Input rows and paddings with which `op` makes exactly its output rows [out_start, out_stop).
 
     Args:
@@ -68,7 +62,7 @@ def rows_needed(op: Conv2d | Pool2d, in_shape: Shape, out_start: int, out_stop: 
     end = (out_stop - 1) * stride - op.pads[0] + op.dilations[0] * (op.kernel[0] - 1) + 1
     in_start, in_stop = max(first, 0), min(end, size)
     if in_start >= in_stop:
-        return RowRefusal(f"output rows {out_start} to {out_stop - 1} lie wholly in the padding")
+        return Refusal(f"output rows {out_start} to {out_stop - 1} lie wholly in the padding")
     # In ceil mode the last window may hang over the padding as well; that overhang is not padding (averages do not
     # count it), and ceil mode restores it.
     return RowWindow(in_start, in_stop, in_start - first, min(end - in_stop, op.pads[2]))
@@ -76,7 +70,7 @@ def rows_needed(op: Conv2d | Pool2d, in_shape: Shape, out_start: int, out_stop: 
 
 def part_rows(
     op: Op, in_shapes: Sequence[Shape | None], out_shape: Shape | None, start: int, stop: int
-) -> RowPart | RowRefusal:
+) -> RowPart | Refusal:
     """How `op` makes its output rows [start, stop).
 
     Args:
@@ -89,7 +83,7 @@ def part_rows(
         The part, or why there is none.
     """
     if out_shape is None or len(out_shape) < 2:
-        return RowRefusal(f"{op_name(op)} has no rows: its output has {_rank(out_shape)}")
+        return Refusal(f"{op_name(op)} has no rows: its output has {_rank(out_shape)}")
     if isinstance(op, Conv2d | Pool2d):
         return _window_part(op, in_shapes, start, stop)
     if isinstance(op, Elementwise):
@@ -104,19 +98,19 @@ def part_rows(
         return _batch_norm_part(op, in_shapes, out_shape, start, stop)
     if isinstance(op, Pad):
         return _pad_part(op, in_shapes, out_shape, start, stop)
-    return RowRefusal(f"{op_name(op)} is not computed row by row")
+    return Refusal(f"{op_name(op)} is not computed row by row")
 
 
 def _rank(shape: Shape | None) -> str:
     return "no static shape" if shape is None else f"{len(shape)} dims"
 
 
-def _window_part(op: Conv2d | Pool2d, in_shapes: Sequence[Shape | None], start: int, stop: int) -> RowPart | RowRefusal:
+def _window_part(op: Conv2d | Pool2d, in_shapes: Sequence[Shape | None], start: int, stop: int) -> RowPart | Refusal:
     in_shape = in_shapes[0]
     if in_shape is None or len(in_shape) != 4:
-        return RowRefusal(f"{op_name(op)} reads {_rank(in_shape)}, not [N, C, H, W]")
+        return Refusal(f"{op_name(op)} reads {_rank(in_shape)}, not [N, C, H, W]")
     window = rows_needed(op, in_shape, start, stop)
-    if isinstance(window, RowRefusal):
+    if isinstance(window, Refusal):
         return window
     pads = (window.pad_top, op.pads[1], window.pad_bottom, op.pads[3])
     part = op if pads == op.pads else replace(op, pads=pads)
@@ -125,7 +119,7 @@ def _window_part(op: Conv2d | Pool2d, in_shapes: Sequence[Shape | None], start: 
 
 def _elementwise_part(
     op: Op, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int
-) -> RowPart | RowRefusal:
+) -> RowPart | Refusal:
     spans: list[Span | None] = []
     for shape in in_shapes:
         rows = row_count(shape)
@@ -134,51 +128,49 @@ def _elementwise_part(
         elif rows <= 1:  # broadcast along the rows, or without such an axis
             spans.append(None)
         else:
-            return RowRefusal(f"{op_name(op)} reads {rows} rows and makes {out_shape[-2]}")
+            return Refusal(f"{op_name(op)} reads {rows} rows and makes {out_shape[-2]}")
     return RowPart(op, tuple(spans))
 
 
 def _gemm_part(
     op: Gemm, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int
-) -> RowPart | RowRefusal:
+) -> RowPart | Refusal:
     if op.trans_a:
-        return RowRefusal("the left-hand side is transposed, its rows are not contiguous")
+        return Refusal("the left-hand side is transposed, its rows are not contiguous")
     spans: list[Span | None] = [(start, stop), None]
     if len(in_shapes) > 2:
         spans.append((start, stop) if row_count(in_shapes[2]) == out_shape[0] > 1 else None)
     return RowPart(op, tuple(spans))
 
 
-def _matmul_part(op: MatMul, in_shapes: Sequence[Shape | None], start: int, stop: int) -> RowPart | RowRefusal:
+def _matmul_part(op: MatMul, in_shapes: Sequence[Shape | None], start: int, stop: int) -> RowPart | Refusal:
     if any(shape is None or len(shape) < 2 for shape in in_shapes):
-        return RowRefusal("a product with a vector, or with an operand of unknown shape, has no rows")
+        return Refusal("a product with a vector, or with an operand of unknown shape, has no rows")
     return RowPart(op, ((start, stop), None))
 
 
 def _other_axis_part(
     op: Concat | Slice, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int
-) -> RowPart | RowRefusal:
+) -> RowPart | Refusal:
     if op.axis == len(out_shape) - 2:
-        return RowRefusal(f"{op_name(op)} works along the rows")
+        return Refusal(f"{op_name(op)} works along the rows")
     return RowPart(op, ((start, stop),) * len(in_shapes))
 
 
 def _batch_norm_part(
     op: BatchNorm, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int
-) -> RowPart | RowRefusal:
+) -> RowPart | Refusal:
     if len(out_shape) < 4:
-        return RowRefusal("the rows of a batch norm's input are its channels")
+        return Refusal("the rows of a batch norm's input are its channels")
     return RowPart(op, ((start, stop), *(None,) * (len(in_shapes) - 1)))
 
 
-def _pad_part(
-    op: Pad, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int
-) -> RowPart | RowRefusal:
+def _pad_part(op: Pad, in_shapes: Sequence[Shape | None], out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
     axis = len(out_shape) - 2
     size, before = row_count(in_shapes[0]), op.before[axis]
     in_start, in_stop = max(start - before, 0), min(stop - before, size)
     if in_start >= in_stop:
-        return RowRefusal(f"output rows {start} to {stop - 1} lie wholly in the padding")
+        return Refusal(f"output rows {start} to {stop - 1} lie wholly in the padding")
     top, bottom = in_start - (start - before), stop - before - in_stop
     part = replace(op, before=_with(op.before, axis, top), after=_with(op.after, axis, bottom))
     return RowPart(part, ((in_start, in_stop), *(None,) * (len(in_shapes) - 1)))

@@ -11,7 +11,8 @@ from itertools import accumulate
 
 from pimflow.ir import Device, Elementwise, Graph, Node, Pipeline, SplitRows
 from pimflow.ir.analysis.regions import MATRIX_OPS, leaving_values, node_part, node_rows, run_refusal
-from pimflow.ir.analysis.rows import RowPart, RowRefusal
+from pimflow.ir.analysis.rows import RowPart
+from pimflow.ir.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Layout:
     leaving: tuple[str, ...]
 
 
-def split_layout(graph: Graph, decision: SplitRows) -> Layout | RowRefusal:
+def split_layout(graph: Graph, decision: SplitRows) -> Layout | Refusal:
     """The two halves of an MD-DP split, followers included."""
     nodes = [graph.node(name) for name in decision.nodes]
     rows = node_rows(graph, nodes[0])
@@ -50,32 +51,32 @@ def split_layout(graph: Graph, decision: SplitRows) -> Layout | RowRefusal:
     for half, start, stop in halves:
         for node in nodes:
             part = node_part(graph, node, start, stop)
-            if isinstance(part, RowRefusal):
+            if isinstance(part, Refusal):
                 return part
             jobs.append(PartJob(node, start, stop, part, half if node is nodes[0] else "gpu", half))
     return Layout(tuple(jobs), leaving_values(graph, nodes))
 
 
-def _split_refusal(graph: Graph, nodes: Sequence[Node], gpu_rows: int) -> RowRefusal | None:
+def _split_refusal(graph: Graph, nodes: Sequence[Node], gpu_rows: int) -> Refusal | None:
     first = nodes[0]
     if not isinstance(first.op, MATRIX_OPS):
-        return RowRefusal(f"{first.name}: {first.kind} is no convolution or matrix product")
+        return Refusal(f"{first.name}: {first.kind} is no convolution or matrix product")
     rows = node_rows(graph, first)
     if not 0 < gpu_rows < rows:
-        return RowRefusal(f"{first.name}: {gpu_rows} of {rows} rows on the GPU leave a part empty")
+        return Refusal(f"{first.name}: {gpu_rows} of {rows} rows on the GPU leave a part empty")
     made = {first.output}
     for node in nodes[1:]:
         if not isinstance(node.op, Elementwise):
-            return RowRefusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the halves")
+            return Refusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the halves")
         if made.isdisjoint(node.inputs):
-            return RowRefusal(f"{node.name}: does not read what the halves make")
+            return Refusal(f"{node.name}: does not read what the halves make")
         made.add(node.output)
         if node_rows(graph, node) != rows:
-            return RowRefusal(f"{node.name}: makes {node_rows(graph, node)} rows of {rows}")
+            return Refusal(f"{node.name}: makes {node_rows(graph, node)} rows of {rows}")
     return None
 
 
-def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | RowRefusal:
+def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | Refusal:
     """The stages of a pipeline.
 
     Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node
@@ -88,7 +89,7 @@ def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | RowRefusal:
         return refusal
     leaving = leaving_values(graph, nodes)
     progress = _progress(graph, nodes, decision, frozenset(leaving))
-    if isinstance(progress, RowRefusal):
+    if isinstance(progress, Refusal):
         return progress
     jobs: list[PartJob] = []
     for stage in range(len(decision.stage_rows)):
@@ -97,23 +98,23 @@ def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | RowRefusal:
             if start == stop:
                 continue
             part = node_part(graph, node, start, stop)
-            if isinstance(part, RowRefusal):
+            if isinstance(part, Refusal):
                 return part
             jobs.append(PartJob(node, start, stop, part, device, f"s{stage}", stage))
     return Layout(tuple(jobs), leaving)
 
 
-def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline) -> RowRefusal | None:
+def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline) -> Refusal | None:
     if len(nodes) < 2 or len(decision.stage_rows) < 2:
-        return RowRefusal("a pipeline has two nodes and two stages at least")
+        return Refusal("a pipeline has two nodes and two stages at least")
     if len(decision.devices) != len(nodes):
-        return RowRefusal(f"{len(decision.devices)} devices for {len(nodes)} nodes")
+        return Refusal(f"{len(decision.devices)} devices for {len(nodes)} nodes")
     rows = node_rows(graph, nodes[-1])
     if min(decision.stage_rows) < 1 or sum(decision.stage_rows) != rows:
-        return RowRefusal(f"stages of {decision.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")
+        return Refusal(f"stages of {decision.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")
     for node, device in zip(nodes, decision.devices, strict=True):
         if device == "pim" and not isinstance(node.op, MATRIX_OPS):
-            return RowRefusal(f"{node.name}: {node.kind} cannot run on PIM")
+            return Refusal(f"{node.name}: {node.kind} cannot run on PIM")
     return run_refusal(graph, nodes)
 
 
@@ -121,9 +122,7 @@ Progress = Mapping[str, Sequence[tuple[int, int]]]
 """By node name and stage: the rows made by the end of that stage."""
 
 
-def _progress(
-    graph: Graph, nodes: Sequence[Node], decision: Pipeline, leaving: frozenset[str]
-) -> Progress | RowRefusal:
+def _progress(graph: Graph, nodes: Sequence[Node], decision: Pipeline, leaving: frozenset[str]) -> Progress | Refusal:
     total = sum(decision.stage_rows)
     ends = list(accumulate(decision.stage_rows))
     last = [(total - end, total) if decision.bottom_first else (0, end) for end in ends]
@@ -148,19 +147,19 @@ def _widen_to_all(spans: list[tuple[int, int]], rows: int, bottom_first: bool) -
 
 def _ask_producers(
     graph: Graph, node: Node, done: dict[str, list[tuple[int, int]]], producers: Mapping[str, Node]
-) -> RowRefusal | None:
+) -> Refusal | None:
     """Adds what `node` needs to have made its rows, stage by stage, to what its producers in the run have to make."""
     wanted = [(index, producers[name]) for index, name in enumerate(node.inputs) if name in producers]
     if not wanted:
         return None
     for stage, (start, stop) in enumerate(done[node.name]):
         part = node_part(graph, node, start, stop)
-        if isinstance(part, RowRefusal):
+        if isinstance(part, Refusal):
             return part
         for index, producer in wanted:
             span = part.spans[index]
             if span is None:
-                return RowRefusal(f"{node.name}: reads {producer.name} whole, not row by row")
+                return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
             spans = done.setdefault(producer.name, [])
             if stage < len(spans):
                 span = (min(span[0], spans[stage][0]), max(span[1], spans[stage][1]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from pimflow.codegen import PimProblem, Refusal
+from pimflow.codegen import PimProblem
 from pimflow.codegen.newton import lower
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.cost import PimCost, comp_cycles, time_classes
 from pimflow.targets import PimSpec
 

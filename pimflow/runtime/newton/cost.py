@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from pimflow.codegen import MatmulProblem, PimProblem, Refusal
+from pimflow.codegen import MatmulProblem, PimProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram, lower
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.energy import stream_energy
 from pimflow.runtime.newton.timing import StreamTiming, time_stream
 from pimflow.targets import PimSpec, Target

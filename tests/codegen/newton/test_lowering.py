@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, Refusal
+from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.codegen.newton import (
     ChannelGroup,
     ChunkRun,
@@ -25,6 +25,7 @@ from pimflow.codegen.newton import (
 )
 from pimflow.codegen.newton.commands import GWrite
 from pimflow.codegen.newton.work_split import best_split, deal_units
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.targets import PimSpec, load_target
@@ -99,8 +100,8 @@ def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
     assert isinstance(lower(problem, newton_mapping(problem, enough, "newton++"), enough), PimProgram)
     refusal = lower(problem, newton_mapping(problem, short, "newton++"), short)
     assert isinstance(refusal, Refusal)
-    assert refusal.gap == 3
-    assert "rows" in refusal.reason
+    assert (refusal.demand, refusal.bound, refusal.gap) == (needed, needed - 3, 3)
+    assert (refusal.unit, refusal.remedy) == ("rows of every bank", "a target with a larger pim.rows")
     chosen = choose_mapping(problem, replace(TARGET, pim=replace(PIM, rows=2)), "auto")
     assert isinstance(chosen, Refusal)
 

@@ -7,8 +7,9 @@ import pytest
 
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, OnGpu, Plan, SplitRows
+from pimflow.ir.analysis.regions import cut_region, followers_of, pipeline_refusal
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, can_pipeline, cut_region, followers_of
+from pimflow.passes import ApplyPlan
 from support.pass_graphs import Builder, run_in_ort, seeded_inputs
 
 
@@ -84,7 +85,7 @@ def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
     split = ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
     verify_graph(split)
     assert len(split.nodes) == 500 * 7
-    assert can_pipeline(graph, [node.name for node in nodes]) is None
+    assert pipeline_refusal(graph, [node.name for node in nodes]) is None
 
 
 def test_a_far_operand_is_taken_to_depend_on_the_node() -> None:

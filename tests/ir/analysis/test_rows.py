@@ -20,7 +20,8 @@ from pimflow.ir import (
     Slice,
     window_out,
 )
-from pimflow.ir.analysis.rows import RowPart, RowRefusal, part_rows, row_count, rows_needed
+from pimflow.ir.analysis.rows import RowPart, part_rows, row_count, rows_needed
+from pimflow.ir.refusal import Refusal
 
 
 def taps(size: int, op: Conv2d | Pool2d, row: int) -> list[int | str]:
@@ -58,7 +59,7 @@ def test_a_part_reads_what_the_whole_reads(case: tuple[Conv2d | Pool2d, int, int
     expected = [taps(size, op, row) for row in range(start, stop)]
     part = part_rows(op, [(1, 1, size, 1)], (1, 1, rows, 1), start, stop)
     inside = [tap for window in expected for tap in window if not isinstance(tap, str)]
-    if isinstance(part, RowRefusal):
+    if isinstance(part, Refusal):
         lowest = start * op.strides[0] - op.pads[0]
         highest = (stop - 1) * op.strides[0] - op.pads[0] + op.dilations[0] * (op.kernel[0] - 1)
         assert lowest >= size or highest < 0, "only padding may be refused"
@@ -85,7 +86,7 @@ def test_figures_worked_out_by_hand() -> None:
 
 def test_a_part_of_padding_alone_is_refused() -> None:
     refusal = rows_needed(Conv2d((1, 1), (1, 1), (2, 0, 0, 0)), (1, 1, 4, 4), 0, 2)
-    assert refusal == RowRefusal("output rows 0 to 1 lie wholly in the padding")
+    assert refusal == Refusal("output rows 0 to 1 lie wholly in the padding")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_padding_moves_rows() -> None:
     assert part == RowPart(Pad((0, 0, 1, 1), (0, 0, 0, 1)), ((0, 3),))
     part = part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 5, 13)
     assert part == RowPart(Pad((0, 0, 0, 1), (0, 0, 3, 1)), ((3, 8),))
-    assert isinstance(part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 0, 2), RowRefusal)
+    assert isinstance(part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 0, 2), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_padding_moves_rows() -> None:
 )
 def test_refusals_say_why(op, shapes, out) -> None:
     refusal = part_rows(op, shapes, out, 0, 1)
-    assert isinstance(refusal, RowRefusal)
+    assert isinstance(refusal, Refusal)
     assert refusal.reason
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pimflow.ir import Concat, Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, Plan, Slice, SplitRows
 from pimflow.ir.analysis.movement import annotate_movement, movement
-from pimflow.passes import ApplyPlan, cut_region
+from pimflow.ir.analysis.regions import cut_region
+from pimflow.passes import ApplyPlan
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import run_graph
 from pimflow.runtime.memory import plan_memory

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pimflow.codegen import PimProblem, Refusal
+from pimflow.codegen import PimProblem
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.published import channel_loads
 from pimflow.errors import choice
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.estimate import visit_costs
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.cost import PimCost, price, time_classes, total_cycles
