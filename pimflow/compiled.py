@@ -174,7 +174,7 @@ class CompiledModel:
 
     def _program_from(self, node: str) -> PimProgram:
         """The program of the one PIM node that was made from the original node of this name."""
-        made = [other.name for other in self.graph.nodes if other.device == "pim" and other.tag("origin") == node]
+        made = [other.name for other in self.graph.nodes if other.device == "pim" and other.placement.origin == node]
         if len(made) == 1:
             return self.programs[made[0]]
         hint = f"parts of it on PIM are {', '.join(made)}" if made else ""

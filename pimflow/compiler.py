@@ -132,7 +132,7 @@ def program_of(graph: Graph, name: str, machine: Machine) -> PimProgram:
     problem = problem_of(graph, node)
     if isinstance(problem, Refusal):
         raise RuntimeError(f"{name!r} is placed on PIM, but: {problem.reason}")
-    cost = machine.costs.pim_cost(problem, node.tag("mapping") or "newton++")
+    cost = machine.costs.pim_cost(problem, node.placement.choice or "newton++")
     if isinstance(cost, Refusal):
         raise RuntimeError(f"{name!r} is placed on PIM, but: {cost.reason}")
     program = lower(problem, cost.mapping, machine.target.pim)

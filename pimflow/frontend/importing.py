@@ -10,9 +10,10 @@ from onnx import inliner
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings, bind_inputs
 from pimflow.frontend.reading import Source, is_external, load_tensor
-from pimflow.ir import Array, Device, Graph, Node, OnnxOp, Value, topological_order
+from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
 from pimflow.onnxio.captures import CAPTURES, abstract_captures
-from pimflow.onnxio.export import METADATA_PREFIX, PLACEHOLDER, set_external
+from pimflow.onnxio.export import PLACEHOLDER, set_external
+from pimflow.onnxio.placement import placement_of
 from pimflow.onnxio.tensors import attribute_value, sparse_to_array, to_tensor, type_text
 
 DEFAULT_OPSET = 17
@@ -25,7 +26,7 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     Args:
         source: the model.
         shapes: sizes of inputs and symbolic dims.
-        annotations: whether devices and tags that pimflow wrote into the model are read back.
+        annotations: whether placements and tags that pimflow wrote into the model are read back.
 
     Raises:
         ModelError: a tensor is damaged.
@@ -128,10 +129,9 @@ def import_node(proto: onnx.NodeProto, name: str, annotations: bool = False) -> 
         values[CAPTURES] = len(captured)
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     inputs, outputs = _stripped(proto.input), _stripped(proto.output)
-    device, tags = _annotations(proto) if annotations else (None, ())
-    return Node(
-        OnnxOp(proto.op_type, domain, tuple(sorted(values.items()))), (*inputs, *captured), outputs, name, device, tags
-    )
+    placement, tags = _annotations(proto) if annotations else (UNPLACED, ())
+    op = OnnxOp(proto.op_type, domain, tuple(sorted(values.items())))
+    return Node(op, (*inputs, *captured), outputs, name, placement, tags)
 
 
 def _stripped(names: Iterable[str]) -> tuple[str, ...]:
@@ -141,12 +141,8 @@ def _stripped(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _annotations(proto: onnx.NodeProto) -> tuple[Device | None, tuple[tuple[str, str], ...]]:
-    entries = {
-        entry.key.removeprefix(METADATA_PREFIX): entry.value
-        for entry in proto.metadata_props
-        if entry.key.startswith(METADATA_PREFIX)
-    }
-    device = entries.pop("device", None)
-    known: Device | None = "gpu" if device == "gpu" else "pim" if device == "pim" else None
-    return known, tuple(sorted(entries.items()))
+def _annotations(proto: onnx.NodeProto) -> tuple[Placement, tuple[tuple[str, str], ...]]:
+    try:
+        return placement_of({entry.key: entry.value for entry in proto.metadata_props})
+    except ValueError as error:
+        raise ModelError(f"node {proto.name!r}: its placement is damaged: {error}", "compile the model again") from None

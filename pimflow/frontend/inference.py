@@ -94,7 +94,7 @@ class _Walk:
         for result, name in zip(branch.output, node.outputs, strict=True):
             if name:
                 label = self._node_name(f"{node.name}/{name}")
-                self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.device, node.tags))
+                self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.placement, node.tags))
 
     def _node_name(self, base: str) -> str:
         name = fresh_name(base, self.names)

@@ -269,9 +269,9 @@ def _chain(node: Node, typed: Typed, values: dict[str, Value], names: set[str]) 
         values[output] = Value(output, result.shape, result.dtype)
         name = fresh_name(f"{node.name}_{step}", names)
         names.add(name)
-        chain.append(Node(op, inputs, (output,), name, node.device, node.tags))
+        chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
         inputs = (output,)
-    return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.device, node.tags)]
+    return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]
 
 
 def _identity(site: Site) -> Typed:

@@ -3,7 +3,7 @@
 from pimflow.ir.builder import Builder
 from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.editor import GraphEditor
-from pimflow.ir.graph import Array, Device, Graph, Node, Value, topological_order
+from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
 from pimflow.ir.ops import (
     Attributes,
     BatchNorm,
@@ -24,11 +24,13 @@ from pimflow.ir.ops import (
     op_name,
     window_out,
 )
-from pimflow.ir.plan import Decision, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
+from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.text import parse_graph, print_graph
 
 __all__ = [
+    "UNPLACED",
     "Array",
     "Attributes",
     "BatchNorm",
@@ -36,22 +38,22 @@ __all__ = [
     "Concat",
     "Conv2d",
     "Decision",
-    "Device",
     "Elementwise",
     "Gemm",
     "GlobalPool",
     "Graph",
     "GraphEditor",
     "MatMul",
+    "MovementVerdict",
     "Node",
-    "OnGpu",
-    "OnPim",
+    "OnDevice",
     "OnnxOp",
     "Op",
     "OpaqueAttribute",
     "Pad",
     "Parallel",
     "Pipeline",
+    "Placement",
     "Plan",
     "Pool2d",
     "Refusal",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from pimflow.errors import GraphError
-from pimflow.ir.graph import Array, Device, Graph, Node, Value
+from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops import (
     Attributes,
@@ -181,10 +180,10 @@ class Builder:
         output = (first.shape if shape is None else shape, dtype or first.dtype)
         return self.node(OnnxOp(op_type, domain, _sorted(attributes)), (x, *others), [output], name)[0]
 
-    def place(self, value: str, device: Device | None = None, **tags: str) -> str:
-        """Puts the node that makes `value` on a device, with tags; returns `value`."""
+    def place(self, value: str, **fields: Any) -> str:
+        """Replaces fields of the placement of the node that makes `value`; returns `value`."""
         position = self._position(value)
-        self._nodes[position] = replace(self._nodes[position], device=device).with_tags(**tags)
+        self._nodes[position] = self._nodes[position].placed(**fields)
         return value
 
     # ---- contractions

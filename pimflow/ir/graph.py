@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphError
 from pimflow.ir.ops import Op, op_name
+from pimflow.ir.placement import UNPLACED, Placement
 
-Device = Literal["gpu", "pim"]
 Array = npt.NDArray[np.generic]
 
 
@@ -48,15 +48,15 @@ class Value:
 class Node:
     """One operation. An absent optional input is "" (as in ONNX).
 
-    `device` says where the node runs, None while undecided. `tags` are notes for people and later stages
-    (written to ONNX `metadata_props`): sorted (key, value) pairs of strings.
+    `placement` says where and when it runs. `tags` are free notes for readers, kept by rewrites and written to ONNX
+    `metadata_props`: sorted (key, value) pairs of strings.
     """
 
     op: Op
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     name: str
-    device: Device | None = None
+    placement: Placement = UNPLACED
     tags: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -69,17 +69,14 @@ class Node:
         """The op's ONNX name, for people."""
         return op_name(self.op)
 
-    def tag(self, key: str) -> str | None:
-        """The value of one tag, or None."""
-        for name, value in self.tags:
-            if name == key:
-                return value
-        return None
+    @property
+    def device(self) -> str | None:
+        """The device that the node runs on; None while undecided."""
+        return self.placement.device
 
-    def with_tags(self, **tags: str) -> Node:
-        """The same node with these tags added or replaced."""
-        merged = dict(self.tags) | tags
-        return replace(self, tags=tuple(sorted(merged.items())))
+    def placed(self, **fields: Any) -> Node:
+        """The same node with these fields of its placement replaced."""
+        return replace(self, placement=replace(self.placement, **fields))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pimflow.ir.graph import Device
-
 
 @dataclass(frozen=True)
-class OnGpu:
-    """The node runs on the GPU."""
+class OnDevice:
+    """The node runs on one device.
+
+    `choice` is what the device's backend is asked for (a mapping policy, a strategy); "" where it offers none.
+    """
 
     node: str
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes this decision covers."""
-        return (self.node,)
-
-
-@dataclass(frozen=True)
-class OnPim:
-    """The node runs on the PIM channels, with a mapping policy ("newton+", "newton++", "auto")."""
-
-    node: str
-    mapping: str
+    device: str
+    choice: str = ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -38,7 +28,7 @@ class OnPim:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """MD-DP: the first `gpu_rows` output rows of the node on the GPU, the rest on PIM, at the same time.
+    """MD-DP: the first `gpu_rows` output rows of the node on the plan's host device, the rest on `device`, at once.
 
     Rows are H of a convolution's output, M of a matrix product's (the second-last axis). `followers` are elementwise
     nodes, in order, that are applied to the two halves before the one Concat.
@@ -46,8 +36,9 @@ class SplitRows:
 
     node: str
     gpu_rows: int
-    mapping: str
+    choice: str
     followers: tuple[str, ...] = ()
+    device: str = "pim"
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -68,9 +59,9 @@ class Pipeline:
     """
 
     run: tuple[str, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[str, ...]
     stage_rows: tuple[int, ...]
-    mapping: str
+    choice: str
     bottom_first: bool = False
 
     @property
@@ -83,7 +74,7 @@ class Pipeline:
 class Parallel:
     """Branches between a fork and its join, run at once: every branch is a sequence of decisions on one device."""
 
-    branches: tuple[tuple[OnGpu | OnPim, ...], ...]
+    branches: tuple[tuple[OnDevice, ...], ...]
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -91,12 +82,16 @@ class Parallel:
         return tuple(name for branch in self.branches for decision in branch for name in decision.nodes)
 
 
-Decision = OnGpu | OnPim | SplitRows | Pipeline | Parallel
+Decision = OnDevice | SplitRows | Pipeline | Parallel
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Decisions in execution order, and what the search predicted for them (microseconds)."""
+    """Decisions in execution order, and what the search predicted for them (microseconds).
+
+    `host` is the device that runs what no decision sends elsewhere: the movements that cutting nodes up leaves behind,
+    the elementwise followers of a split, and everything in the baseline.
+    """
 
     policy: str
     decisions: tuple[Decision, ...]
@@ -104,7 +99,8 @@ class Plan:
     baseline_us: float
     candidates: int = 0
     search_seconds: float = field(default=0.0, compare=False)
+    host: str = "gpu"
 
 
-PLAN_CLASSES = (Plan, OnGpu, OnPim, SplitRows, Pipeline, Parallel)
+PLAN_CLASSES = (Plan, OnDevice, SplitRows, Pipeline, Parallel)
 """Every class that a plan is made of."""

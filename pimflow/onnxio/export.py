@@ -31,10 +31,8 @@ from pimflow.ir import (
 )
 from pimflow.ir.ops import AttributeValue
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
+from pimflow.onnxio.placement import metadata_of
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
-
-METADATA_PREFIX = "pimflow."
-"""What the names of our entries in a node's `metadata_props` begin with: "pimflow.device" and one for each tag."""
 
 IR_VERSION = 10
 """The IR version written, unless the opset needs a later one. Node metadata needs 10."""
@@ -203,9 +201,8 @@ class _Writer:
         self._append(node, _node_proto(node, op_type, "", names, protos))
 
     def _append(self, node: Node, proto: onnx.NodeProto) -> None:
-        metadata = dict(node.tags) | ({"device": node.device} if node.device else {})
-        for key, value in sorted(metadata.items()):
-            proto.metadata_props.add(key=METADATA_PREFIX + key, value=value)
+        for key, value in metadata_of(node.placement, node.tags).items():
+            proto.metadata_props.add(key=key, value=value)
         self.nodes.append(proto)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pimflow.errors import PlanError, did_you_mean
-from pimflow.ir import Decision, Device, Graph, GraphEditor, Node, OnGpu, OnPim, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir import Decision, Graph, GraphEditor, Node, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.analysis.regions import MATRIX_OPS
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
@@ -17,9 +17,9 @@ from pimflow.passes.rowwise.writer import PartWriter
 class ApplyPlan(Pass):
     """Rewrites the graph as the plan says; nodes come out in the order of the plan's decisions.
 
-    Every node carries the tag `region` (the decision's index). Nodes that the pass makes carry `origin` (the node they
-    come from) and, in pipelines, `stage`; PIM nodes carry `mapping`. Slices and Concats have the device "gpu".
-    A `fused_into` tag of a node that is cut up points to the part that the part is fused into.
+    Every node is placed: on a device, in a region (the decision's index). Nodes that the pass makes have an `origin`
+    (the node they come from) and, in pipelines, a `stage`; nodes that leave the host have a `choice`. Slices and
+    Concats run on the host. The `fused_into` of a node that is cut up names the part that its own part is fused into.
 
     Time is linear in the nodes of the graph and the parts of the plan.
 
@@ -37,28 +37,35 @@ class ApplyPlan(Pass):
         nodes: list[Node] = []
         for index, decision in enumerate(self.plan.decisions):
             _check_order(graph, decision, index, regions)
-            nodes.extend(_carry_out(graph, decision, str(index), editor, first_parts))
+            nodes.extend(_carry_out(graph, decision, index, self.plan.host, editor, first_parts))
         return PassResult(editor.finish(nodes), changed=True)
 
 
-def why_not(graph: Graph, decision: Decision) -> Refusal | None:
+def why_not(graph: Graph, decision: Decision, host: str = "gpu") -> Refusal | None:
     """Why a decision cannot be carried out on this graph, or None. Costs about as much as carrying it out."""
     unknown = [name for name in decision.nodes if name not in graph.node_by_name]
     if unknown:
         return Refusal(_unknown_node(graph, unknown[0]))
     if isinstance(decision, SplitRows | Pipeline):
-        layout = _layout(graph, decision)
+        layout = _layout(graph, decision, host)
         return layout if isinstance(layout, Refusal) else None
-    placed = [(decision,)] if isinstance(decision, OnGpu | OnPim) else decision.branches
-    for one in (one for branch in placed for one in branch):
-        node = graph.node(one.node)
-        if isinstance(one, OnPim) and not isinstance(node.op, MATRIX_OPS):
-            return Refusal(f"{node.name}: {node.kind} cannot run on PIM")
+    for placed in _placements(decision):
+        node = graph.node(placed.node)
+        if placed.device != host and not isinstance(node.op, MATRIX_OPS):
+            return Refusal(f"{node.name}: {node.kind} cannot run on {placed.device.upper()}")
     return None
 
 
-def _layout(graph: Graph, decision: SplitRows | Pipeline) -> Layout | Refusal:
-    return split_layout(graph, decision) if isinstance(decision, SplitRows) else pipeline_layout(graph, decision)
+def _placements(decision: OnDevice | Parallel) -> tuple[OnDevice, ...]:
+    if isinstance(decision, OnDevice):
+        return (decision,)
+    return tuple(placed for branch in decision.branches for placed in branch)
+
+
+def _layout(graph: Graph, decision: SplitRows | Pipeline, host: str) -> Layout | Refusal:
+    if isinstance(decision, SplitRows):
+        return split_layout(graph, decision, host)
+    return pipeline_layout(graph, decision, host)
 
 
 def _unknown_node(graph: Graph, name: str) -> str:
@@ -102,29 +109,26 @@ def _check_order(graph: Graph, decision: Decision, index: int, regions: dict[str
 
 
 def _carry_out(
-    graph: Graph, decision: Decision, region: str, editor: GraphEditor, first_parts: dict[str, str]
+    graph: Graph, decision: Decision, region: int, host: str, editor: GraphEditor, first_parts: dict[str, str]
 ) -> list[Node]:
     if isinstance(decision, SplitRows | Pipeline):
-        layout = _layout(graph, decision)
+        layout = _layout(graph, decision, host)
         if isinstance(layout, Refusal):
             raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {layout.reason}")
-        writer = PartWriter(editor, region, decision.mapping, first_parts)
+        writer = PartWriter(editor, region, host, decision.choice, first_parts)
         writer.write(layout)
         return writer.nodes
-    refusal = why_not(graph, decision)
+    refusal = why_not(graph, decision, host)
     if refusal is not None:
         raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {refusal.reason}")
-    branches = decision.branches if isinstance(decision, Parallel) else ((decision,),)
-    return [_placed(graph.node(one.node), one, region, first_parts) for branch in branches for one in branch]
+    return [_placed(graph.node(placed.node), placed, region, first_parts) for placed in _placements(decision)]
 
 
-def _placed(node: Node, decision: OnGpu | OnPim, region: str, first_parts: dict[str, str]) -> Node:
-    tags = dict(node.tags) | {"region": region}
-    device: Device = "gpu"
-    if isinstance(decision, OnPim):
-        device = "pim"
-        tags["mapping"] = decision.mapping
-    into = tags.get("fused_into")
-    if into in first_parts:
-        tags["fused_into"] = first_parts[into]
-    return Node(node.op, node.inputs, node.outputs, node.name, device, tuple(sorted(tags.items())))
+def _placed(node: Node, decision: OnDevice, region: int, first_parts: dict[str, str]) -> Node:
+    into = node.placement.fused_into
+    return node.placed(
+        device=decision.device,
+        region=region,
+        choice=decision.choice or None,
+        fused_into=None if into is None else first_parts.get(into, into),
+    )

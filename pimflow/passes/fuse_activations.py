@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, Graph, MatMul, Node
 from pimflow.ir.analysis.regions import elementwise_chain, outside_dependence
@@ -14,7 +14,7 @@ Accept = Callable[[Node, Mapping[str, Node]], bool]
 
 @dataclass(frozen=True)
 class FuseActivations(Pass):
-    """Gives elementwise nodes the tag `fused_into`: the name of the node whose kernel computes them in its epilogue.
+    """Sets `fused_into` of elementwise nodes: the name of the node whose kernel computes them in its epilogue.
 
     What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
     and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result and
@@ -29,7 +29,7 @@ class FuseActivations(Pass):
     residual: bool = False
 
     def run(self, graph: Graph) -> PassResult:
-        """Tags nodes; the graph computes the same."""
+        """Marks nodes; the graph computes the same."""
         fused: dict[str, str] = {}
         matrix = [node for node in graph.nodes if isinstance(node.op, Conv2d | Gemm | MatMul | BatchNorm)]
         others = [node for node in graph.nodes if isinstance(node.op, Elementwise)]
@@ -59,8 +59,6 @@ class FuseActivations(Pass):
 
 
 def _with_fusion(node: Node, into: str | None) -> Node:
-    if node.tag("fused_into") == into:
+    if node.placement.fused_into == into:
         return node
-    if into is not None:
-        return node.with_tags(fused_into=into)
-    return replace(node, tags=tuple(tag for tag in node.tags if tag[0] != "fused_into"))
+    return node.placed(fused_into=into)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.work import problem_of
-from pimflow.ir import Conv2d, Decision, Device, Graph, Node, OnPim, Parallel, Pipeline, Plan, Refusal, SplitRows
+from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
 from pimflow.search.policy import find_policy
 
-Mode = Literal["gpu", "pim", "md-dp", "pipeline"]
+Mode = str
+"""A device's name, "md-dp" or "pipeline"."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def busy_us(events: Iterable[Event]) -> float:
 
 def origin_of(node: Node) -> str:
     """The node of the original graph that a node of the rewritten one comes from."""
-    return node.tag("origin") or node.name
+    return node.placement.origin or node.name
 
 
 @dataclass(frozen=True)
@@ -218,8 +219,8 @@ class _Rows:
             return f"{decision.gpu_rows} of {rows} rows on the GPU while PIM makes {rows - decision.gpu_rows}"
         if isinstance(decision, SplitRows):
             return f"applied to the halves of {decision.node}"
-        if isinstance(decision, Pipeline) and node.tag("fused_into") in decision.run:
-            return f"fused into {node.tag('fused_into')}, stage by stage"
+        if isinstance(decision, Pipeline) and node.placement.fused_into in decision.run:
+            return f"fused into {node.placement.fused_into}, stage by stage"
         if isinstance(decision, Pipeline):
             stages = " + ".join(str(count) for count in decision.stage_rows)
             device = "PIM" if _device_in(decision, node.name) == "pim" else "the GPU"
@@ -228,7 +229,7 @@ class _Rows:
         return beside + self._why_there(node)
 
     def _why_there(self, node: Node) -> str:
-        into = node.tag("fused_into")
+        into = node.placement.fused_into
         if into is not None:
             return f"fused into {into}"
         problem = problem_of(self._original, node)
@@ -248,13 +249,13 @@ def _mode(decision: Decision, name: str) -> Mode:
         return "md-dp"
     if isinstance(decision, Pipeline):
         return "pipeline"
-    if isinstance(decision, Parallel):
-        placed = {item.node: item for branch in decision.branches for item in branch}
-        decision = placed[name]
-    return "pim" if isinstance(decision, OnPim) else "gpu"
+    if isinstance(decision, OnDevice):
+        return decision.device
+    placed = {item.node: item for branch in decision.branches for item in branch}
+    return placed[name].device
 
 
-def _device_in(decision: Pipeline, name: str) -> Device:
+def _device_in(decision: Pipeline, name: str) -> str:
     return dict(zip(decision.run, decision.devices, strict=True))[name]
 
 

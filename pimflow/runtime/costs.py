@@ -63,7 +63,7 @@ class CostModel:
     as PIM-enabled channels do not switch mode between kernels; `gpu_only()` is the machine with PIM unused, all
     channels serving the GPU: the baseline, and what a plan without a PIM node runs on.
 
-    Movements that the memory planner makes free cost nothing; the others cost a copy kernel. An elementwise node tagged
+    Movements that the memory planner makes free cost nothing; the others cost a copy kernel. An elementwise node with a
     `fused_into` costs nothing on the GPU, whose libraries apply bias, activation and residual in the kernel's epilogue.
     Behind a PIM node a function of the result costs nothing if the target applies activations as results are read out
     (`pim.readout_activation`), else a kernel of its own; an Add of a second tensor always costs one.
@@ -142,9 +142,8 @@ class CostModel:
 
     def _pim_cost(self, graph: Graph, node: Node) -> PimCost:
         problem = problem_of(graph, node)
-        cost = (
-            problem if isinstance(problem, Refusal) else self.pim_cost(problem, node.tag("mapping") or DEFAULT_MAPPING)
-        )
+        choice = node.placement.choice or DEFAULT_MAPPING
+        cost = problem if isinstance(problem, Refusal) else self.pim_cost(problem, choice)
         if isinstance(cost, Refusal):
             raise GraphError(f"{node.name!r} is placed on PIM, but: {cost.reason}")
         return cost
@@ -186,12 +185,12 @@ class CostModel:
         A PIM result on its way out can pass through a function of itself, but not meet a second tensor: a residual Add
         behind PIM is a kernel of its own, and what follows it in the chain is fused into that.
         """
-        name = node.tag("fused_into")
+        name = node.placement.fused_into
         into = None if name is None else graph.node_by_name.get(name)
         if name is None or into is None or into.device != "pim":
             return name is not None
         makers = [graph.producer(value) for value in node.inputs if value and not graph.is_constant(value)]
-        if any(maker is None or name not in (maker.name, maker.tag("fused_into")) for maker in makers):
+        if any(maker is None or name not in (maker.name, maker.placement.fused_into) for maker in makers):
             return False
         behind_kernel = any(maker is not None and not self._read_out(graph, maker) for maker in makers)
         return behind_kernel or self.target.pim.readout_activation

@@ -1,8 +1,8 @@
 """When every node runs: an event-driven schedule of a device-annotated graph over the GPU stream and the PIM channels.
 
-The program is a sequence of regions (node tag `region`): GPU and PIM meet at the end of each. Inside a region only the
-data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions' makespans, and a
-region that is cut out alone takes as long as it takes inside the whole.
+The program is a sequence of regions (`region` of a node's placement): GPU and PIM meet at the end of each. Inside a
+region only the data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions'
+makespans, and a region that is cut out alone takes as long as it takes inside the whole.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def build_timeline(
     """The schedule of a graph whose nodes have devices (no device: the GPU).
 
     Args:
-        graph: nodes may carry the tags `region` (int as text; a node without one is its own region) and `stage`.
+        graph: placements may name a region (a node without one is a region of its own) and a stage.
         target: the machine; only named in errors here, prices come from `costs`.
         costs: prices one node; static energy is added if it has `static_energy_mj`.
         transfers: what copying operands of PIM nodes costs, where PIM cannot reach them itself; by default what `costs`
@@ -160,7 +160,7 @@ def build_timeline(
 def regions(graph: Graph) -> list[list[Node]]:
     """The nodes by region, in the order in which the regions run; inside a region in topological order.
 
-    Tagged regions go by number. A node without tag is a region of its own, directly after the last one it reads from.
+    Regions go by number. A node without one is a region of its own, directly after the last one it reads from.
 
     Raises:
         GraphError: a region reads from a later one.
@@ -169,8 +169,8 @@ def regions(graph: Graph) -> list[list[Node]]:
     groups: dict[tuple[int, int], list[Node]] = {}
     for position, node in enumerate(graph.nodes):
         sources = [keys[name] for name in node.inputs if name in keys]
-        tag = node.tag("region")
-        key = (max(sources, default=(-1, 0))[0], 1 + position) if tag is None else (int(tag), 0)
+        region = node.placement.region
+        key = (max(sources, default=(-1, 0))[0], 1 + position) if region is None else (region, 0)
         if sources and max(sources) > key:
             raise GraphError(f"node {node.name!r} of region {key[0]} reads from the later region {max(sources)[0]}")
         for name in node.outputs:
@@ -189,8 +189,6 @@ def _jobs(
         price = costs.node_cost(graph, node)
         device: Resource = "pim" if node.device == "pim" else "gpu"
         energy[device] += price.energy_mj
-        stage = node.tag("stage")
-        stage_index = None if stage is None else int(stage)
         steps: list[tuple[Resource, float]] = [(device if price.time_us > 0 else "none", price.time_us)]
         if transfers is not None and device == "pim":
             moved = transfers(graph, node)
@@ -201,7 +199,7 @@ def _jobs(
         for resource, duration in steps:
             for source in sorted(before):
                 jobs[source].successors.append(len(jobs))
-            jobs.append(_Job(node, resource, duration, stage_index, [], len(before)))
+            jobs.append(_Job(node, resource, duration, node.placement.stage, [], len(before)))
             before = {len(jobs) - 1}
         for name in node.outputs:
             maker[name] = len(jobs) - 1

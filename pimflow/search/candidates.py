@@ -15,12 +15,10 @@ from itertools import permutations, product
 from pimflow.ir import (
     Conv2d,
     Decision,
-    Device,
     Elementwise,
     Graph,
     Node,
-    OnGpu,
-    OnPim,
+    OnDevice,
     Parallel,
     Pipeline,
     SplitRows,
@@ -61,6 +59,7 @@ class Candidates:
         self.units = units_of(self.order)
         self._unit_at = {unit.start: index for index, unit in enumerate(self.units)}
         self._pricer = pricer
+        self._host, self._device = pricer.costs.target.host, pricer.costs.target.devices[1]
 
     def __iter__(self) -> Iterator[Candidate]:
         yield from self._on_gpu()
@@ -73,12 +72,15 @@ class Candidates:
         forced = [space for space in self.policy.spaces if not space.gpu]
         for unit in self.units:
             if not any(self._pricer.pim_capable(unit.anchor, space.mapping) for space in forced):
-                yield Candidate(unit.start, unit.stop, tuple(OnGpu(node.name) for node in unit.nodes), certain=True)
+                yield Candidate(unit.start, unit.stop, self._on_host(unit.nodes), certain=True)
+
+    def _on_host(self, nodes: Sequence[Node]) -> tuple[Decision, ...]:
+        return tuple(OnDevice(node.name, self._host) for node in nodes)
 
     def _on_pim(self, space: Space) -> Iterator[Candidate]:
         for unit in self._pim_units(space):
-            behind: tuple[Decision, ...] = tuple(OnGpu(node.name) for node in unit.nodes[1:])
-            decisions = (OnPim(unit.anchor.name, space.mapping), *behind)
+            behind = self._on_host(unit.nodes[1:])
+            decisions = (OnDevice(unit.anchor.name, self._device, space.mapping), *behind)
             yield Candidate(unit.start, unit.stop, decisions, certain=not space.gpu)
 
     def _pim_units(self, space: Space) -> Iterator[Unit]:
@@ -93,7 +95,7 @@ class Candidates:
             rows = node_rows(self.graph, unit.anchor)
             for stop, followers in self._follower_runs(unit, space.mapping):
                 for gpu_rows in row_counts(rows, space.split):
-                    split = SplitRows(unit.anchor.name, gpu_rows, space.mapping, followers)
+                    split = SplitRows(unit.anchor.name, gpu_rows, space.mapping, followers, self._device)
                     yield Candidate(unit.start, stop, (split,))
 
     def _follower_runs(self, unit: Unit, mapping: str) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -107,7 +109,10 @@ class Candidates:
             longer = (*followers, *(node.name for node in other.nodes if node is not unit.anchor))
             if other.stop - unit.start > MAX_FOLLOWERS + len(unit.nodes):
                 return
-            if why_not(self.graph, SplitRows(unit.anchor.name, 1, mapping, longer)) is not None:
+            if (
+                why_not(self.graph, SplitRows(unit.anchor.name, 1, mapping, longer, self._device), self._host)
+                is not None
+            ):
                 return
             followers, stop = longer, other.stop
             yield stop, followers
@@ -127,7 +132,7 @@ class Candidates:
         for run in self._neighbours(3):
             kinds = tuple(self._pattern_kind(unit, space.mapping) for unit in run)
             if kinds in _PATTERNS:
-                devices: list[Device] = ["pim" if kind == "pointwise" else "gpu" for kind in kinds]
+                devices = [self._device if kind == "pointwise" else self._host for kind in kinds]
                 yield from self._pipelines(run, devices, space, bottom_first=True)
 
     def _pattern_kind(self, unit: Unit, mapping: str) -> str:
@@ -149,11 +154,13 @@ class Candidates:
                 for devices in choices:
                     yield from self._pipelines(run, devices, space, bottom_first=False)
 
-    def _device_choices(self, run: Sequence[Unit], mapping: str) -> list[list[Device]]:
+    def _device_choices(self, run: Sequence[Unit], mapping: str) -> list[list[str]]:
         capable = [self._pricer.pim_capable(unit.anchor, mapping) for unit in run]
-        choices: list[list[Device]] = [["pim" if able else "gpu" for able in capable]]
+        choices: list[list[str]] = [[self._device if able else self._host for able in capable]]
         for parity in (0, 1):
-            choices.append(["pim" if able and place % 2 == parity else "gpu" for place, able in enumerate(capable)])
+            choices.append(
+                [self._device if able and place % 2 == parity else self._host for place, able in enumerate(capable)]
+            )
         return [list(choice) for choice in dict.fromkeys(map(tuple, choices)) if len(set(choice)) == 2]
 
     def _neighbours(self, longest: int) -> Iterator[tuple[Unit, ...]]:
@@ -175,11 +182,11 @@ class Candidates:
                     yield tuple(run)
 
     def _pipelines(
-        self, run: Sequence[Unit], devices: Sequence[Device], space: Space, *, bottom_first: bool
+        self, run: Sequence[Unit], devices: Sequence[str], space: Space, *, bottom_first: bool
     ) -> Iterator[Candidate]:
         names = tuple(node.name for unit in run for node in unit.nodes)
-        where: tuple[Device, ...] = tuple(
-            device if node is unit.anchor else "gpu"
+        where = tuple(
+            device if node is unit.anchor else self._host
             for unit, device in zip(run, devices, strict=True)
             for node in unit.nodes
         )
@@ -205,8 +212,8 @@ class Candidates:
         for stage_rows in halved_stages(pipeline.stage_rows) if len(pipeline.stage_rows) + 1 in stages else ():
             yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
         for place, name in enumerate(pipeline.run):
-            other: Device = "gpu" if pipeline.devices[place] == "pim" else "pim"
-            if other == "gpu" or self._pricer.pim_capable(self.graph.node(name), pipeline.mapping):
+            other = self._host if pipeline.devices[place] == self._device else self._device
+            if other == self._host or self._pricer.pim_capable(self.graph.node(name), pipeline.choice):
                 devices = (*pipeline.devices[:place], other, *pipeline.devices[place + 1 :])
                 yield Candidate(chosen.start, chosen.stop, (replace(pipeline, devices=devices),))
 
@@ -238,8 +245,10 @@ class Candidates:
             )
             yield Candidate(start, stop, (Parallel(placed),))
 
-    def _placed(self, node: Node, on_pim: bool, mapping: str) -> OnGpu | OnPim:
-        return OnPim(node.name, mapping) if on_pim and self._pricer.pim_capable(node, mapping) else OnGpu(node.name)
+    def _placed(self, node: Node, on_pim: bool, mapping: str) -> OnDevice:
+        if on_pim and self._pricer.pim_capable(node, mapping):
+            return OnDevice(node.name, self._device, mapping)
+        return OnDevice(node.name, self._host)
 
 
 _PATTERNS = frozenset({("pointwise", "depthwise"), ("depthwise", "pointwise"), ("pointwise", "depthwise", "pointwise")})

@@ -66,9 +66,9 @@ def execution_order(graph: Graph) -> tuple[Node, ...]:
 def _makers(graph: Graph, node: Node) -> list[Node]:
     """The nodes that a node reads from, in operand order; the one that it is fused into comes last."""
     makers = [maker for name in node.inputs if name and (maker := graph.producer(name)) is not None]
-    into = node.tag("fused_into")
+    into = node.placement.fused_into
     if into is not None and len(makers) > 1:
-        makers.sort(key=lambda maker: into in (maker.name, maker.tag("fused_into")))
+        makers.sort(key=lambda maker: into in (maker.name, maker.placement.fused_into))
     return makers
 
 
@@ -80,7 +80,7 @@ def units_of(order: tuple[Node, ...]) -> tuple[Unit, ...]:
         members = [order[start]]
         names = {order[start].name}
         for node in order[start + 1 :]:
-            if node.tag("fused_into") not in names:
+            if node.placement.fused_into not in names:
                 break
             members.append(node)
             names.add(node.name)

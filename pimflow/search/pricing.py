@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pimflow.codegen.work import problem_of
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnGpu, OnPim, Op, Parallel, Plan, Refusal, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.movement import is_movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan
@@ -78,14 +78,14 @@ class Pricer:
         self.built += 1
         region = cut_region(self.graph, [name for decision in decisions for name in decision.nodes])
         try:
-            return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0)).run(region).graph
+            return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)).run(region).graph
         except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice
             return None
 
     def _makespan_us(self, graph: Graph) -> float | None:
         """What a rewritten region takes; None if PIM refuses a part of it."""
         on_pim = [node for node in graph.nodes if node.device == "pim"]
-        if any(self._refused(graph, node, node.tag("mapping") or DEFAULT_MAPPING) for node in on_pim):
+        if any(self._refused(graph, node, node.placement.choice or DEFAULT_MAPPING) for node in on_pim):
             return None
         return build_timeline(graph, self.costs.target, self.costs).makespan_us
 
@@ -120,10 +120,10 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         outputs = " ".join(
             refer(name) + ("!" if _leaves(graph, name, number, graph_outputs) else "") for name in node.outputs
         )
-        fused = node.tag("fused_into")
+        fused, verdict = node.placement.fused_into, node.placement.movement
         into = "" if fused is None else f" fused {number.get(fused, 'outside')}"
-        moved = (node.tag("movement") or "").partition(":")[0]  # the verdict on a movement, without its reason
-        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved and f' {moved}'}")
+        moved = "" if verdict is None else f" free={verdict.free} copied={verdict.copied}"
+        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")
     lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
 
@@ -138,14 +138,12 @@ def _leaves(graph: Graph, value: str, inside: Mapping[str, int], graph_outputs: 
 
 
 def _decision_text(decision: Decision, number: Mapping[str, int]) -> str:
-    if isinstance(decision, OnGpu):
-        return f"gpu {number[decision.node]}"
-    if isinstance(decision, OnPim):
-        return f"pim {number[decision.node]} {decision.mapping}"
+    if isinstance(decision, OnDevice):
+        return f"on {decision.device} {number[decision.node]} {decision.choice}"
     if isinstance(decision, SplitRows):
         followers = [number[name] for name in decision.followers]
-        return f"split {number[decision.node]} {decision.gpu_rows} {decision.mapping} {followers}"
+        return f"split {number[decision.node]} {decision.gpu_rows} {decision.device} {decision.choice} {followers}"
     if isinstance(decision, Parallel):
         return f"parallel {[[_decision_text(item, number) for item in branch] for branch in decision.branches]}"
     run = [number[name] for name in decision.run]
-    return f"pipeline {run} {decision.devices} {decision.stage_rows} {decision.mapping} {decision.bottom_first}"
+    return f"pipeline {run} {decision.devices} {decision.stage_rows} {decision.choice} {decision.bottom_first}"

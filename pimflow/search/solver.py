@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pimflow.errors import OptionError
-from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Plan
+from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
@@ -52,6 +52,7 @@ class Problem:
     baseline: Decisions
     priced: int
     complete: bool
+    host: str
 
 
 def solve(
@@ -88,9 +89,8 @@ def solve(
     cost, decisions = _best_in_pim_mode(problem)
     if not chosen.pim_mode and problem.baseline_us <= cost:
         cost, decisions = problem.baseline_us, problem.baseline
-    return Plan(
-        chosen.name, decisions, cost, problem.baseline_us, problem.priced, round(time.perf_counter() - started, 6)
-    )
+    seconds = round(time.perf_counter() - started, 6)
+    return Plan(chosen.name, decisions, cost, problem.baseline_us, problem.priced, seconds, target.host)
 
 
 def prove(
@@ -138,9 +138,11 @@ def pose(
             tried.update(interval.payload)
             intervals.extend(candidates.variations(interval))
     table.flush()
-    baseline: Decisions = tuple(OnGpu(node.name) for node in candidates.order)
+    baseline: Decisions = tuple(OnDevice(node.name, target.host) for node in candidates.order)
     baseline_us = build_timeline(graph, target, costs.gpu_only()).makespan_us
-    return Problem(size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time)
+    return Problem(
+        size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, target.host
+    )
 
 
 class _Intervals:
@@ -190,11 +192,15 @@ def _best_in_pim_mode(problem: Problem) -> tuple[float, Decisions]:
         return problem.baseline_us, problem.baseline
     cost, chosen = solve_chain(problem.positions, problem.intervals)
     decisions = tuple(decision for interval in chosen for decision in interval.payload)
-    return (cost, decisions) if any(map(uses_pim, decisions)) else (problem.baseline_us, problem.baseline)
+    if any(leaves_host(decision, problem.host) for decision in decisions):
+        return cost, decisions
+    return problem.baseline_us, problem.baseline
 
 
-def uses_pim(decision: Decision) -> bool:
-    """Whether any part of a decision runs on PIM."""
+def leaves_host(decision: Decision, host: str) -> bool:
+    """Whether any part of a decision runs elsewhere than on the host device."""
+    if isinstance(decision, OnDevice):
+        return decision.device != host
     if isinstance(decision, Parallel):
-        return any(isinstance(item, OnPim) for branch in decision.branches for item in branch)
-    return not isinstance(decision, OnGpu)
+        return any(placed.device != host for branch in decision.branches for placed in branch)
+    return True

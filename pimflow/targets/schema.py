@@ -187,3 +187,13 @@ class Target:
     description: str
     gpu: GpuSpec
     pim: PimSpec
+
+    @property
+    def host(self) -> str:
+        """The device that can run every node: the baseline, and where nodes run that go nowhere else."""
+        return "gpu"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All devices, the host first."""
+        return (self.host, "pim")

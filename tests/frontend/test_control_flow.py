@@ -235,9 +235,9 @@ def test_sparse_initialiser_and_constants_of_every_spelling():
 def test_annotations_travel_only_when_asked_for():
     graph = load_model(model_of([helper.make_node("Relu", ["x"], ["y"], name="r")], {"x": (2, 3)}))
     (node,) = graph.nodes
-    marked = graph.replace(nodes=[replace(node, device="pim", tags=(("mapping", "newton++"), ("region", "3")))])
+    marked = graph.replace(nodes=[node.placed(device="pim", choice="newton++", region=3)])
     model = to_onnx(marked)
     entries = {entry.key: entry.value for entry in model.graph.node[0].metadata_props}
-    assert entries == {"pimflow.device": "pim", "pimflow.mapping": "newton++", "pimflow.region": "3"}
+    assert entries == {"pimflow.device": "pim", "pimflow.choice": "newton++", "pimflow.region": "3"}
     assert load_model(model).nodes == (Node(node.op, ("x",), ("y",), "r"),)
     assert load_model(model, annotations=True).nodes == marked.nodes

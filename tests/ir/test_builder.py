@@ -102,9 +102,9 @@ def test_nodes_with_several_outputs_and_without_static_shapes() -> None:
 
 def test_devices_and_tags_are_put_on_the_node_that_makes_a_value() -> None:
     build = Builder()
-    value = build.place(build.relu(build.input(2)), "pim", mapping="auto")
+    value = build.place(build.relu(build.input(2)), device="pim", choice="auto")
     (node,) = build.graph(value).nodes
-    assert (node.device, node.tag("mapping")) == ("pim", "auto")
+    assert (node.device, node.placement.choice) == ("pim", "auto")
 
 
 def test_one_builder_makes_several_graphs() -> None:

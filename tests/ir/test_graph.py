@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pimflow.errors import GraphError
 from pimflow.ir import Elementwise, Graph, GraphEditor, Node, OnnxOp, Value, topological_order
+from pimflow.ir.placement import Placement
 
 
 def identity(source: str, made: str, name: str = "") -> Node:
@@ -95,11 +96,11 @@ def test_a_graph_cannot_be_changed_behind_its_back() -> None:
         graph.values["y"] = Value("y", (4,))  # type: ignore[index]
 
 
-def test_tags_are_sorted_and_replaced() -> None:
-    node = identity("x", "y").with_tags(b="1", a="2").with_tags(b="3")
-    assert node.tags == (("a", "2"), ("b", "3"))
-    assert node.tag("b") == "3"
-    assert node.tag("c") is None
+def test_a_node_is_placed_field_by_field() -> None:
+    node = identity("x", "y").placed(device="pim", region=3).placed(region=4)
+    assert node.placement == Placement("pim", 4)
+    assert node.device == "pim"
+    assert identity("x", "y").device is None
 
 
 # ---- order

@@ -11,6 +11,7 @@ from onnx import helper
 from pimflow.errors import OutputError
 from pimflow.frontend import load_model
 from pimflow.ir import Concat, Elementwise, Gemm, GraphEditor, Node, OnnxOp, Reshape, Slice, Value
+from pimflow.ir.placement import Placement
 from pimflow.onnxio import save_onnx, to_onnx
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.light_models import randomised_light_model
@@ -44,7 +45,7 @@ def test_shapes_of_all_values_are_written():
 
 def test_saved_bytes_are_reproducible(tmp_path):
     graph = small_graph()
-    node = replace(graph.nodes[0], device="pim", tags=(("b", "2"), ("a", "1")))
+    node = replace(graph.nodes[0], placement=Placement("pim"), tags=(("b", "2"), ("a", "1")))
     graph = graph.replace(nodes=[node])
     for name in ("one.onnx", "two.onnx"):
         save_onnx(graph, tmp_path / name)

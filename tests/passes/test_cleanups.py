@@ -340,7 +340,7 @@ def test_dead_code_goes_with_its_constants() -> None:
 
 def fused(graph: Graph, residual: bool = False) -> dict[str, str]:
     tagged = FuseActivations(residual).run(graph).graph
-    return {node.name: into for node in tagged.nodes if (into := node.tag("fused_into"))}
+    return {node.name: into for node in tagged.nodes if (into := node.placement.fused_into)}
 
 
 def test_what_libraries_fuse() -> None:
@@ -376,7 +376,7 @@ def test_fusion_tags_are_renewed() -> None:
     builder = Builder()
     conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
     graph = builder.graph(builder.global_pool(conv))
-    stale = graph.replace(nodes=[node.with_tags(fused_into="gone") for node in graph.nodes])
+    stale = graph.replace(nodes=[node.placed(fused_into="gone") for node in graph.nodes])
     assert fused(stale) == {}
     assert not FuseActivations().run(graph).changed
 
@@ -396,5 +396,5 @@ def test_all_clean_ups_together() -> None:
     for one in cleanup_passes():
         clean = run(one, clean).graph
     assert kinds(clean) == ["Conv", "Relu", "Conv"]
-    assert clean.nodes[1].tag("fused_into") == "conv"
+    assert clean.nodes[1].placement.fused_into == "conv"
     assert_same_values(graph, clean)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pimflow.errors import OptionError, PassError, PlanError
-from pimflow.ir import Elementwise, Graph, OnGpu, Plan
+from pimflow.ir import Elementwise, Graph, OnDevice, Plan
 from pimflow.ir.compare import graphs_equal
 from pimflow.ir.text import parse_graph
 from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity
@@ -86,7 +86,7 @@ def test_a_pass_that_fails_is_named_and_its_cause_kept() -> None:
 
 def test_a_users_mistake_is_not_a_bug_of_the_pass() -> None:
     with pytest.raises(PlanError):
-        PassManager((ApplyPlan(Plan("test", (OnGpu("conv"),), 0.0, 0.0)),)).run(graph())
+        PassManager((ApplyPlan(Plan("test", (OnDevice("conv", "gpu"),), 0.0, 0.0)),)).run(graph())
 
 
 def test_the_first_pass_that_changes_a_value_is_named() -> None:

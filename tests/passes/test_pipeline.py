@@ -19,7 +19,7 @@ from pimflow.ir import (
     Graph,
     MatMul,
     Node,
-    OnGpu,
+    OnDevice,
     Pipeline,
     Plan,
     Pool2d,
@@ -58,19 +58,19 @@ def ancestors(graph: Graph, node: Node) -> list[Node]:
 
 def assert_stages_wait_for_no_later_stage(graph: Graph) -> None:
     for node in graph.nodes:
-        stage = node.tag("stage")
+        stage = node.placement.stage
         if stage is None:
             continue
         for other in ancestors(graph, node):
-            later = other.tag("region") == node.tag("region") and int(other.tag("stage")) > int(stage)
+            later = other.placement.region == node.placement.region and other.placement.stage > stage
             assert not later, f"{node.name} waits for {other.name}"
 
 
 def assert_nothing_is_computed_twice(before: Graph, after: Graph) -> None:
     rows: dict[str, int] = {}
     for node in after.nodes:
-        if node.tag("origin") and not isinstance(node.op, Slice | Concat):
-            rows[node.tag("origin")] = rows.get(node.tag("origin"), 0) + after.shape(node.output)[-2]
+        if node.placement.origin and not isinstance(node.op, Slice | Concat):
+            rows[node.placement.origin] = rows.get(node.placement.origin, 0) + after.shape(node.output)[-2]
     for origin, made in rows.items():
         assert made <= before.shape(before.node(origin).output)[-2], f"{origin} makes rows twice"
 
@@ -104,14 +104,14 @@ def test_the_published_patterns(run, devices, stride, bottom_first, batch) -> No
     assert pipeline_refusal(graph, run) is None
     names = [node.name for node in graph.nodes]
     first = names.index(run[0])
-    before = [OnGpu(name) for name in names[:first]]
-    after = [OnGpu(name) for name in names[first + len(run) :]]
+    before = [OnDevice(name, "gpu") for name in names[:first]]
+    after = [OnDevice(name, "gpu") for name in names[first + len(run) :]]
     rewritten = apply(graph, *before, decision, *after)
     assert_same_values(graph, rewritten)
     assert_stages_wait_for_no_later_stage(rewritten)
     assert_nothing_is_computed_twice(graph, rewritten)
-    made = [node for node in rewritten.nodes if node.tag("origin") == run[0] and not isinstance(node.op, Slice)]
-    assert [node.tag("stage") for node in made] == ["0", "1"]
+    made = [node for node in rewritten.nodes if node.placement.origin == run[0] and not isinstance(node.op, Slice)]
+    assert [node.placement.stage for node in made] == [0, 1]
     assert {node.device for node in made} == {"pim" if devices[0] == "p" else "gpu"}
 
 
@@ -153,7 +153,7 @@ def test_only_the_parts_that_hold_the_rows_are_joined() -> None:
     x = builder.conv(builder.input(1, 4, 20, 5), 4, name="a")
     graph = builder.graph(builder.depthwise(x, name="b"))
     rewritten = apply(graph, pipeline("ab", "pg", (5, 5, 5, 5)))
-    waits = {node.name for node in ancestors(rewritten, rewritten.node("b_s3")) if node.tag("origin") == "a"}
+    waits = {node.name for node in ancestors(rewritten, rewritten.node("b_s3")) if node.placement.origin == "a"}
     assert {name for name in waits if not name.startswith("slice")} == {"a_s2", "a_s3"}
     assert_same_values(graph, rewritten)
 
@@ -163,9 +163,9 @@ def test_values_that_leave_in_the_middle_are_whole_again() -> None:
     x = builder.clip(builder.conv(builder.input(1, 4, 9, 5), 4, name="a"), name="b")
     last = builder.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
     graph = builder.graph(last, builder.global_pool(x))
-    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnGpu("n3"))
+    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("n3", "gpu"))
     assert_same_values(graph, rewritten)
-    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnGpu("n3")))
+    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("n3", "gpu")))
     assert_stages_wait_for_no_later_stage(rewritten)
 
 
@@ -183,7 +183,7 @@ def test_a_node_that_an_early_stage_completes_has_no_later_part() -> None:
     x = builder.conv(builder.input(1, 4, 6, 6), 4, name="a")
     graph = builder.graph(builder.conv(x, 4, 7, 1, 3, name="b"))
     rewritten = apply(graph, pipeline("ab", "pg", (3, 3)))
-    assert [node.name for node in rewritten.nodes if node.tag("origin") == "a"] == ["a_s0"]
+    assert [node.name for node in rewritten.nodes if node.placement.origin == "a"] == ["a_s0"]
     assert_same_values(graph, rewritten)
 
 
@@ -221,12 +221,12 @@ def test_matrices_can_be_pipelined() -> None:
 
 def test_fusion_tags_point_to_the_stages_own_part() -> None:
     graph = mobile_block()
-    clip = graph.node("clip1").with_tags(fused_into="expand")
+    clip = graph.node("clip1").placed(fused_into="expand")
     graph = graph.replace(nodes=[clip if node.name == "clip1" else node for node in graph.nodes])
-    rewritten = apply(graph, pipeline(BLOCK, "pgggp", (7, 7)), OnGpu("add"))
-    assert [rewritten.node(f"clip1_s{k}").tag("fused_into") for k in range(2)] == ["expand_s0", "expand_s1"]
-    assert rewritten.node("expand_s0").tag("mapping") == "newton++"
-    assert rewritten.node("dw_s0").tag("mapping") is None
+    rewritten = apply(graph, pipeline(BLOCK, "pgggp", (7, 7)), OnDevice("add", "gpu"))
+    assert [rewritten.node(f"clip1_s{k}").placement.fused_into for k in range(2)] == ["expand_s0", "expand_s1"]
+    assert rewritten.node("expand_s0").placement.choice == "newton++"
+    assert rewritten.node("dw_s0").placement.choice is None
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,13 @@ def test_runs_that_cannot_be_pipelined() -> None:
     ]:
         assert reason in pipeline_refusal(graph, run).reason
     with pytest.raises(PlanError, match="makes later"):
-        apply(graph, pipeline(("a", "c"), "pg", (4, 4)), OnGpu("n1"), OnGpu("gate"), OnGpu("d"))
+        apply(
+            graph,
+            pipeline(("a", "c"), "pg", (4, 4)),
+            OnDevice("n1", "gpu"),
+            OnDevice("gate", "gpu"),
+            OnDevice("d", "gpu"),
+        )
 
 
 ACTIVATIONS = ("LeakyRelu", "Abs")  # none saturates, nor cancels an Add: outputs keep varying
@@ -324,7 +330,9 @@ def random_decisions(graph: Graph, draw: random.Random) -> list[Decision]:
     nodes, index = list(graph.nodes), 0
     while index < len(nodes):
         choice = _random_pipeline(graph, nodes[index:], draw) or _random_split(graph, nodes[index:], draw)
-        decision = choice if choice is not None and why_not(graph, choice) is None else OnGpu(nodes[index].name)
+        decision = (
+            choice if choice is not None and why_not(graph, choice) is None else OnDevice(nodes[index].name, "gpu")
+        )
         decisions.append(decision)
         index += len(decision.nodes)
     return decisions
@@ -366,7 +374,7 @@ def test_a_part_with_other_rows_than_its_producers_part_is_not_fused() -> None:
     builder = Builder()
     a = builder.conv(builder.input(1, 4, 9, 5), 4, name="a")
     graph = builder.graph(builder.add(builder.relu(a, name="b"), builder.depthwise(a, name="c"), name="d"))
-    tagged = [node.with_tags(fused_into="a") if node.name == "b" else node for node in graph.nodes]
+    tagged = [node.placed(fused_into="a") if node.name == "b" else node for node in graph.nodes]
     rewritten = apply(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
     # The halo of c makes a's stages 5 and 4 rows, while b's are 4 and 5.
-    assert [rewritten.node(f"b_s{stage}").tag("fused_into") for stage in range(2)] == [None, None]
+    assert [rewritten.node(f"b_s{stage}").placement.fused_into for stage in range(2)] == [None, None]

@@ -28,26 +28,26 @@ def test_split_with_a_follower() -> None:
   input %x : float32[1, 1, 6, 4]
 {KERNEL}
   %y = Conv2d(%x, %k) {{kernel = [3, 1], pads = [1, 0, 1, 0]}} : float32[1, 1, 6, 4] @conv
-  %z = Elementwise(%y) {{kind = "Relu"}} : float32[1, 1, 6, 4] @relu tags {{fused_into = "conv"}}
+  %z = Elementwise(%y) {{kind = "Relu"}} : float32[1, 1, 6, 4] @relu {{fused_into = "conv"}}
   output %z
 """,
         f"""
   input %x : float32[1, 1, 6, 4]
 {KERNEL}
   %x_rows0_3 = Slice(%x) {{axis = 2, start = 0, stop = 3}} : float32[1, 1, 3, 4]
-    @slice_x_rows0_3 on gpu tags {{origin = "conv", region = "0"}}
+    @slice_x_rows0_3 on gpu {{region = 0, origin = "conv"}}
   %y_gpu = Conv2d(%x_rows0_3, %k) {{kernel = [3, 1], pads = [1, 0, 0, 0]}} : float32[1, 1, 2, 4]
-    @conv_gpu on gpu tags {{origin = "conv", region = "0"}}
+    @conv_gpu on gpu {{region = 0, origin = "conv"}}
   %z_gpu = Elementwise(%y_gpu) {{kind = "Relu"}} : float32[1, 1, 2, 4]
-    @relu_gpu on gpu tags {{fused_into = "conv_gpu", origin = "relu", region = "0"}}
+    @relu_gpu on gpu {{region = 0, origin = "relu", fused_into = "conv_gpu"}}
   %x_rows1_6 = Slice(%x) {{axis = 2, start = 1, stop = 6}} : float32[1, 1, 5, 4]
-    @slice_x_rows1_6 on gpu tags {{origin = "conv", region = "0"}}
+    @slice_x_rows1_6 on gpu {{region = 0, origin = "conv"}}
   %y_pim = Conv2d(%x_rows1_6, %k) {{kernel = [3, 1], pads = [0, 0, 1, 0]}} : float32[1, 1, 4, 4]
-    @conv_pim on pim tags {{mapping = "newton++", origin = "conv", region = "0"}}
+    @conv_pim on pim {{region = 0, choice = "newton++", origin = "conv"}}
   %z_pim = Elementwise(%y_pim) {{kind = "Relu"}} : float32[1, 1, 4, 4]
-    @relu_pim on gpu tags {{fused_into = "conv_pim", origin = "relu", region = "0"}}
+    @relu_pim on gpu {{region = 0, origin = "relu", fused_into = "conv_pim"}}
   %z = Concat(%z_gpu, %z_pim) {{axis = 2}} : float32[1, 1, 6, 4]
-    @concat_z on gpu tags {{origin = "relu", region = "0"}}
+    @concat_z on gpu {{region = 0, origin = "relu"}}
   output %z
 """,
     )
@@ -67,23 +67,23 @@ def test_pipeline_bottom_first() -> None:
   input %x : float32[1, 1, 6, 4]
 {WEIGHTS}{KERNEL}
   %x_rows2_6 = Slice(%x) {{axis = 2, start = 2, stop = 6}} : float32[1, 1, 4, 4]
-    @slice_x_rows2_6 on gpu tags {{origin = "a", region = "0", stage = "0"}}
+    @slice_x_rows2_6 on gpu {{region = 0, stage = 0, origin = "a"}}
   %y_s0 = Conv2d(%x_rows2_6, %w) {{kernel = [1, 1]}} : float32[1, 1, 4, 4]
-    @a_s0 on pim tags {{mapping = "auto", origin = "a", region = "0", stage = "0"}}
+    @a_s0 on pim {{region = 0, stage = 0, choice = "auto", origin = "a"}}
   %z_s0 = Conv2d(%y_s0, %k) {{kernel = [3, 1], pads = [0, 0, 1, 0]}} : float32[1, 1, 3, 4]
-    @b_s0 on gpu tags {{origin = "b", region = "0", stage = "0"}}
+    @b_s0 on gpu {{region = 0, stage = 0, origin = "b"}}
   %x_rows0_2 = Slice(%x) {{axis = 2, start = 0, stop = 2}} : float32[1, 1, 2, 4]
-    @slice_x_rows0_2 on gpu tags {{origin = "a", region = "0", stage = "1"}}
+    @slice_x_rows0_2 on gpu {{region = 0, stage = 1, origin = "a"}}
   %y_s1 = Conv2d(%x_rows0_2, %w) {{kernel = [1, 1]}} : float32[1, 1, 2, 4]
-    @a_s1 on pim tags {{mapping = "auto", origin = "a", region = "0", stage = "1"}}
+    @a_s1 on pim {{region = 0, stage = 1, choice = "auto", origin = "a"}}
   %y = Concat(%y_s1, %y_s0) {{axis = 2}} : float32[1, 1, 6, 4]
-    @concat_y on gpu tags {{origin = "b", region = "0", stage = "1"}}
+    @concat_y on gpu {{region = 0, stage = 1, origin = "b"}}
   %y_rows0_4 = Slice(%y) {{axis = 2, start = 0, stop = 4}} : float32[1, 1, 4, 4]
-    @slice_y_rows0_4 on gpu tags {{origin = "b", region = "0", stage = "1"}}
+    @slice_y_rows0_4 on gpu {{region = 0, stage = 1, origin = "b"}}
   %z_s1 = Conv2d(%y_rows0_4, %k) {{kernel = [3, 1], pads = [1, 0, 0, 0]}} : float32[1, 1, 3, 4]
-    @b_s1 on gpu tags {{origin = "b", region = "0", stage = "1"}}
+    @b_s1 on gpu {{region = 0, stage = 1, origin = "b"}}
   %z = Concat(%z_s1, %z_s0) {{axis = 2}} : float32[1, 1, 6, 4]
-    @concat_z on gpu tags {{origin = "b", region = "0", stage = "1"}}
+    @concat_z on gpu {{region = 0, stage = 1, origin = "b"}}
   output %z
 """,
     )
@@ -144,7 +144,7 @@ def test_fusion_is_an_annotation() -> None:
   input %x : float32[1, 1, 6, 4]
 {WEIGHTS}
   %y = Conv2d(%x, %w) {{kernel = [1, 1]}} : float32[1, 1, 6, 4] @conv
-  %z = Elementwise(%y) {{kind = "Relu"}} : float32[1, 1, 6, 4] @relu tags {{fused_into = "conv"}}
+  %z = Elementwise(%y) {{kind = "Relu"}} : float32[1, 1, 6, 4] @relu {{fused_into = "conv"}}
   output %z
 """,
     )

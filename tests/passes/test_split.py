@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,9 +16,9 @@ from pimflow.ir import (
     Elementwise,
     Gemm,
     Graph,
-    OnGpu,
-    OnPim,
+    OnDevice,
     Parallel,
+    Placement,
     Plan,
     Refusal,
     Slice,
@@ -130,7 +132,7 @@ def test_followers_go_along_and_one_concat_ends_the_region() -> None:
     graph = squeeze_and_excite()
     followers = followers_of(graph, graph.node("conv"))
     assert followers == ("clip", "excite", "residual", "last")
-    before = [OnGpu(node.name) for node in graph.nodes[:3]]
+    before = [OnDevice(node.name, "gpu") for node in graph.nodes[:3]]
     split = apply(graph, *before, SplitRows("conv", 4, "newton+", followers))
     assert_same_values(graph, split)
     assert [node.name for node in split.nodes if isinstance(node.op, Concat)] == ["concat_last_out"]
@@ -166,16 +168,16 @@ def test_an_operand_made_later_but_independent_can_be_followed() -> None:
     shortcut = builder.conv(x, 4, name="shortcut")
     graph = builder.graph(builder.add(main, shortcut, name="add"))
     assert followers_of(graph, graph.node("main")) == ("add",)
-    assert_same_values(graph, apply(graph, OnPim("shortcut", "auto"), SplitRows("main", 5, "auto", ("add",))))
+    assert_same_values(graph, apply(graph, OnDevice("shortcut", "pim", "auto"), SplitRows("main", 5, "auto", ("add",))))
     with pytest.raises(PlanError, match="later"):
-        apply(graph, SplitRows("main", 5, "auto", ("add",)), OnPim("shortcut", "auto"))
+        apply(graph, SplitRows("main", 5, "auto", ("add",)), OnDevice("shortcut", "pim", "auto"))
 
 
 def test_values_read_elsewhere_get_a_concat_of_their_own() -> None:
     builder = Builder()
     conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
     graph = builder.graph(builder.clip(conv, name="clip"), builder.global_pool(conv))
-    split = apply(graph, SplitRows("conv", 3, "auto", ("clip",)), OnGpu("n2"))
+    split = apply(graph, SplitRows("conv", 3, "auto", ("clip",)), OnDevice("n2", "gpu"))
     assert sum(isinstance(node.op, Concat) for node in split.nodes) == 2
     assert_same_values(graph, split)
 
@@ -184,28 +186,29 @@ def test_tags() -> None:
     builder = Builder()
     conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
     graph = builder.graph(builder.conv(builder.clip(conv, name="clip"), 2, name="next"))
-    clip = graph.node("clip").with_tags(fused_into="conv", note="kept")
+    clip = graph.node("clip").placed(fused_into="conv")
+    clip = replace(clip, tags=(("note", "kept"),))
     graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
-    split = apply(graph, SplitRows("conv", 3, "newton++", ("clip",)), OnPim("next", "auto"))
-    assert dict(split.node("conv_pim").tags) == {"mapping": "newton++", "origin": "conv", "region": "0"}
-    assert dict(split.node("conv_gpu").tags) == {"origin": "conv", "region": "0"}
+    split = apply(graph, SplitRows("conv", 3, "newton++", ("clip",)), OnDevice("next", "pim", "auto"))
+    assert split.node("conv_pim").placement == Placement("pim", 0, choice="newton++", origin="conv")
+    assert split.node("conv_gpu").placement == Placement("gpu", 0, origin="conv")
     assert split.node("clip_pim").device == "gpu"
-    assert split.node("clip_pim").tag("fused_into") == "conv_pim"
-    assert split.node("clip_gpu").tag("fused_into") == "conv_gpu"
-    assert split.node("clip_gpu").tag("note") == "kept"
-    assert dict(split.node("next").tags) == {"mapping": "auto", "region": "1"}
-    assert {node.tag("origin") for node in split.nodes if isinstance(node.op, Slice | Concat)} == {"conv", "clip"}
-    assert all(node.device and node.tag("region") for node in split.nodes)
+    assert split.node("clip_pim").placement.fused_into == "conv_pim"
+    assert split.node("clip_gpu").placement.fused_into == "conv_gpu"
+    assert split.node("clip_gpu").tags == (("note", "kept"),)
+    assert split.node("next").placement == Placement("pim", 1, choice="auto")
+    assert {node.placement.origin for node in split.nodes if isinstance(node.op, Slice | Concat)} == {"conv", "clip"}
+    assert all(node.device and node.placement.region is not None for node in split.nodes)
 
 
 def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
     builder = Builder()
     conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
     graph = builder.graph(builder.clip(conv, name="clip"))
-    clip = graph.node("clip").with_tags(fused_into="conv")
+    clip = graph.node("clip").placed(fused_into="conv")
     graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
-    split = apply(graph, SplitRows("conv", 3, "newton++"), OnGpu("clip"))
-    assert split.node("clip").tag("fused_into") == "conv_gpu"
+    split = apply(graph, SplitRows("conv", 3, "newton++"), OnDevice("clip", "gpu"))
+    assert split.node("clip").placement.fused_into == "conv_gpu"
 
 
 def test_parallel_branches_get_devices_in_one_region() -> None:
@@ -213,9 +216,11 @@ def test_parallel_branches_get_devices_in_one_region() -> None:
     x = builder.input(1, 4, 8, 8)
     left, right = builder.conv(x, 4, name="left"), builder.conv(x, 4, 3, 1, 1, name="right")
     graph = builder.graph(builder.add(left, right, name="join"))
-    placed = apply(graph, Parallel(((OnPim("left", "auto"),), (OnGpu("right"),))), OnGpu("join"))
-    assert [(node.name, node.device, node.tag("region")) for node in placed.nodes] == [
-        ("left", "pim", "0"), ("right", "gpu", "0"), ("join", "gpu", "1"),
+    placed = apply(
+        graph, Parallel(((OnDevice("left", "pim", "auto"),), (OnDevice("right", "gpu"),))), OnDevice("join", "gpu")
+    )
+    assert [(node.name, node.device, node.placement.region) for node in placed.nodes] == [
+        ("left", "pim", 0), ("right", "gpu", 0), ("join", "gpu", 1),
     ]  # fmt: skip
     assert_same_values(graph, placed)
 
@@ -228,14 +233,17 @@ def one_conv(*shape: int) -> Graph:
 @pytest.mark.parametrize(
     ("decisions", "message"),
     [
-        ([OnGpu("conv")], "no decision of the plan covers node 'relu'"),
-        ([OnGpu("conv"), OnGpu("relu"), OnPim("conv", "auto")], "'conv' is in decision 0 and again in decision 2"),
-        ([OnGpu("conv"), OnGpu("rely")], "did you mean 'relu'"),
-        ([OnGpu("relu"), OnGpu("conv")], "makes later"),
-        ([OnGpu("conv"), OnPim("relu", "auto")], "Relu cannot run on PIM"),
-        ([SplitRows("conv", 0, "auto"), OnGpu("relu")], "leave a part empty"),
-        ([SplitRows("conv", 8, "auto"), OnGpu("relu")], "leave a part empty"),
-        ([OnGpu("conv"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
+        ([OnDevice("conv", "gpu")], "no decision of the plan covers node 'relu'"),
+        (
+            [OnDevice("conv", "gpu"), OnDevice("relu", "gpu"), OnDevice("conv", "pim", "auto")],
+            "'conv' is in decision 0 and again in decision 2",
+        ),
+        ([OnDevice("conv", "gpu"), OnDevice("rely", "gpu")], "did you mean 'relu'"),
+        ([OnDevice("relu", "gpu"), OnDevice("conv", "gpu")], "makes later"),
+        ([OnDevice("conv", "gpu"), OnDevice("relu", "pim", "auto")], "Relu cannot run on PIM"),
+        ([SplitRows("conv", 0, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
+        ([SplitRows("conv", 8, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
+        ([OnDevice("conv", "gpu"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
         ([SplitRows("conv", 4, "auto", ("relu", "relu"))], "again"),
     ],
 )
@@ -272,6 +280,6 @@ def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
 
 def test_the_same_plan_gives_the_same_graph() -> None:
     graph = squeeze_and_excite()
-    decisions = [*(OnGpu(node.name) for node in graph.nodes[:3]), SplitRows("conv", 4, "auto", ("clip",))]
-    decisions += [OnGpu(node.name) for node in graph.nodes[5:]]
+    decisions = [*(OnDevice(node.name, "gpu") for node in graph.nodes[:3]), SplitRows("conv", 4, "auto", ("clip",))]
+    decisions += [OnDevice(node.name, "gpu") for node in graph.nodes[5:]]
     assert apply(graph, *decisions).nodes == apply(graph, *decisions).nodes

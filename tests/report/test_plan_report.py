@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.ir import Conv2d, Graph, OnGpu, OnPim, Pipeline, Plan, SplitRows
+from pimflow.ir import Conv2d, Graph, OnDevice, Pipeline, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
@@ -23,7 +23,7 @@ def report_of(graph: Graph, plan: Plan) -> PlanReport:
 def plan_of(graph: Graph, *decisions: object) -> Plan:
     """A plan with these decisions; all nodes that they leave out run on the GPU, in graph order."""
     covered = {name: decision for decision in decisions for name in decision.nodes}  # type: ignore[attr-defined]
-    order = dict.fromkeys(covered.get(node.name, OnGpu(node.name)) for node in graph.nodes)
+    order = dict.fromkeys(covered.get(node.name, OnDevice(node.name, "gpu")) for node in graph.nodes)
     return Plan("auto", tuple(order), 0.0, 0.0)
 
 
@@ -76,7 +76,7 @@ def test_split_row_by_row() -> None:
 
 def test_whole_nodes_say_what_the_other_device_would_take() -> None:
     graph = heavy_chain()
-    rows = rows_by_name(report_of(graph, plan_of(graph, OnPim("conv2d0", "auto"))))
+    rows = rows_by_name(report_of(graph, plan_of(graph, OnDevice("conv2d0", "pim", "auto"))))
     macs = 28 * 28 * 128 * 256 * 9
     gpu_us, pim_us = 1.0 + macs / 0.8e6, 0.5 + macs / 1.5e6
     assert (rows["conv2d0"].mode, rows["conv2d0"].pim_fraction) == ("pim", 1.0)

@@ -9,7 +9,8 @@ import pytest
 
 from pimflow.codegen.work import ConvProblem, PimProblem
 from pimflow.errors import GraphError
-from pimflow.ir import Conv2d, Device, Elementwise, Graph, Node, Refusal, Slice, Value
+from pimflow.ir import Conv2d, Elementwise, Graph, Node, Refusal, Slice, Value
+from pimflow.ir.placement import Placement
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
 from pimflow.targets import Target, load_target
@@ -37,17 +38,17 @@ class FakePim:
         return FakePimCost(problem.macs / 1e6, 0.5)
 
 
-def chain(device: Device | None = "gpu", mapping: str = "newton++", channels: int = 32) -> Graph:
+def chain(device: str | None = "gpu", mapping: str = "newton++", channels: int = 32) -> Graph:
     """x -> conv -> sigmoid -> mul(conv, sigmoid) -> add(mul, y) -> relu, all followers fused into the convolution."""
     shape = (1, channels, 28, 28)
     weights = np.zeros((channels, channels, 1, 1), np.float32)
-    fused = (("fused_into", "conv"),)
+    fused = Placement("gpu", fused_into="conv")
     nodes = (
-        Node(Conv2d((1, 1)), ("x", "w"), ("a",), "conv", device, (("mapping", mapping),)),
-        Node(Elementwise("Sigmoid"), ("a",), ("b",), "sigmoid", "gpu", fused),
-        Node(Elementwise("Mul"), ("a", "b"), ("c",), "mul", "gpu", fused),
-        Node(Elementwise("Add"), ("c", "y"), ("d",), "add", "gpu", fused),
-        Node(Elementwise("Relu"), ("d",), ("e",), "relu", "gpu", fused),
+        Node(Conv2d((1, 1)), ("x", "w"), ("a",), "conv", Placement(device, choice=mapping)),
+        Node(Elementwise("Sigmoid"), ("a",), ("b",), "sigmoid", fused),
+        Node(Elementwise("Mul"), ("a", "b"), ("c",), "mul", fused),
+        Node(Elementwise("Add"), ("c", "y"), ("d",), "add", fused),
+        Node(Elementwise("Relu"), ("d",), ("e",), "relu", fused),
     )
     values = {name: Value(name, shape) for name in "xyabcde"} | {"w": Value("w", weights.shape)}
     return Graph("chain", ("x", "y"), ("e",), nodes, values, {"w": weights})
@@ -67,7 +68,7 @@ def test_pim_mode_leaves_the_gpu_fewer_channels() -> None:
     assert costs.gpu_channels == PIMFLOW.gpu.memory_channels - PIMFLOW.pim.channels
     assert costs.gpu_only().gpu_channels == PIMFLOW.gpu.memory_channels
     assert costs.gpu_only().gpu_only() is costs.gpu_only()
-    add = replace(graph.node("add"), tags=())
+    add = graph.node("add").placed(fused_into=None)
     assert costs.node_cost(graph, add).time_us > costs.gpu_only().node_cost(graph, add).time_us
 
 
@@ -90,7 +91,7 @@ def test_behind_pim_a_residual_is_a_kernel_and_what_follows_is_fused_into_it() -
     costs = CostModel(PIMFLOW, FakePim())
     graph = chain("pim")
     found = times(costs, graph)
-    lone = costs.node_cost(graph, replace(graph.node("add"), tags=())).time_us
+    lone = costs.node_cost(graph, graph.node("add").placed(fused_into=None)).time_us
     assert found == {"conv": 32 * 32 * 784 / 1e6, "sigmoid": 0.0, "mul": 0.0, "add": lone, "relu": 0.0}
     assert lone > 0
 
@@ -120,14 +121,14 @@ def test_a_refused_placement_is_a_bug() -> None:
         costs.node_cost(refused, refused.node("conv"))
     graph = chain("gpu")
     with pytest.raises(GraphError, match="no matrix product"):
-        costs.node_cost(graph, replace(graph.node("add"), device="pim"))
+        costs.node_cost(graph, graph.node("add").placed(device="pim"))
 
 
 def sliced(axis: int) -> Graph:
     """A Slice whose result a convolution reads."""
     shape = (1, 32, 28, 28)
     half = tuple(size // 2 if index == axis else size for index, size in enumerate(shape))
-    node = Node(Slice(axis, 0, shape[axis] // 2), ("x",), ("y",), "slice", "gpu")
+    node = Node(Slice(axis, 0, shape[axis] // 2), ("x",), ("y",), "slice", Placement("gpu"))
     return Graph("g", ("x",), ("y",), (node,), {"x": Value("x", shape), "y": Value("y", half)}, {})
 
 
@@ -151,7 +152,7 @@ def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
 
 def test_measured_times_stand_in_for_the_model() -> None:
     graph = chain("gpu", channels=512)
-    add = replace(graph.node("add"), tags=())
+    add = graph.node("add").placed(fused_into=None)
     shape = (1, 512, 28, 28)
     table = MeasuredTable([MeasuredRow(Elementwise("Add"), (shape, shape), (shape,), "float16", 123.0)])
     plain, costs = CostModel(PIMFLOW, FakePim()), CostModel(PIMFLOW, FakePim(), measured=table)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
-from pimflow.ir import Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, SplitRows
+from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline, SplitRows
 from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates, equal_stages, moved_rows, row_counts
 from pimflow.search.chain import BestCovers, Interval, solve_chain
@@ -70,7 +70,7 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     smaller = {one.decisions for one in candidates_of(graph, "pimflow")[1]}
     larger = {one.decisions for one in candidates_of(graph, "auto")[1]}
     assert smaller < larger
-    assert {type(one[0]) for one in larger} == {OnGpu, OnPim, SplitRows, Pipeline}
+    assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, Pipeline}
     lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
     stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
     assert max(lengths) >= 8
@@ -95,7 +95,7 @@ def test_branches_run_beside_each_other_on_different_devices() -> None:
     assert parallel
     for decision in parallel:
         assert len(decision.branches) == 2
-        on_pim = [any(isinstance(item, OnPim) for item in branch) for branch in decision.branches]
+        on_pim = [any(item.device == "pim" for item in branch) for branch in decision.branches]
         assert sorted(on_pim) == [False, True]
 
 
@@ -143,7 +143,7 @@ def test_content_tells_apart_what_costs_differently() -> None:
     def text(build: Builder, *outputs: str, **decision: object) -> str:
         graph = build.graph(*outputs)
         return content_text(
-            graph, frozenset(outputs), (SplitRows("conv2d0", **{"gpu_rows": 7, "mapping": "auto"} | decision),)
+            graph, frozenset(outputs), (SplitRows("conv2d0", **{"gpu_rows": 7, "choice": "auto"} | decision),)
         )  # type: ignore[arg-type]
 
     def one(channels: int = 32, kernel: int = 1, size: int = 14, reader: bool = False) -> tuple[Builder, str]:
@@ -159,7 +159,7 @@ def test_content_tells_apart_what_costs_differently() -> None:
         text(*one(kernel=3)),
         text(*one(size=28)),
         text(*one(), gpu_rows=8),
-        text(*one(), mapping="newton++"),
+        text(*one(), choice="newton++"),
     ]
     assert len({base, *different}) == 6
 
@@ -169,9 +169,9 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
     run = ("conv2d2", "elementwise3", "conv2d4")
     pipeline = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "newton++")
     decisions: list[Decision] = [
-        OnGpu("conv2d2"),
-        OnPim("conv2d2", "newton++"),
-        OnPim("conv2d2", "auto"),
+        OnDevice("conv2d2", "gpu"),
+        OnDevice("conv2d2", "pim", "newton++"),
+        OnDevice("conv2d2", "pim", "auto"),
         SplitRows("conv2d2", 7, "auto"),
         SplitRows("conv2d2", 7, "auto", ("elementwise3",)),
         SplitRows("conv2d2", 8, "auto", ("elementwise3",)),
@@ -180,10 +180,10 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
         replace(pipeline, devices=("gpu", "gpu", "pim")),
         replace(pipeline, stage_rows=(8, 6)),
         replace(pipeline, stage_rows=(6, 8)),
-        replace(pipeline, mapping="auto"),
+        replace(pipeline, choice="auto"),
         replace(pipeline, bottom_first=True),
-        Parallel(((OnGpu("conv2d2"),), (OnPim("conv2d4", "auto"),))),
-        Parallel(((OnGpu("conv2d2"),), (OnGpu("conv2d4"),))),
+        Parallel(((OnDevice("conv2d2", "gpu"),), (OnDevice("conv2d4", "pim", "auto"),))),
+        Parallel(((OnDevice("conv2d2", "gpu"),), (OnDevice("conv2d4", "gpu"),))),
     ]
     texts = {content_text(graph, frozenset(graph.outputs), (decision,)) for decision in decisions}
     assert len(texts) == len(decisions)
@@ -191,7 +191,7 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
 
 def test_content_tells_apart_what_is_fused_and_what_leaves() -> None:
     def text(graph: Graph) -> str:
-        pair = (OnPim("conv2d0", "auto"), OnGpu("elementwise1"))
+        pair = (OnDevice("conv2d0", "pim", "auto"), OnDevice("elementwise1", "gpu"))
         return content_text(graph, frozenset(graph.outputs), pair)
 
     def graph(fused: bool, both_leave: bool) -> Graph:

@@ -14,7 +14,7 @@ def toy(wiring: dict[str, str], outputs: str = "", fused: dict[str, str] | None 
     for name, reads in wiring.items():
         node = Node(Elementwise("Sum"), tuple(f"v_{letter}" for letter in reads), (f"v_{name}",), name)
         into = (fused or {}).get(name)
-        nodes.append(node.with_tags(fused_into=into) if into else node)
+        nodes.append(node.placed(fused_into=into) if into else node)
     values = {f"v_{name}": Value(f"v_{name}", (1, 4, 4, 4)) for name in ["x", *wiring]}
     ends = outputs or list(wiring)[-1]
     return Graph("toy", ("v_x",), tuple(f"v_{letter}" for letter in ends), tuple(nodes), values, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -9,7 +11,6 @@ from pimflow.ir import (
     Array,
     Concat,
     Conv2d,
-    Device,
     Elementwise,
     Graph,
     MatMul,
@@ -23,6 +24,7 @@ from pimflow.ir import (
     Transpose,
     Value,
 )
+from pimflow.ir.placement import Placement
 from pimflow.ir.shapes import infer
 
 
@@ -54,7 +56,7 @@ class Maker:
         self.values[name] = Value(name, shape)
         return name
 
-    def op(self, op: Op, *inputs: str, device: Device | None = None, name: str = "", **tags: str) -> str:
+    def op(self, op: Op, *inputs: str, device: str | None = None, name: str = "", **placement: Any) -> str:
         name = name or f"n{len(self.nodes)}"
         if isinstance(op, OnnxOp):
             assert op.op_type in ("Identity", "Softmax")
@@ -63,7 +65,7 @@ class Maker:
             shape, dtype = infer(op, [self.values[item] if item else None for item in inputs])[0]
         out = f"{name}_out"
         self.values[out] = Value(out, tuple(shape), dtype)
-        self.nodes.append(Node(op, inputs, (out,), name, device, tuple(sorted(tags.items()))))
+        self.nodes.append(Node(op, inputs, (out,), name, Placement(device, **placement)))
         return out
 
     def split(self, x: str, axis: int, *sizes: int) -> list[str]:

@@ -75,12 +75,12 @@ class FakeCosts:
         problem = problem_of(graph, node)
         if node.device == "pim":
             assert not isinstance(problem, Refusal)
-            cost = self.pim_cost(problem, node.tag("mapping") or "")
+            cost = self.pim_cost(problem, node.placement.choice or "")
             assert isinstance(cost, FakePimCost)
             return FakeCost(cost.time_us, problem.macs * 1e-6, cost)
         if isinstance(node.op, (Slice, Concat, Reshape)):
             return FakeCost(0.02)
-        if node.tag("fused_into"):
+        if node.placement.fused_into:
             return FakeCost(0.0)
         speed = 1.0 if self.gpu_channels == 32 else 0.8
         if not isinstance(problem, Refusal):
@@ -109,7 +109,7 @@ class Builder:
         index = len(self.nodes)
         value = f"v{index}"
         node = Node(op, inputs, (value,), f"{type(op).__name__.lower()}{index}")  # type: ignore[arg-type]
-        self.nodes.append(node.with_tags(fused_into=fused) if fused else node)
+        self.nodes.append(node.placed(fused_into=fused) if fused else node)
         self.values[value] = Value(value, shape)
         return value
 
@@ -133,7 +133,7 @@ class Builder:
 
     def relu(self, x: str, fused: bool = True) -> str:
         maker = next(node for node in self.nodes if x in node.outputs)
-        into = maker.tag("fused_into") or maker.name
+        into = maker.placement.fused_into or maker.name
         return self._add(Elementwise("Relu"), (x,), self.values[x].shape or (), into if fused else None)
 
     def add(self, a: str, b: str) -> str:

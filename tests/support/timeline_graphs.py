@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pimflow.ir import Concat, Device, Elementwise, Graph, Node, Value
+from pimflow.ir import Concat, Elementwise, Graph, Node, Placement, Value
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Job:
     """A node that makes the value of its own name from the values of those it waits for (a graph input, if none)."""
 
     name: str
-    device: Device
+    device: str
     time_us: float
     after: tuple[str, ...] = ()
     region: int | None = 0
@@ -48,13 +48,8 @@ class PoweredCosts(FixedCosts):
 def graph_of(jobs: Sequence[Job]) -> Graph:
     nodes = []
     for job in jobs:
-        tags = {}
-        if job.region is not None:
-            tags["region"] = str(job.region)
-        if job.stage is not None:
-            tags["stage"] = str(job.stage)
         op = Concat(0) if len(job.after) > 1 else Elementwise("Relu")
-        node = Node(op, job.after or ("input",), (job.name,), job.name, job.device, tuple(sorted(tags.items())))
+        node = Node(op, job.after or ("input",), (job.name,), job.name, Placement(job.device, job.region, job.stage))
         nodes.append(node)
     values = {name: Value(name, (1,)) for name in ("input", *(job.name for job in jobs))}
     return Graph("jobs", ("input",), (jobs[-1].name,), tuple(nodes), values, {})

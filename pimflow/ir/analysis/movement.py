@@ -16,9 +16,9 @@ product (transposed or pitched operands), or another movement, which then copies
 Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
 layout has to be dense.
 
-Rules are local. With the tag `region`, a node places values written by its own region only, so its verdict depends on
-nothing else; a graph without regions is one space of decisions. `annotate_movement` decides for a whole graph and
-writes the verdicts as tags, which rewrites keep and which count wherever the node is seen again.
+Rules are local. With a region, a node places values written by its own region only, so its verdict depends on nothing
+else; a graph without regions is one space of decisions. `annotate_movement` decides for a whole graph and writes the
+verdicts into the nodes' placements, which rewrites keep and which count wherever the node is seen again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import cast
 from weakref import WeakKeyDictionary
 
-from pimflow.ir import Concat, Gemm, Graph, MatMul, Node, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.ir import Concat, Gemm, Graph, MatMul, MovementVerdict, Node, OnnxOp, Pad, Reshape, Slice, Transpose
 from pimflow.ir.analysis.spaces import MIXED, Alias, Box, Fill, Space
 from pimflow.ir.analysis.tensor_layout import (
     Index,
@@ -43,7 +43,6 @@ from pimflow.ir.analysis.tensor_layout import (
     transpose_keeps_bytes,
 )
 
-TAG = "movement"
 _OUTSIDE = "is made outside and arrives as it is"
 
 
@@ -60,15 +59,21 @@ class Movement:
     reason: str
     copied: Index = ()
 
+    @property
+    def verdict(self) -> MovementVerdict:
+        """What of it depends on no shape."""
+        return MovementVerdict(self.free, self.reason, self.copied)
+
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class Places:
     """All values' places.
 
     Args:
         spaces: the space of every value that has a place of its own making; others are spaces by themselves.
         movements: the verdicts.
-        actual: what holds in this graph: a verdict from a tag that cannot be carried out here is a copy.
+        actual: what holds in this graph: a verdict that a node brought along and that cannot be carried out here is a
+            copy.
     """
 
     spaces: Mapping[str, Space]
@@ -83,10 +88,10 @@ def is_movement(node: Node) -> bool:
     return isinstance(node.op, (Slice, Pad, Concat, Reshape, Transpose))
 
 
-_CACHE: WeakKeyDictionary[Graph, Placement] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[Graph, Places] = WeakKeyDictionary()
 
 
-def place(graph: Graph) -> Placement:
+def place(graph: Graph) -> Places:
     """Places all values of a graph (linear in its nodes; kept as long as the graph lives)."""
     known = _CACHE.get(graph)
     if known is None:
@@ -100,32 +105,24 @@ def movement(graph: Graph) -> Mapping[str, Movement]:
 
 
 def annotate_movement(graph: Graph) -> Graph:
-    """The same graph, its movement nodes tagged with the verdicts that hold for the graph as it is.
+    """The same graph, its movement nodes placed with the verdicts that hold for the graph as it is.
 
     To be run before a graph is cut into regions: a Concat of values that other regions make is then decided once.
     """
     verdicts = movement(graph)
     if not verdicts:
         return graph
-    nodes = (node.with_tags(movement=_to_tag(verdicts[node.name])) if node.name in verdicts else node
-             for node in graph.nodes)  # fmt: skip
-    return graph.replace(nodes=nodes)
+    return graph.replace(
+        nodes=(
+            node.placed(movement=verdicts[node.name].verdict) if node.name in verdicts else node for node in graph.nodes
+        )
+    )
 
 
-def _to_tag(verdict: Movement) -> str:
-    if verdict.free:
-        return f"free: {verdict.reason}"
-    operands = ",".join(str(index) for index in verdict.copied)
-    return f"kept {operands}: {verdict.reason}" if operands else f"kept: {verdict.reason}"
-
-
-def _from_tag(graph: Graph, node: Node, tag: str) -> Movement:
-    head, _, reason = tag.partition(": ")
-    word, _, operands = head.partition(" ")
-    if word == "free":
-        return Movement(True, 0, reason)
-    copied = tuple(int(index) for index in operands.split(",")) if operands else ()
-    return Movement(False, moved_bytes(graph, node, copied), reason, copied)
+def _movement_of(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
+    """A verdict that the node brings along, with the bytes that it moves in this graph."""
+    moved = 0 if verdict.free else moved_bytes(graph, node, verdict.copied)
+    return Movement(verdict.free, moved, verdict.reason, verdict.copied)
 
 
 def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
@@ -165,22 +162,22 @@ class _Placer:
         self.actual: dict[str, Movement] = {}
         self.region_of: dict[str, str] = {}
 
-    def run(self) -> Placement:
+    def run(self) -> Places:
         nodes = [node for node in self.graph.nodes if is_movement(node)]
         if nodes:
             self._number_regions()
         for node in self._by_region(nodes):
-            tag = node.tag(TAG)
-            told = None if tag is None else _from_tag(self.graph, node, tag)
+            verdict = node.placement.movement
+            told = None if verdict is None else _movement_of(self.graph, node, verdict)
             found = self._decide(node, told)
             self.actual[node.name] = found
             self.movements[node.name] = found if told is None else told
-        return Placement(self.spaces, self.movements, self.actual)
+        return Places(self.spaces, self.movements, self.actual)
 
     def _number_regions(self) -> None:
-        tags = {node.name: node.tag("region") for node in self.graph.nodes}
-        if any(tag is not None for tag in tags.values()):
-            self.region_of = {name: f"#{name}" if tag is None else tag for name, tag in tags.items()}
+        regions = {node.name: node.placement.region for node in self.graph.nodes}
+        if any(region is not None for region in regions.values()):
+            self.region_of = {name: f"#{name}" if region is None else str(region) for name, region in regions.items()}
 
     def _by_region(self, nodes: list[Node]) -> list[Node]:
         if not self.region_of:
@@ -188,8 +185,8 @@ class _Placer:
         last = len(self.graph.nodes)  # nodes without region only occur in graphs that are not compiled yet
 
         def key(node: Node) -> int:
-            tag = node.tag("region")
-            return last if tag is None else int(tag)
+            region = node.placement.region
+            return last if region is None else region
 
         return sorted(nodes, key=key)
 
@@ -244,7 +241,7 @@ class _Placer:
     def _immovable(self, node: Node, space: Space, told: Movement | None) -> str:
         """Why the node must not decide where the values of this space lie; "" if it may.
 
-        In a region that is cut out, a value from outside looks like an input. A verdict told by a tag knows better.
+        In a region that is cut out, a value from outside looks like an input. A verdict brought along knows better.
         """
         if space.fixed and (told is None or space.fixed != _OUTSIDE):
             return space.fixed
@@ -322,19 +319,19 @@ class _Placer:
             return self._kept(node, "orders the elements anew")
         shape = self.graph.shape(out)
         in_order = same_strides(shape, alias.strides, dense_strides(shape))
-        if not in_order and not self._readers_take(out, alias.strides, node.tag(TAG)):
+        if not in_order and not self._readers_take(out, alias.strides, node.placement.movement):
             return self._kept(node, "orders the elements anew for readers that need them in order")
         self._keep_dense(node.inputs[0])
         self._alias(out, alias)
         return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
 
-    def _readers_take(self, name: str, strides: Index, tag: str | None) -> bool:
+    def _readers_take(self, name: str, strides: Index, verdict: MovementVerdict | None) -> bool:
         """Whether nobody minds that a value is not in the layout's order.
 
         Products take a transposed or pitched matrix (BLAS: trans and ld), copies take anything. Who reads a value is
-        known in a whole graph only; in regions the tag tells.
+        known in a whole graph only; in regions the verdict that the node brings along tells.
         """
-        if tag is not None:
+        if verdict is not None:
             return True
         if self.region_of:
             return False

@@ -5,7 +5,7 @@ graph @toy opset {"" = 17} {
   input %x : float32[1, 3, 16, 16]
   const %w = float32[64, 3, 1, 1] #5bf0a1d20c7e9943          // elided: content hash
   const %b = float32[2] [0.5, -1.25]                          // inline: elements in row-major order
-  %y = Conv2d(%x, %w, _) {kernel = [1, 1]} : float32[1, 64, 16, 16] @conv1 on pim tags {origin = "conv1"}
+  %y = Conv2d(%x, %w, _) {kernel = [1, 1]} : float32[1, 64, 16, 16] @conv1 on pim {region = 0}
   output %y
 }
 ```
@@ -17,14 +17,15 @@ graph    = "graph" SYMBOL "opset" "{" KEY "=" INT, ... "}" "{" line* "}"
 line     = "input" VALUE ":" type | "const" VALUE "=" type (list | HASH) [":" type] | "value" VALUE ":" type
          | "output" VALUE | node
 node     = (VALUE | "_"), ... "=" OP "(" (VALUE | "_"), ... ")" [pairs] [":" type, ...]
-           SYMBOL ["on" DEVICE] ["tags" pairs]
+           SYMBOL ["on" KEY] [pairs] ["tags" pairs]
 type     = (KEY | "?") "[" (INT, ... | "*") "]" | "missing"
 field    = INT | FLOAT | STRING | BYTES | "true" | "false" | "none" | list | pairs | CLASS [pairs]
 list     = "[" field, ... "]"            pairs = "{" KEY "=" field, ... "}"
 ```
 
 VALUE is `%name` and SYMBOL `@name`, the name in JSON's quotes if it has other characters than `A-Za-z0-9_./$:-`;
-`_` stands for an absent optional input or output. An op's fields are its dataclass's; those at their default are
+`_` stands for an absent optional input or output. Behind `on` is the device, the pairs after it are the other fields
+of `Placement`. An op's fields are its dataclass's; those at their default are
 left out. `: type` after a constant says that the value's type is not the array's. Floats that have no decimal form
 (NaNs with a payload) are given by their bits, 0x7fc00001.
 """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
 
 from pimflow.errors import TextError
 from pimflow.ir import ops
-from pimflow.ir.graph import Device, Graph, Node, Value
+from pimflow.ir.graph import Graph, Node, Value
+from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
 from pimflow.ir.text.literals import BARE_NAME, Array, Bits, digest, parse_array, type_text
 
 T = TypeVar("T")
@@ -32,13 +33,13 @@ _TOKEN = re.compile(
 )
 _OPS = {kind.__name__: kind for kind in get_args(ops.Op)}
 _FIELD_TYPES = {name: kind for name, kind in vars(ops).items() if isinstance(kind, type) and is_dataclass(kind)}
+_FIELD_TYPES[MovementVerdict.__name__] = MovementVerdict
 _SCALARS: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
     "bytes": lambda text: _bytes(text[2:-1]),
 }
 _CONSTANT_WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
-_DEVICES: dict[str, Device] = {device: device for device in get_args(Device)}
 
 
 class Token(NamedTuple):
@@ -235,7 +236,7 @@ class _Parser:
             self._expect(":" if index == 0 else ",")
             self._define(token, self._type())
         names = tuple(token.content for token in outputs)
-        return Node(op, inputs, names, self._node_name(), self._device(), self._tags())
+        return Node(op, inputs, names, self._node_name(), self._placement(), self._tags())
 
     def _node_outputs(self) -> list[Token]:
         outputs: list[Token] = []
@@ -255,14 +256,15 @@ class _Parser:
         self._node_names.add(name)
         return name
 
-    def _device(self) -> Device | None:
-        if not self._accept("on"):
-            return None
-        device = _DEVICES.get(self._next.text)
-        if device is None:
-            self._fail(f"expected a device ({' or '.join(_DEVICES)})")
-        self._take()
-        return device
+    def _placement(self) -> Placement:
+        at = self._next
+        device = self._key("a device") if self._accept("on") else None
+        if self._next.text != "{":
+            return UNPLACED if device is None else Placement(device)
+        placement: Placement = self._dataclass(Placement, at)
+        if placement.device is not None:
+            raise self._error(at, "the device of a node stands behind 'on'")
+        return replace(placement, device=device)
 
     def _tags(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._braced(self._tag)) if self._accept("tags") else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.text.literals import Array, array_text, digest, fields_text, name_text, quote, type_text, word_text
@@ -45,7 +46,8 @@ def node_line(graph: Graph, node: Node) -> str:
     types = ", ".join(_type_of(graph, name) for name in node.outputs if name)
     parts = [f"{outputs} = {type(node.op).__name__}({inputs})".lstrip(), fields_text(node.op)]
     parts += [f": {types}" if types else "", name_text("@", node.name)]
-    parts.append(f"on {node.device}" if node.device else "")
+    parts.append("" if node.device is None else f"on {word_text(node.device)}")
+    parts.append(fields_text(replace(node.placement, device=None)))
     parts.append("tags {" + ", ".join(f"{word_text(key)} = {quote(text)}" for key, text in node.tags) + "}")
     return " ".join(part for part in parts if part and part != "tags {}")
 

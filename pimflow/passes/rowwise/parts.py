@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pimflow.ir import Device, Elementwise, Graph, Node, Pipeline, SplitRows
+from pimflow.ir import Elementwise, Graph, Node, Pipeline, SplitRows
 from pimflow.ir.analysis.regions import MATRIX_OPS, leaving_values, node_part, node_rows, run_refusal
 from pimflow.ir.analysis.rows import RowPart
 from pimflow.ir.refusal import Refusal
@@ -26,7 +26,7 @@ class PartJob:
     start: int
     stop: int
     part: RowPart
-    device: Device
+    device: str
     suffix: str
     stage: int | None = None
 
@@ -39,21 +39,20 @@ class Layout:
     leaving: tuple[str, ...]
 
 
-def split_layout(graph: Graph, decision: SplitRows) -> Layout | Refusal:
-    """The two halves of an MD-DP split, followers included."""
+def split_layout(graph: Graph, decision: SplitRows, host: str) -> Layout | Refusal:
+    """The two halves of an MD-DP split, followers included; `host` computes the first half and all followers."""
     nodes = [graph.node(name) for name in decision.nodes]
     rows = node_rows(graph, nodes[0])
     refusal = _split_refusal(graph, nodes, decision.gpu_rows)
     if refusal is not None:
         return refusal
     jobs: list[PartJob] = []
-    halves: tuple[tuple[Device, int, int], ...] = (("gpu", 0, decision.gpu_rows), ("pim", decision.gpu_rows, rows))
-    for half, start, stop in halves:
+    for half, start, stop in ((host, 0, decision.gpu_rows), (decision.device, decision.gpu_rows, rows)):
         for node in nodes:
             part = node_part(graph, node, start, stop)
             if isinstance(part, Refusal):
                 return part
-            jobs.append(PartJob(node, start, stop, part, half if node is nodes[0] else "gpu", half))
+            jobs.append(PartJob(node, start, stop, part, half if node is nodes[0] else host, half))
     return Layout(tuple(jobs), leaving_values(graph, nodes))
 
 
@@ -76,7 +75,7 @@ def _split_refusal(graph: Graph, nodes: Sequence[Node], gpu_rows: int) -> Refusa
     return None
 
 
-def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | Refusal:
+def pipeline_layout(graph: Graph, decision: Pipeline, host: str) -> Layout | Refusal:
     """The stages of a pipeline.
 
     Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node
@@ -84,7 +83,7 @@ def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | Refusal:
     rows that nobody reads are not made.
     """
     nodes = [graph.node(name) for name in decision.run]
-    refusal = _pipeline_refusal(graph, nodes, decision)
+    refusal = _pipeline_refusal(graph, nodes, decision, host)
     if refusal is not None:
         return refusal
     leaving = leaving_values(graph, nodes)
@@ -104,7 +103,7 @@ def pipeline_layout(graph: Graph, decision: Pipeline) -> Layout | Refusal:
     return Layout(tuple(jobs), leaving)
 
 
-def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline) -> Refusal | None:
+def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline, host: str) -> Refusal | None:
     if len(nodes) < 2 or len(decision.stage_rows) < 2:
         return Refusal("a pipeline has two nodes and two stages at least")
     if len(decision.devices) != len(nodes):
@@ -113,8 +112,8 @@ def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline) -
     if min(decision.stage_rows) < 1 or sum(decision.stage_rows) != rows:
         return Refusal(f"stages of {decision.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")
     for node, device in zip(nodes, decision.devices, strict=True):
-        if device == "pim" and not isinstance(node.op, MATRIX_OPS):
-            return Refusal(f"{node.name}: {node.kind} cannot run on PIM")
+        if device != host and not isinstance(node.op, MATRIX_OPS):
+            return Refusal(f"{node.name}: {node.kind} cannot run on {device.upper()}")
     return run_refusal(graph, nodes)
 
 

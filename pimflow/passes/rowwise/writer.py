@@ -8,10 +8,10 @@ old name, so nothing outside the region changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
 
-from pimflow.ir import Concat, GraphEditor, Node, Op, Slice
+from pimflow.ir import Concat, GraphEditor, Node, Op, Placement, Slice
 from pimflow.ir.analysis.rows import Shape, Span, row_count
 from pimflow.passes.rowwise.parts import Layout, PartJob
 
@@ -30,16 +30,20 @@ class PartWriter:
 
     Args:
         editor: takes new values, constants and node names.
-        region: the `region` tag of every node.
-        mapping: the mapping policy of the PIM parts.
+        region: of every node.
+        host: the device that runs the movements.
+        choice: what the backends of the other devices are asked for.
         first_parts: receives, for every node that is cut up, the name of its first part.
     """
 
-    def __init__(self, editor: GraphEditor, region: str, mapping: str, first_parts: MutableMapping[str, str]) -> None:
+    def __init__(
+        self, editor: GraphEditor, region: int, host: str, choice: str, first_parts: MutableMapping[str, str]
+    ) -> None:
         self.nodes: list[Node] = []
         self._editor = editor
         self._region = region
-        self._mapping = mapping
+        self._host = host
+        self._choice = choice
         self._first_parts = first_parts
         self._parts: dict[str, list[_Rows]] = {}
         self._moved: dict[tuple[str, int, int], _Rows] = {}
@@ -66,30 +70,29 @@ class PartWriter:
         )
         output = self._name_rows(node.output, job.start, job.stop, job.suffix)
         name = self._editor.new_node_name(f"{node.name}_{job.suffix}")
-        tags = self._tags(job, node.tags)
-        if job.device == "pim":
-            tags["mapping"] = self._mapping
-        if "fused_into" in tags:
-            self._retarget_fusion(tags, job)
-        self.nodes.append(Node(job.part.op, sources, (output,), name, job.device, tuple(sorted(tags.items()))))
+        placement = replace(
+            node.placement,
+            device=job.device,
+            region=self._region,
+            stage=job.stage,
+            choice=self._choice if job.device != self._host else None,
+            origin=node.name,
+            fused_into=self._fused_into(job),
+        )
+        self.nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)
         self._cut_up.add(node.name)
         self._first_parts.setdefault(node.name, name)
         self._parts[node.output].append(_Rows(job.start, job.stop, output))
 
-    def _retarget_fusion(self, tags: dict[str, str], job: PartJob) -> None:
+    def _fused_into(self, job: PartJob) -> str | None:
         """A part is fused into the part of its producer that made the same rows; into none if there is no such part."""
-        into = tags["fused_into"]
+        into = job.node.placement.fused_into
+        if into is None:
+            return None
         other, name = self._jobs.get((into, job.suffix), (None, self._first_parts.get(into, into)))
-        tags["fused_into"] = name
-        if into in self._cut_up and (other is None or (other.start, other.stop) != (job.start, job.stop)):
-            del tags["fused_into"]
-
-    def _tags(self, job: PartJob, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-        made = dict(tags) | {"origin": job.node.name, "region": self._region}
-        if job.stage is not None:
-            made["stage"] = str(job.stage)
-        return made
+        cut_apart = other is None or (other.start, other.stop) != (job.start, job.stop)
+        return None if into in self._cut_up and cut_apart else name
 
     def _bring(self, value: str, span: Span, job: PartJob) -> str:
         """The name of a value that holds just these rows."""
@@ -132,7 +135,8 @@ class PartWriter:
 
     def _move(self, op: Op, sources: tuple[str, ...], output: str, job: PartJob) -> None:
         name = self._editor.new_node_name(f"{type(op).__name__.lower()}_{output}")
-        self.nodes.append(Node(op, sources, (output,), name, "gpu", tuple(sorted(self._tags(job).items()))))
+        placement = Placement(self._host, self._region, job.stage, origin=job.node.name)
+        self.nodes.append(Node(op, sources, (output,), name, placement))
 
     def _shape(self, value: str) -> Shape:
         shape = self._editor.value(value).shape

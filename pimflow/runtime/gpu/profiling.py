@@ -89,7 +89,7 @@ def _kernels(graph: Graph) -> list[Node]:
     found: dict[object, Node] = {}
     for node in graph.nodes:
         inputs, outputs = operands(graph, node)
-        if node.tag("fused_into") or gpu_work(node.op, inputs, outputs, 4) is None:
+        if node.placement.fused_into or gpu_work(node.op, inputs, outputs, 4) is None:
             continue
         if any(value is not None and value.shape is None for value in (*inputs, *outputs)):
             continue

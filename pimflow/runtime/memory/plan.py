@@ -11,7 +11,7 @@ from typing import Any
 
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Elementwise, Graph, Node
-from pimflow.ir.analysis.movement import Movement, Placement, place
+from pimflow.ir.analysis.movement import Movement, Places, place
 from pimflow.ir.analysis.spaces import Alias, Box, Space
 from pimflow.ir.analysis.tensor_layout import Index, dense_strides, element_bytes, reshaped_strides
 from pimflow.runtime.memory.packing import Block, live_peak, pack
@@ -234,7 +234,7 @@ def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
     return {name: (first[name], last[name]) for name in first if name}, len(order)
 
 
-def _with_updates_in_place(graph: Graph, placement: Placement) -> tuple[dict[str, Space], dict[str, Box]]:
+def _with_updates_in_place(graph: Graph, placement: Places) -> tuple[dict[str, Space], dict[str, Box]]:
     """Spaces and boxes, with elementwise nodes writing over an input that nobody else reads.
 
     Such an input goes to where the output is; from the last node to the first, so that a chain shares one place.
@@ -350,7 +350,7 @@ class _Builder:
             strides = shown
         return _Frame(base.region, origin, strides)
 
-    def finish(self, placement: Placement, steps: int) -> MemoryPlan:
+    def finish(self, placement: Places, steps: int) -> MemoryPlan:
         """Packs the regions."""
         sizes = [space.hull.volume * (element_bytes(space.dtype) or 0) for space in self._roots]
         blocks = [

@@ -345,7 +345,7 @@ def test_annotation_carries_verdicts_through_tags() -> None:
     joined = make.concat(1, a, x, a)
     graph = make.graph(make.op(Reshape((1, 360)), joined), make.slice(joined, 2, 0, 1))
     annotated = annotate_movement(graph)
-    assert {node.name: node.tag("movement") is not None for node in annotated.nodes} == {
+    assert {node.name: node.placement.movement is not None for node in annotated.nodes} == {
         "n0": False, "n1": True, "n2": True, "n3": True
     }  # fmt: skip
     assert movement(annotated) == movement(graph)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pimflow.errors import GraphError
-from pimflow.ir import Graph, OnGpu, Plan, SplitRows
+from pimflow.ir import Graph, OnDevice, Plan, SplitRows
 from pimflow.ir.analysis.regions import cut_region, followers_of, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan
@@ -60,10 +60,10 @@ def test_a_region_rewrites_alone_as_in_the_whole() -> None:
     graph = residual_block()
     split = SplitRows("c", 3, "auto", ("d", "e"))
     order = [node.name for node in graph.nodes]
-    others = [OnGpu(name) for name in order if name not in split.nodes]
+    others = [OnDevice(name, "gpu") for name in order if name not in split.nodes]
     whole = ApplyPlan(Plan("test", (*others, split), 0.0, 0.0)).run(graph).graph
     alone = ApplyPlan(Plan("test", (split,), 0.0, 0.0)).run(cut_region(graph, split.nodes)).graph
-    region = [node for node in whole.nodes if node.tag("region") == str(len(others))]
+    region = [node for node in whole.nodes if node.placement.region == len(others)]
     assert [(n.op, n.inputs, n.outputs, n.device) for n in region] == [
         (n.op, n.inputs, n.outputs, n.device) for n in alone.nodes
     ]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pimflow.errors import PimflowError, TextError
 from pimflow.ir import BatchNorm, Conv2d, Elementwise, Graph, MatMul, Node, OnnxOp, OpaqueAttribute, Pool2d, Value, ops
 from pimflow.ir.compare import first_difference, graphs_equal
+from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
 from pimflow.ir.text import node_line, parse_graph, print_graph
 
 PLAIN = [np.dtype(code).name for code in "?bhilBHILefdFD"]
@@ -36,8 +37,9 @@ def graph_of(*nodes: Node, inputs: tuple[str, ...] = ("x",), constants: dict[str
     return Graph("g", inputs, tuple(name for name in outputs if name), nodes, values, constants)
 
 
+PLACED = Placement("pim", 3, stage=1, origin="a", movement=MovementVerdict(False, "why", (0, 2)))
 CHAIN = graph_of(
-    Node(Conv2d((3, 3), pads=(1, 1, 1, 1)), ("x", "w", ""), ("y",), "conv", "pim", (("origin", "a"), ("stage", "1"))),
+    Node(Conv2d((3, 3), pads=(1, 1, 1, 1)), ("x", "w", ""), ("y",), "conv", PLACED, (("note", "a"),)),
     Node(Elementwise("Clip", (("max", 6.0), ("min", 0.0))), ("y",), ("z",), "clip"),
     constants={"w": np.arange(36, dtype=np.float32).reshape(2, 2, 3, 3), "b": np.array([0.5, -1.25], np.float32)},
 )
@@ -47,7 +49,8 @@ graph @g opset {"" = 17} {
   const %w = float32[2, 2, 3, 3] #HASH
   const %b = float32[2] [0.5, -1.25]
   %y = Conv2d(%x, %w, _) {kernel = [3, 3], pads = [1, 1, 1, 1]} : float32[1, 2, 4, 4] @conv on pim \
-tags {origin = "a", stage = "1"}
+{region = 3, stage = 1, origin = "a", movement = MovementVerdict {free = false, reason = "why", copied = [0, 2]}} \
+tags {note = "a"}
   %z = Elementwise(%y) {kind = "Clip", attributes = {max = 6.0, min = 0.0}} : float32[1, 2, 4, 4] @clip
   output %z
 }
@@ -117,8 +120,8 @@ def graphs(draw: st.DrawFn) -> Graph:
         read = tuple(draw(st.lists(st.sampled_from(["", *known]), max_size=4)))
         made = tuple(next(fresh) if draw(st.booleans()) else "" for _ in range(draw(st.integers(0, 3))))
         tags = tuple(draw(st.lists(st.tuples(names, st.text(st.characters(), max_size=9)), max_size=3)))
-        device = draw(st.sampled_from([None, "gpu", "pim"]))
-        nodes.append(Node(draw(field_ops), read, made, next(fresh), device, tags))
+        placement = draw(st.from_type(Placement)) if draw(st.booleans()) else UNPLACED
+        nodes.append(Node(draw(field_ops), read, made, next(fresh), placement, tags))
         known += [name for name in made if name]
     values = {name: Value(name, draw(shapes), draw(dtypes)) for name in [*known, next(fresh)]}
     for name, array in constants.items():
@@ -236,7 +239,7 @@ HEAD = 'graph @g opset {"" = 17} {\n  input %x : float32[1]\n'
         (HEAD + "  %y = Concat(%x) {axis = 0x1} : float32[1] @n\n}", 3, 27, "expected a number"),
         (HEAD + "  %y = MatMul(%x) @n\n}", 3, 19, "expected ':'"),
         (HEAD + "  %y = MatMul(%x) : float32[1]\n}", 4, 1, "expected the node's name"),
-        (HEAD + "  %y = MatMul(%x) : float32[1] @n on cpu\n}", 3, 38, "expected a device (gpu or pim)"),
+        (HEAD + "  %y = MatMul(%x) : float32[1] @n on 7\n}", 3, 38, "expected a device"),
         (HEAD + "  = MatMul(%x) @n\n  = MatMul(%x) @n\n}", 4, 16, "a second node has the name @n"),
         (HEAD + "  %y = MatMul(%x) : float32[1] @n tags {a = 1}\n}", 3, 45, "expected a tag's text"),
         (HEAD + '  %"a\\q" = MatMul(%x) : float32[1] @n\n}', 3, 3, "is not a valid string"),
@@ -297,7 +300,7 @@ def test_first_difference_finds_every_change() -> None:
         "opset": CHAIN.replace(opset={"": 18}),
         "node 0 .*op": CHAIN.replace(nodes=(replace(conv, op=Conv2d((3, 3))), clip)),
         "node 0 .*inputs": CHAIN.replace(nodes=(replace(conv, inputs=("x", "w")), clip)),
-        "node 0 .*device": CHAIN.replace(nodes=(replace(conv, device="gpu"), clip)),
+        "node 0 .*placement": CHAIN.replace(nodes=(conv.placed(device="gpu"), clip)),
         "node 0 .*tags": CHAIN.replace(nodes=(replace(conv, tags=()), clip)),
         "node 1 .*name": CHAIN.replace(nodes=(conv, replace(clip, name="c"))),
         "node 1 .*outputs": CHAIN.replace(nodes=(conv, replace(clip, outputs=("z", "")))),

@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Concat, Decision, Graph, OnGpu, OnPim, Parallel, Pipeline, Plan, Slice, SplitRows
+from pimflow.ir import Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, Slice, SplitRows
 from pimflow.ir.analysis.movement import annotate_movement, movement
 from pimflow.ir.analysis.regions import cut_region
+from pimflow.ir.placement import MovementVerdict
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import run_graph
@@ -35,7 +36,7 @@ def assert_same_in_arena(original: Graph, compiled: Graph) -> None:
 
 def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
     found = movement(graph)
-    nodes = [node for node in graph.nodes if node.name in found and node.tag("region") == str(region)]
+    nodes = [node for node in graph.nodes if node.name in found and node.placement.region == region]
     return [(repr(node.op), found[node.name].free, found[node.name].bytes) for node in nodes]
 
 
@@ -51,16 +52,18 @@ def compiled_chains(draw: st.DrawFn) -> tuple[Graph, list[Decision]]:
     """A chain of convolutions, activations and residual adds, with decisions that cover it."""
     make = Maker(draw(st.integers(0, 99)))
     x = make.conv(make.input(draw(st.integers(1, 2)), 3, 16, 8), 4)
-    decisions: list[Decision] = [OnGpu("n0")]
+    decisions: list[Decision] = [OnDevice("n0", "gpu")]
     outputs: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
         shape = draw(st.sampled_from(["split", "split", "followed", "pipeline", "residual", "pim", "concat", "dense"]))
         start = len(make.nodes)
         x = _block(draw, make, decisions, shape, x)
-        decisions.extend(OnGpu(node.name) for node in make.nodes[start:] if not _covered(decisions, node.name))
+        decisions.extend(
+            OnDevice(node.name, "gpu") for node in make.nodes[start:] if not _covered(decisions, node.name)
+        )
         if draw(st.booleans()):
             outputs.append(x)
-    return make.graph(*dict.fromkeys([*outputs, make.tanh(x)])), [*decisions, OnGpu(make.nodes[-1].name)]
+    return make.graph(*dict.fromkeys([*outputs, make.tanh(x)])), [*decisions, OnDevice(make.nodes[-1].name, "gpu")]
 
 
 def _covered(decisions: Sequence[Decision], name: str) -> bool:
@@ -90,17 +93,19 @@ def _block(draw: st.DrawFn, make: Maker, decisions: list[Decision], shape: str, 
     if shape == "dense":
         return _dense_block(draw, make, decisions, x)
     if shape == "pim":
-        decisions.append(OnPim(f"n{start}", "newton++"))
+        decisions.append(OnDevice(f"n{start}", "pim", "newton++"))
         return make.conv(x, 4, kernel, p=kernel // 2)
     a, b = make.conv(x, 2), make.conv(x, 2)
-    decisions.append(Parallel(((OnGpu(make.nodes[-2].name),), (OnPim(make.nodes[-1].name, "newton++"),))))
+    decisions.append(
+        Parallel(((OnDevice(make.nodes[-2].name, "gpu"),), (OnDevice(make.nodes[-1].name, "pim", "newton++"),)))
+    )
     return make.concat(1, a, b)
 
 
 def _dense_block(draw: st.DrawFn, make: Maker, decisions: list[Decision], x: str) -> str:
     """A run that begins with a Concat along channels, its parts written into the rows of one region."""
     y = make.conv(x, 2)
-    decisions.append(OnGpu(make.nodes[-1].name))
+    decisions.append(OnDevice(make.nodes[-1].name, "gpu"))
     start, rows = len(make.nodes), make.shape(x)[2]
     joined = make.concat(1, x, y)
     out = make.conv(make.tanh(joined), 4, 3, p=1)
@@ -130,7 +135,7 @@ def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, 
         added = [node for node in compiled.nodes if node.name not in clean.node_by_name and node.name in found]
         assert all(isinstance(node.op, Slice | Concat) for node in added)
         for node in added:
-            cut_up = clean.node(node.tag("origin") or "")
+            cut_up = clean.node(node.placement.origin or "")
             told = movement(clean).get(cut_up.name)
             assert found[node.name].free or cut_up.kind == "Concat"
             assert found[node.name].free or (clean is graph or (told is not None and not told.free))
@@ -145,7 +150,7 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
     x = make.input(1, 3, 4, 4)
     joined = make.concat(1, make.conv(x, 2), make.conv(x, 3))
     graph = make.graph(make.conv(joined, 2))
-    decisions = [OnGpu(node.name) for node in graph.nodes]
+    decisions = [OnDevice(node.name, "gpu") for node in graph.nodes]
     assert movement(graph)["n2"].free
     assert not movement(applied(graph, decisions))["n2"].free
     assert movement(applied(graph, decisions))["n2"].bytes == 2 * 4 * 5 * 16
@@ -157,7 +162,7 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
 def test_a_verdict_that_the_graph_does_not_bear_is_a_copy_in_the_plan() -> None:
     make = Maker()
     a = make.conv(make.input(1, 3, 4, 4), 2)
-    twice = make.concat(1, a, a, movement="free: so it was said")
+    twice = make.concat(1, a, a, movement=MovementVerdict(True, "so it was said"))
     graph = make.graph(make.conv(twice, 2))
     assert movement(graph)["n1"].free
     assert plan_memory(graph).kept["n1"].copied == (1,)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import MemoryPlanError
-from pimflow.ir import Conv2d, Graph, OnGpu, Plan, SplitRows
+from pimflow.ir import Conv2d, Graph, OnDevice, Plan, SplitRows
 from pimflow.ir.analysis.movement import movement
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
@@ -78,12 +78,12 @@ def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
     make = Maker()
     x = make.input(1, 4, 8, 8)
     for index in range(8):
-        x = make.conv(x, 4, region=str(index // 2))
+        x = make.conv(x, 4, region=index // 2)
     stepped = make.graph(x)
     plan = plan_memory(stepped)
     assert plan.steps == 4
     assert plan.arena_bytes == 3 * SIZE
-    together = stepped.replace(nodes=[node.with_tags(region="0") for node in stepped.nodes])
+    together = stepped.replace(nodes=[node.placed(region=0) for node in stepped.nodes])
     assert plan_memory(together).arena_bytes == 9 * SIZE
 
 
@@ -216,7 +216,8 @@ def test_five_thousand_convolutions_are_split_and_planned() -> None:
         x = make.op(Conv2d((3, 3), pads=(1, 1, 1, 1)), x, weights)
     graph = make.graph(x)
     decisions = [
-        SplitRows(node.name, 2, "newton++") if index % 2 else OnGpu(node.name) for index, node in enumerate(graph.nodes)
+        SplitRows(node.name, 2, "newton++") if index % 2 else OnDevice(node.name, "gpu")
+        for index, node in enumerate(graph.nodes)
     ]
     compiled = ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
     assert len(movement(compiled)) == 3 * length // 2

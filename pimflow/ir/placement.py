@@ -1,0 +1,43 @@
+"""`Placement`: where and when a node runs, and what became of it on the way there, as typed fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MovementVerdict:
+    """What is decided of a Slice, Pad, Concat or view: whether it moves bytes, and why (not).
+
+    `copied` are the input positions of a Concat that are copied though the others are written in place.
+    """
+
+    free: bool
+    reason: str = ""
+    copied: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where and when one node runs. All fields are None while nothing is decided.
+
+    Args:
+        device: a device of the target.
+        region: index of the plan's decision that the node belongs to; the devices meet at the end of each.
+        stage: the pipeline's stage.
+        choice: what the device's backend was asked for (a mapping policy, a strategy).
+        origin: the node of the cleaned-up graph that the node was made from.
+        fused_into: the node whose kernel computes this one in its epilogue.
+        movement: the verdict on a node that only moves elements.
+    """
+
+    device: str | None = None
+    region: int | None = None
+    stage: int | None = None
+    choice: str | None = None
+    origin: str | None = None
+    fused_into: str | None = None
+    movement: MovementVerdict | None = None
+
+
+UNPLACED = Placement()

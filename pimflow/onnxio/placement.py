@@ -1,0 +1,64 @@
+"""Placements as ONNX node metadata and back: the only place where they are strings.
+
+Every field that is set is an entry "pimflow.FIELD"; a movement's verdict is "free: REASON", "kept: REASON", or
+"kept 0,2: REASON" where only some inputs of a Concat are copied. Tags are entries of their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+
+from pimflow.ir.placement import MovementVerdict, Placement
+
+PREFIX = "pimflow."
+"""What the names of our entries in a node's `metadata_props` begin with."""
+
+_NUMBERS = ("region", "stage")
+
+
+def metadata_of(placement: Placement, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Entries for `metadata_props`, sorted by key."""
+    entries = dict(tags)
+    for field in fields(placement):
+        value = getattr(placement, field.name)
+        if value is not None:
+            entries[field.name] = _verdict_text(value) if isinstance(value, MovementVerdict) else str(value)
+    return {PREFIX + key: entries[key] for key in sorted(entries)}
+
+
+def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[str, str], ...]]:
+    """The placement and the tags that `metadata_of` wrote; entries of others are ignored.
+
+    Raises:
+        ValueError: an entry of ours is malformed.
+    """
+    entries = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
+    texts = {field.name: entries.pop(field.name, None) for field in fields(Placement)}
+    verdict = texts.pop("movement")
+    numbers = {name: None if (text := texts.pop(name)) is None else int(text) for name in _NUMBERS}
+    placement = Placement(
+        device=texts["device"],
+        region=numbers["region"],
+        stage=numbers["stage"],
+        choice=texts["choice"],
+        origin=texts["origin"],
+        fused_into=texts["fused_into"],
+        movement=None if verdict is None else _verdict(verdict),
+    )
+    return placement, tuple(sorted(entries.items()))
+
+
+def _verdict_text(verdict: MovementVerdict) -> str:
+    if verdict.free:
+        return f"free: {verdict.reason}"
+    operands = ",".join(map(str, verdict.copied))
+    return f"kept {operands}: {verdict.reason}" if operands else f"kept: {verdict.reason}"
+
+
+def _verdict(text: str) -> MovementVerdict:
+    head, _, reason = text.partition(": ")
+    word, _, operands = head.partition(" ")
+    if word not in ("free", "kept"):
+        raise ValueError(f"{text!r} is not the verdict on a movement")
+    return MovementVerdict(word == "free", reason, tuple(map(int, operands.split(","))) if operands else ())
