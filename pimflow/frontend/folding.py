@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
-from pimflow.ir.ops import AttributeValue, OpaqueAttribute
+from pimflow.ir.ops.opaque import AttributeValue, OpaqueAttribute
 from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, sparse_to_array, to_array

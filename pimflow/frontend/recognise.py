@@ -30,7 +30,7 @@ from pimflow.ir import (
     Value,
     window_out,
 )
-from pimflow.ir.ops import AttributeValue
+from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.ir.shapes import TensorType, infer
 from pimflow.onnxio.tensors import shortest
 

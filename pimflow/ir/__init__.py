@@ -4,26 +4,13 @@ from pimflow.ir.builder import Builder
 from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.editor import GraphEditor
 from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
-from pimflow.ir.ops import (
-    Attributes,
-    BatchNorm,
-    Concat,
-    Conv2d,
-    Elementwise,
-    Gemm,
-    GlobalPool,
-    MatMul,
-    OnnxOp,
-    Op,
-    OpaqueAttribute,
-    Pad,
-    Pool2d,
-    Reshape,
-    Slice,
-    Transpose,
-    op_name,
-    window_out,
-)
+from pimflow.ir.ops.base import Op, RowPart, register_op
+from pimflow.ir.ops.contraction import Conv2d, Gemm, MatMul
+from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
+from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
+from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttribute
+from pimflow.ir.ops.rules import OpRules
+from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.refusal import Refusal
@@ -32,6 +19,7 @@ from pimflow.ir.text import parse_graph, print_graph
 __all__ = [
     "UNPLACED",
     "Array",
+    "AttributeValue",
     "Attributes",
     "BatchNorm",
     "Builder",
@@ -49,6 +37,7 @@ __all__ = [
     "OnDevice",
     "OnnxOp",
     "Op",
+    "OpRules",
     "OpaqueAttribute",
     "Pad",
     "Parallel",
@@ -58,15 +47,16 @@ __all__ = [
     "Pool2d",
     "Refusal",
     "Reshape",
+    "RowPart",
     "Slice",
     "SplitRows",
     "Transpose",
     "Value",
     "first_difference",
     "graphs_equal",
-    "op_name",
     "parse_graph",
     "print_graph",
+    "register_op",
     "topological_order",
     "window_out",
 ]

@@ -11,24 +11,12 @@ import numpy as np
 from pimflow.errors import GraphError
 from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.names import FreshNames
-from pimflow.ir.ops import (
-    Attributes,
-    AttributeValue,
-    Concat,
-    Conv2d,
-    Elementwise,
-    Gemm,
-    GlobalPool,
-    MatMul,
-    OnnxOp,
-    Op,
-    Pad,
-    Pool2d,
-    Reshape,
-    Slice,
-    Transpose,
-    op_name,
-)
+from pimflow.ir.ops.base import Op
+from pimflow.ir.ops.contraction import Conv2d, Gemm, MatMul
+from pimflow.ir.ops.elementwise import Elementwise
+from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
+from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp
+from pimflow.ir.ops.window import GlobalPool, Pool2d
 from pimflow.ir.shapes import infer
 from pimflow.ir.verify import verify_graph
 
@@ -147,7 +135,7 @@ class Builder:
         for value in inputs:
             if value:
                 self.value(value)
-        name = self._node_names.fresh(name or f"{op_name(op).lower()}{len(self._nodes)}")
+        name = self._node_names.fresh(name or f"{op.onnx_name.lower()}{len(self._nodes)}")
         suffixes = [""] if len(outputs) == 1 else [str(index) for index in range(len(outputs))]
         made = tuple(
             self._add_value(f"{name}_out{suffix}", shape, dtype)

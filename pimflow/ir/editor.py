@@ -8,7 +8,7 @@ from dataclasses import replace
 from pimflow.errors import GraphError
 from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
 from pimflow.ir.names import FreshNames
-from pimflow.ir.ops import OnnxOp
+from pimflow.ir.ops.opaque import OnnxOp
 
 
 class GraphEditor:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphError
-from pimflow.ir.ops import Op, op_name
+from pimflow.ir.ops.base import Op
 from pimflow.ir.placement import UNPLACED, Placement
 
 Array = npt.NDArray[np.generic]
@@ -67,7 +67,7 @@ class Node:
     @property
     def kind(self) -> str:
         """The op's ONNX name, for people."""
-        return op_name(self.op)
+        return self.op.onnx_name
 
     @property
     def device(self) -> str | None:

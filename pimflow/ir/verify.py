@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pimflow.errors import GraphError
 from pimflow.ir.graph import Graph, Node
-from pimflow.ir.ops import OnnxOp
+from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.shapes import infer
 
 

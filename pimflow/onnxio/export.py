@@ -29,7 +29,7 @@ from pimflow.ir import (
     Slice,
     Transpose,
 )
-from pimflow.ir.ops import AttributeValue
+from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
 from pimflow.onnxio.placement import metadata_of
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info

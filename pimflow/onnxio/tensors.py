@@ -11,7 +11,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, OpaqueAttribute, Value
-from pimflow.ir.ops import AttributeValue
+from pimflow.ir.ops.opaque import AttributeValue
 
 
 def _dtype_table() -> dict[str, int]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from pimflow.errors import PlanError, did_you_mean
 from pimflow.ir import Decision, Graph, GraphEditor, Node, OnDevice, Parallel, Pipeline, Plan, SplitRows
-from pimflow.ir.analysis.regions import MATRIX_OPS
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.rowwise.parts import Layout, pipeline_layout, split_layout
@@ -51,7 +50,7 @@ def why_not(graph: Graph, decision: Decision, host: str = "gpu") -> Refusal | No
         return layout if isinstance(layout, Refusal) else None
     for placed in _placements(decision):
         node = graph.node(placed.node)
-        if placed.device != host and not isinstance(node.op, MATRIX_OPS):
+        if placed.device != host and not node.op.is_contraction:
             return Refusal(f"{node.name}: {node.kind} cannot run on {placed.device.upper()}")
     return None
 

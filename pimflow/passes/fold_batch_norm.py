@@ -7,13 +7,13 @@ A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir import Array, BatchNorm, Conv2d, Elementwise, Gemm, Graph, GraphEditor, MatMul, Node
+from pimflow.ir import Array, BatchNorm, Elementwise, Graph, GraphEditor, Node
+from pimflow.ir.ops.contraction import Contraction
 from pimflow.passes.base import Pass, PassResult
 
 Vector = npt.NDArray[np.float64]
@@ -31,10 +31,10 @@ class _Affine:
 
 @dataclass(frozen=True)
 class FoldBatchNorm(Pass):
-    """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the Conv, Gemm or MatMul before them.
+    """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the contraction before them.
 
     Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
-    users apart. A MatMul (of two matrices) becomes a Gemm. A batch norm
+    users apart. A product without a bias becomes one with a bias, where there is such an op. A batch norm
     that cannot be folded takes up the steps behind it.
     """
 
@@ -61,13 +61,11 @@ class FoldBatchNorm(Pass):
 def _takes_affine(graph: Graph, node: Node) -> bool:
     if isinstance(node.op, BatchNorm):
         return all(name in graph.constants for name in node.inputs[1:3])
-    if not isinstance(node.op, Conv2d | Gemm | MatMul):
+    if not isinstance(node.op, Contraction):
         return False
-    weights = graph.constants.get(node.inputs[1])
-    if weights is None or weights.dtype.kind != "f":
+    weights, rank = graph.constants.get(node.inputs[1]), len(graph.value(node.output).shape or ())
+    if weights is None or weights.dtype.kind != "f" or weights.ndim != rank or node.op.with_bias(rank) is None:
         return False
-    if isinstance(node.op, MatMul):
-        return weights.ndim == 2 and len(graph.value(node.output).shape or ()) == 2
     return all(not name or name in graph.constants for name in node.inputs[2:])
 
 
@@ -143,19 +141,18 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     """The node with the affine map in its weights and bias, making the map's last value."""
     if isinstance(node.op, BatchNorm):
         return _folded_norm(editor, node, affine)
+    assert isinstance(node.op, Contraction)
     weights = editor.graph.constants[node.inputs[1]]
-    along = _along_outputs(node, weights.ndim)
+    along = [1] * weights.ndim
+    along[node.op.channel_axis] = -1
     scaled = node.inputs[1]
     if np.any(affine.scale != 1):
         array = (weights.astype(np.float64) * affine.scale.reshape(along)).astype(weights.dtype)
         scaled = editor.new_constant(f"{node.inputs[1]}_folded", array)
-    bias = _bias(editor.graph, node) * affine.scale + affine.shift
+    bias = _bias(editor.graph, node, node.op) * affine.scale + affine.shift
     name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))
-    op = node.op
-    if isinstance(op, Gemm):
-        op = replace(op, beta=1.0)
-    elif isinstance(op, MatMul):
-        op = Gemm()
+    op = node.op.with_bias(weights.ndim)
+    assert op is not None, "asked before"
     return replace(node, op=op, inputs=(node.inputs[0], scaled, name), outputs=(affine.last,))
 
 
@@ -169,16 +166,8 @@ def _folded_norm(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     return replace(node, inputs=(node.inputs[0], *names, *node.inputs[3:]), outputs=(affine.last,))
 
 
-def _along_outputs(node: Node, rank: int) -> Sequence[int]:
-    """The shape under which a vector of output channels multiplies the weights."""
-    if isinstance(node.op, Conv2d) or (isinstance(node.op, Gemm) and node.op.trans_b):
-        return (-1, *(1,) * (rank - 1))
-    return (1, -1)
-
-
-def _bias(graph: Graph, node: Node) -> Vector:
+def _bias(graph: Graph, node: Node, op: Contraction) -> Vector:
     """The bias as it counts: shape [C], [M, C] for a Gemm with rows of biases, or a zero."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return np.zeros(1)
-    beta = node.op.beta if isinstance(node.op, Gemm) else 1.0
-    return np.asarray(graph.constants[node.inputs[2]], np.float64) * beta
+    return np.asarray(graph.constants[node.inputs[2]], np.float64) * op.bias_factor

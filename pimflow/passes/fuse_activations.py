@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, Graph, MatMul, Node
+from pimflow.ir import BatchNorm, Elementwise, Graph, Node
 from pimflow.ir.analysis.regions import elementwise_chain, outside_dependence
 from pimflow.passes.base import Pass, PassResult
 
@@ -31,8 +31,8 @@ class FuseActivations(Pass):
     def run(self, graph: Graph) -> PassResult:
         """Marks nodes; the graph computes the same."""
         fused: dict[str, str] = {}
-        matrix = [node for node in graph.nodes if isinstance(node.op, Conv2d | Gemm | MatMul | BatchNorm)]
-        others = [node for node in graph.nodes if isinstance(node.op, Elementwise)]
+        matrix = [node for node in graph.nodes if node.op.is_contraction or isinstance(node.op, BatchNorm)]
+        others = [node for node in graph.nodes if node.op.is_elementwise]
         for node in (*matrix, *others):
             if node.name in fused:
                 continue
@@ -44,7 +44,7 @@ class FuseActivations(Pass):
 
     def _accepts(self, graph: Graph, root: Node, fused: Mapping[str, str]) -> Accept:
         shape = graph.value(root.output).shape
-        residual = self.residual and isinstance(root.op, Conv2d | Gemm | MatMul)
+        residual = self.residual and root.op.is_contraction
 
         def accept(node: Node, members: Mapping[str, Node]) -> bool:
             if node.name in fused or graph.value(node.output).shape != shape:

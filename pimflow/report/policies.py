@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Plan, SplitRows
+from pimflow.ir import Graph, Plan, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import PlanReport, report_plan
@@ -121,7 +121,7 @@ def policy_result(graph: Graph, plan: Plan, report: PlanReport) -> PolicyResult:
 
 
 def _mode_share(graph: Graph, report: PlanReport) -> dict[str, float]:
-    products = [row for row in report.nodes if isinstance(graph.node(row.name).op, (Conv2d, Gemm, MatMul))]
+    products = [row for row in report.nodes if graph.node(row.name).op.is_contraction]
     counts = Counter(row.mode for row in products)
     return {mode: counts[mode] / max(1, len(products)) for mode in ("gpu", "pim", "md-dp", "pipeline")}
 

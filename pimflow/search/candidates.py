@@ -15,7 +15,6 @@ from itertools import permutations, product
 from pimflow.ir import (
     Conv2d,
     Decision,
-    Elementwise,
     Graph,
     Node,
     OnDevice,
@@ -272,7 +271,7 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _is_heavy(unit: Unit) -> bool:
-    return not isinstance(unit.anchor.op, Elementwise)
+    return not unit.anchor.op.is_elementwise
 
 
 def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -26,7 +26,7 @@ from pimflow.ir import (
     Slice,
     SplitRows,
 )
-from pimflow.ir.analysis.regions import MATRIX_OPS, followers_of, node_rows, pipeline_refusal
+from pimflow.ir.analysis.regions import followers_of, node_rows, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan, why_not
 from support.pass_graphs import Builder, assert_same_values
@@ -350,7 +350,7 @@ def _random_pipeline(graph: Graph, nodes: list[Node], draw: random.Random) -> Pi
 
 
 def _random_split(graph: Graph, nodes: list[Node], draw: random.Random) -> SplitRows | None:
-    if not isinstance(nodes[0].op, MATRIX_OPS) or node_rows(graph, nodes[0]) < 2:
+    if not nodes[0].op.is_contraction or node_rows(graph, nodes[0]) < 2:
         return None
     followers = followers_of(graph, nodes[0])[: draw.randint(0, 4)]
     if tuple(node.name for node in nodes[1 : 1 + len(followers)]) != followers:

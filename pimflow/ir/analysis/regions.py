@@ -8,12 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pimflow.ir.analysis.rows import RowPart, part_rows, row_count
+from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
-from pimflow.ir.ops import Conv2d, Elementwise, Gemm, MatMul
+from pimflow.ir.ops.base import RowPart
 from pimflow.ir.refusal import Refusal
-
-MATRIX_OPS = (Conv2d, Gemm, MatMul)
 
 _LOOK_BACK = 256
 """Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
@@ -38,7 +36,7 @@ def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refu
     if len(node.outputs) != 1:
         return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
     shapes = [graph.values[name].shape if name else None for name in node.inputs]
-    part = part_rows(node.op, shapes, graph.values[node.outputs[0]].shape, start, stop)
+    part = node.op.part_rows(shapes, graph.values[node.outputs[0]].shape, start, stop)
     return part.at(node.name) if isinstance(part, Refusal) else part
 
 
@@ -140,7 +138,7 @@ def elementwise_chain(graph: Graph, node: Node, accept: Callable[[Node, Mapping[
         if follower.name in tried:
             continue
         tried.add(follower.name)
-        if not isinstance(follower.op, Elementwise) or not accept(follower, members):
+        if not follower.op.is_elementwise or not accept(follower, members):
             continue
         members[follower.name] = follower
         for name in set(follower.inputs) & unread.keys():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
+from dataclasses import MISSING, fields, replace
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pimflow.errors import TextError
-from pimflow.ir import ops
 from pimflow.ir.graph import Graph, Node, Value
+from pimflow.ir.ops.base import OPS
+from pimflow.ir.ops.opaque import OpaqueAttribute
 from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
 from pimflow.ir.text.literals import BARE_NAME, Array, Bits, digest, parse_array, type_text
 
@@ -31,9 +32,7 @@ _TOKEN = re.compile(
     |(?P<mark>[\[\]{{}}()=:,*?])""",
     re.VERBOSE,
 )
-_OPS = {kind.__name__: kind for kind in get_args(ops.Op)}
-_FIELD_TYPES = {name: kind for name, kind in vars(ops).items() if isinstance(kind, type) and is_dataclass(kind)}
-_FIELD_TYPES[MovementVerdict.__name__] = MovementVerdict
+_FIELD_TYPES: dict[str, type] = {kind.__name__: kind for kind in (OpaqueAttribute, MovementVerdict)}
 _SCALARS: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
@@ -226,7 +225,7 @@ class _Parser:
     def _node(self) -> Node:
         outputs = self._node_outputs()
         op_token = self._expect_kind("word", "an op")
-        kind = _OPS.get(op_token.text)
+        kind = OPS.get(op_token.text)
         if kind is None:
             raise self._error(op_token, f"unknown op {op_token.text}")
         self._expect("(")

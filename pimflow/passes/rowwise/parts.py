@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pimflow.ir import Elementwise, Graph, Node, Pipeline, SplitRows
-from pimflow.ir.analysis.regions import MATRIX_OPS, leaving_values, node_part, node_rows, run_refusal
-from pimflow.ir.analysis.rows import RowPart
+from pimflow.ir import Graph, Node, Pipeline, RowPart, SplitRows
+from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows, run_refusal
 from pimflow.ir.refusal import Refusal
 
 
@@ -58,14 +57,14 @@ def split_layout(graph: Graph, decision: SplitRows, host: str) -> Layout | Refus
 
 def _split_refusal(graph: Graph, nodes: Sequence[Node], gpu_rows: int) -> Refusal | None:
     first = nodes[0]
-    if not isinstance(first.op, MATRIX_OPS):
+    if not first.op.is_contraction:
         return Refusal(f"{first.name}: {first.kind} is no convolution or matrix product")
     rows = node_rows(graph, first)
     if not 0 < gpu_rows < rows:
         return Refusal(f"{first.name}: {gpu_rows} of {rows} rows on the GPU leave a part empty")
     made = {first.output}
     for node in nodes[1:]:
-        if not isinstance(node.op, Elementwise):
+        if not node.op.is_elementwise:
             return Refusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the halves")
         if made.isdisjoint(node.inputs):
             return Refusal(f"{node.name}: does not read what the halves make")
@@ -112,7 +111,7 @@ def _pipeline_refusal(graph: Graph, nodes: Sequence[Node], decision: Pipeline, h
     if min(decision.stage_rows) < 1 or sum(decision.stage_rows) != rows:
         return Refusal(f"stages of {decision.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")
     for node, device in zip(nodes, decision.devices, strict=True):
-        if device != host and not isinstance(node.op, MATRIX_OPS):
+        if device != host and not node.op.is_contraction:
             return Refusal(f"{node.name}: {node.kind} cannot run on {device.upper()}")
     return run_refusal(graph, nodes)
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pimflow.errors import GraphError
-from pimflow.ir import Array, Graph, Node
+from pimflow.ir import Array, Concat, Graph, Node
 from pimflow.runtime.execute.ort import NodeKernels, check_inputs
 from pimflow.runtime.memory import ArenaRegion, MemoryPlan, ValuePlace
 from pimflow.runtime.timeline import regions
@@ -173,8 +173,8 @@ class _Run:
     def _copy_operands(self, node: Node, copied: Sequence[int]) -> None:
         """What is left of a Concat: the operands that are not written in place."""
         out = self._read(node.output)
-        axis: int = node.op.axis  # type: ignore[union-attr]
-        position = 0
+        assert isinstance(node.op, Concat)
+        axis, position = node.op.axis, 0
         for index, name in enumerate(node.inputs):
             extent = self.graph.shape(name)[axis]
             if index in copied:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pimflow.errors import InputDataError, OptionError
-from pimflow.ir import Conv2d, op_name
+from pimflow.ir import Conv2d
 from pimflow.runtime.gpu.kernels import kernel_cycles
 from pimflow.runtime.gpu.measured import MeasuredRow, read_table
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, gpu_work
@@ -181,7 +181,7 @@ def class_name(row: MeasuredRow, work: GpuWork) -> str:
         if work.groups > 1:
             return "Conv grouped"
         return "Conv 1x1" if row.op.kernel == (1, 1) else "Conv kxk"
-    return op_name(row.op)
+    return row.op.onnx_name
 
 
 def log_error(sample: Sample, gpu: GpuSpec) -> float:

@@ -21,42 +21,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pimflow.errors import InputDataError, OutputError
-from pimflow.ir import (
-    BatchNorm,
-    Concat,
-    Conv2d,
-    Gemm,
-    GlobalPool,
-    MatMul,
-    OnnxOp,
-    Op,
-    OpaqueAttribute,
-    Pad,
-    Pool2d,
-    Reshape,
-    Slice,
-    Transpose,
-    Value,
-    op_name,
-)
+from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Value
+from pimflow.ir.ops.base import op_of_onnx_name
 
 Shape = tuple[int, ...]
-_TYPED: Mapping[str, type[Any]] = {
-    "Conv": Conv2d,
-    "Gemm": Gemm,
-    "MatMul": MatMul,
-    "BatchNormalization": BatchNorm,
-    "MaxPool": Pool2d,
-    "AveragePool": Pool2d,
-    "GlobalMaxPool": GlobalPool,
-    "GlobalAveragePool": GlobalPool,
-    "Slice": Slice,
-    "Pad": Pad,
-    "Concat": Concat,
-    "Reshape": Reshape,
-    "Transpose": Transpose,
-}
-_RANKS: Mapping[str, tuple[int, ...]] = {"Conv": (4, 4), "Gemm": (2, 2), "MatMul": (1, 1)}  # least rank by operand
 
 
 @dataclass(frozen=True)
@@ -109,8 +77,8 @@ class MeasuredTable:
 
 def kernel_key(op: Op, inputs: Sequence[Shape | None]) -> tuple[str, tuple[Shape | None, ...], str]:
     """What names a kernel: op, operand shapes (without a bias, which is fused) and attributes."""
-    operands = tuple(inputs[:2]) if isinstance(op, (Conv2d, Gemm)) else tuple(inputs)
-    return op_name(op), operands, attributes_text(op)
+    operands = tuple(inputs[:2]) if op.is_contraction else tuple(inputs)
+    return op.onnx_name, operands, attributes_text(op)
 
 
 def attributes_text(op: Op) -> str:
@@ -137,7 +105,7 @@ def table_text(rows: Iterable[MeasuredRow]) -> str:
     for row in rows:
         shapes = (";".join(map(_shape_text, row.inputs)), ";".join(map(_shape_text, row.outputs)))
         measured = (row.dtype, f"{row.time_us:.3f}", row.machine, row.versions)
-        writer.writerow((op_name(row.op), *shapes, attributes_text(row.op), *measured))
+        writer.writerow((row.op.onnx_name, *shapes, attributes_text(row.op), *measured))
     return text.getvalue()
 
 
@@ -189,13 +157,14 @@ def _row(record: Mapping[str, str | None], where: str) -> MeasuredRow:
     if None in outputs:
         raise InputDataError(f"{where}: an output has no shape", "write shapes as 1x3x224x224")
     inputs = _shapes(text["input_shapes"], where)
-    ranks = _RANKS.get(text["op"], ())
+    op = _op(text["op"], text["attributes"], where)
+    ranks = op.least_ranks
     if len(inputs) < len(ranks) or any(len(s or ()) < rank for s, rank in zip(inputs, ranks, strict=False)):
         raise InputDataError(
             f"{where}: operands {text['input_shapes']!r} do not fit {text['op']}", "correct the shapes"
         )
     return MeasuredRow(
-        op=_op(text["op"], text["attributes"], where),
+        op=op,
         inputs=inputs,
         outputs=tuple(shape for shape in outputs if shape is not None),
         dtype=text["dtype"],
@@ -244,7 +213,7 @@ def _op(name: str, attributes: str, where: str) -> Op:
     if not isinstance(fields, dict) or not name:
         raise InputDataError(f"{where}: op or attributes missing", "write {} where an op has no attributes")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    kind = _TYPED.get(name)
+    kind: type[Any] | None = op_of_onnx_name(name)
     if kind is None:
         return OnnxOp(name, attributes=tuple(sorted(values.items())))
     known = {field.name: field for field in dataclasses.fields(kind)}

@@ -17,10 +17,11 @@ from pimflow.ir import (
     Pad,
     Pool2d,
     Reshape,
+    RowPart,
     Slice,
     window_out,
 )
-from pimflow.ir.analysis.rows import RowPart, part_rows, row_count, rows_needed
+from pimflow.ir.analysis.rows import row_count, rows_needed
 from pimflow.ir.refusal import Refusal
 
 
@@ -57,7 +58,7 @@ def windows(draw: st.DrawFn) -> tuple[Conv2d | Pool2d, int, int, int, int]:
 def test_a_part_reads_what_the_whole_reads(case: tuple[Conv2d | Pool2d, int, int, int, int]) -> None:
     op, size, rows, start, stop = case
     expected = [taps(size, op, row) for row in range(start, stop)]
-    part = part_rows(op, [(1, 1, size, 1)], (1, 1, rows, 1), start, stop)
+    part = op.part_rows([(1, 1, size, 1)], (1, 1, rows, 1), start, stop)
     inside = [tap for window in expected for tap in window if not isinstance(tap, str)]
     if isinstance(part, Refusal):
         lowest = start * op.strides[0] - op.pads[0]
@@ -111,16 +112,16 @@ def test_a_part_of_padding_alone_is_refused() -> None:
     ],
 )
 def test_what_each_input_gives(op, shapes, out, spans) -> None:
-    assert part_rows(op, shapes, out, 2, 5) == RowPart(op, spans)
+    assert op.part_rows(shapes, out, 2, 5) == RowPart(op, spans)
 
 
 def test_padding_moves_rows() -> None:
     op = Pad((0, 0, 2, 1), (0, 0, 3, 1))
-    part = part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 1, 5)
+    part = op.part_rows([(1, 2, 8, 4)], (1, 2, 13, 6), 1, 5)
     assert part == RowPart(Pad((0, 0, 1, 1), (0, 0, 0, 1)), ((0, 3),))
-    part = part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 5, 13)
+    part = op.part_rows([(1, 2, 8, 4)], (1, 2, 13, 6), 5, 13)
     assert part == RowPart(Pad((0, 0, 0, 1), (0, 0, 3, 1)), ((3, 8),))
-    assert isinstance(part_rows(op, [(1, 2, 8, 4)], (1, 2, 13, 6), 0, 2), Refusal)
+    assert isinstance(op.part_rows([(1, 2, 8, 4)], (1, 2, 13, 6), 0, 2), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_padding_moves_rows() -> None:
     ],
 )
 def test_refusals_say_why(op, shapes, out) -> None:
-    refusal = part_rows(op, shapes, out, 0, 1)
+    refusal = op.part_rows(shapes, out, 0, 1)
     assert isinstance(refusal, Refusal)
     assert refusal.reason
 

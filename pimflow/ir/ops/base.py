@@ -1,0 +1,128 @@
+"""The contract of an op: what it says of itself, and what is asked of it as a graph is checked, cut up and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, TypeVar
+
+from pimflow.errors import GraphError
+from pimflow.ir.analysis.rows import Shape, Shapes, Span, rank_text
+from pimflow.ir.refusal import Refusal
+from pimflow.ir.registry import Registry
+
+OpClass = TypeVar("OpClass", bound="type[Op]")
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Some output rows of an op: the op that makes just these, and what it reads.
+
+    `spans` has one entry per input: the rows (start, stop) read, or None where the input is read whole because it
+    has no such rows (weights, biases, broadcast operands, absent inputs).
+    """
+
+    op: Op
+    spans: tuple[Span | None, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a node does. A subclass is a frozen dataclass whose fields are the op's parameters.
+
+    An op knows what does not depend on a machine: its ONNX name, its traits, its shape rule, its row rule. What a
+    room makes of it (ONNX, GPU work, PIM work, ...) is a rule in that room's `OpRules`.
+    """
+
+    onnx_names: ClassVar[tuple[str, ...]] = ()
+    """ONNX op_types that are this op and no other; the first is its name unless `onnx_name` says otherwise."""
+
+    is_contraction: ClassVar[bool] = False
+    """Sums of products over a dimension that two operands share: a convolution or a matrix product."""
+
+    is_matrix_product: ClassVar[bool] = False
+    """A product of matrices as BLAS has it, whose operands may be transposed or pitched in memory."""
+
+    is_elementwise: ClassVar[bool] = False
+    """An output element is a function of the same element of every (broadcast) input."""
+
+    least_ranks: ClassVar[tuple[int, ...]] = ()
+    """The least rank of each operand that must be present."""
+
+    content_operands: ClassVar[tuple[int, ...]] = ()
+    """Inputs whose elements, where they are constants, decide what the op costs: the pattern of a sparse matrix, say.
+
+    Their digests are part of every key that a price is kept by. All other prices follow from the op and from its
+    operands' shapes and element types.
+    """
+
+    @property
+    def onnx_name(self) -> str:
+        """The name that people know the op by: its ONNX op_type."""
+        return self.onnx_names[0]
+
+    @property
+    def is_movement(self) -> bool:
+        """Whether the op moves elements and computes none."""
+        return False
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """The output's shape.
+
+        Args:
+            shapes: the inputs' shapes, None for absent optional inputs; the first is present.
+
+        Raises:
+            GraphError: the shapes do not fit the op.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no shape rule")
+
+    def dtype_rule(self, dtypes: Sequence[str]) -> str:
+        """The output's element type, from those of the inputs that are present."""
+        return dtypes[0]
+
+    def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
+        """How the op makes its output rows [start, stop); `out_shape` has two dims or more. See `part_rows`."""
+        return Refusal(f"{self.onnx_name} is not computed row by row")
+
+    def part_rows(self, in_shapes: Shapes, out_shape: Shape | None, start: int, stop: int) -> RowPart | Refusal:
+        """How the op makes its output rows [start, stop).
+
+        Args:
+            in_shapes: shapes of its inputs, None for absent ones.
+            out_shape: shape of its (only) output.
+            start, stop: output rows, 0 <= start < stop <= rows of the output.
+
+        Returns:
+            The part, or why there is none.
+        """
+        if out_shape is None or len(out_shape) < 2:
+            return Refusal(f"{self.onnx_name} has no rows: its output has {rank_text(out_shape)}")
+        return self.row_rule(in_shapes, out_shape, start, stop)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Refuses operands that do not fit.
+
+        Raises:
+            GraphError: always.
+        """
+        raise GraphError(f"{self.onnx_name}: {message}")
+
+
+OPS: Registry[str, type[Op]] = Registry("ops")
+"""Every op by the name of its class, which is its name in the text form."""
+
+
+def register_op(kind: OpClass) -> OpClass:
+    """Makes an op known to the text form and to the measured tables.
+
+    Raises:
+        ValueError: there is an op of that name.
+    """
+    OPS.add(kind.__name__, kind)
+    return kind
+
+
+def op_of_onnx_name(name: str) -> type[Op] | None:
+    """The op that an ONNX op_type always is; None where there is none."""
+    return next((kind for kind in OPS.values() if name in kind.onnx_names), None)

@@ -1,0 +1,104 @@
+"""Ops that work element by element, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pimflow.errors import GraphError
+from pimflow.ir.analysis.rows import Shape, Shapes, Span, row_count
+from pimflow.ir.ops.base import Op, RowPart, register_op
+from pimflow.ir.ops.opaque import Attributes
+from pimflow.ir.refusal import Refusal
+
+PREDICATES = frozenset(
+    {"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
+)
+"""Elementwise kinds whose result is boolean whatever their inputs are."""
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """numpy's broadcast of shapes.
+
+    Raises:
+        GraphError: they do not broadcast.
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    out = []
+    for dims in zip(*padded, strict=True):
+        sizes = set(dims) - {1}
+        if len(sizes) > 1:
+            raise GraphError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        out.append(sizes.pop() if sizes else 1)
+    return tuple(out)
+
+
+@register_op
+@dataclass(frozen=True)
+class Elementwise(Op):
+    """One output element from the same element of every (broadcast) input: Relu, Add, Mul, Sigmoid, Clip, ...
+
+    `kind` is the ONNX op_type. Clip has its constant bounds as attributes "min" and "max" (either may be absent)
+    and one input, whatever the opset; a Clip with computed bounds stays an `OnnxOp`.
+    """
+
+    is_elementwise = True
+
+    kind: str
+    attributes: Attributes = ()
+
+    @property
+    def onnx_name(self) -> str:
+        """The kind."""
+        return self.kind
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """The broadcast of all inputs."""
+        return broadcast(*(shape for shape in shapes if shape is not None))
+
+    def dtype_rule(self, dtypes: Sequence[str]) -> str:
+        """The operands' type; bool for predicates."""
+        if self.kind in PREDICATES:
+            return "bool"
+        return dtypes[1] if self.kind == "Where" else dtypes[0]
+
+    def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
+        """The same rows of every input that has them; others are broadcast along the rows."""
+        spans: list[Span | None] = []
+        for shape in in_shapes:
+            rows = row_count(shape)
+            if rows == out_shape[-2]:
+                spans.append((start, stop))
+            elif rows <= 1:  # broadcast along the rows, or without such an axis
+                spans.append(None)
+            else:
+                return Refusal(f"{self.kind} reads {rows} rows and makes {out_shape[-2]}")
+        return RowPart(self, tuple(spans))
+
+
+@register_op
+@dataclass(frozen=True)
+class BatchNorm(Op):
+    """Inference-mode batch normalisation. Inputs: X, scale, bias, mean, variance."""
+
+    onnx_names = ("BatchNormalization",)
+
+    epsilon: float = 1e-5
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """The first input's shape."""
+        x = shapes[0]
+        if x is None or len(x) < 2:
+            raise GraphError(f"BatchNormalization needs an input of rank 2 or more, has {x}")
+        if len(shapes) != 5:
+            self.refuse(f"needs five inputs, has {len(shapes)}")
+        if any(shape != (x[1],) for shape in shapes[1:]):
+            self.refuse(f"statistics {shapes[1:]} do not fit {x[1]} channels")
+        return x
+
+    def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
+        """The same rows of the first input, where rows are not the channels."""
+        if len(out_shape) < 4:
+            return Refusal("the rows of a batch norm's input are its channels")
+        return RowPart(self, ((start, stop), *(None,) * (len(in_shapes) - 1)))

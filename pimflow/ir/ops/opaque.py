@@ -1,0 +1,49 @@
+"""Operators that are carried along and not understood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from pimflow.errors import GraphError
+from pimflow.ir.analysis.rows import Shape, Shapes
+from pimflow.ir.ops.base import Op, register_op
+
+AttributeValue = Union[int, float, str, bytes, tuple[int, ...], tuple[float, ...], tuple[str, ...], "OpaqueAttribute"]
+Attributes = tuple[tuple[str, AttributeValue], ...]
+"""Attributes as (name, value) pairs, sorted by name."""
+
+
+@dataclass(frozen=True)
+class OpaqueAttribute:
+    """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): carried, not understood."""
+
+    serialized: bytes
+
+
+@register_op
+@dataclass(frozen=True)
+class OnnxOp(Op):
+    """Any other ONNX operator: kept as it is, executed by ONNX Runtime, costed on the GPU."""
+
+    op_type: str
+    domain: str = ""
+    attributes: Attributes = ()
+
+    @property
+    def onnx_name(self) -> str:
+        """The op_type."""
+        return self.op_type
+
+    @property
+    def is_movement(self) -> bool:
+        """Whether it is ONNX's Identity or Split."""
+        return self.op_type in ("Identity", "Split") and not self.domain
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """Refused: only ONNX knows.
+
+        Raises:
+            GraphError: always.
+        """
+        raise GraphError(f"{self.op_type} is opaque: its output shapes are not known from its inputs alone")
