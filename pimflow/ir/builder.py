@@ -35,7 +35,7 @@ class Builder:
 
         build = Builder()
         x = build.input(1, 3, 32, 32)
-        y = build.relu(build.conv(x, 16, kernel=3, pad=1, bias=True))
+        y = build.relu(build.conv(x, 16, kernel=3, pad=1))
         graph = build.graph(build.conv(y, 4))
 
     Args:
@@ -186,10 +186,10 @@ class Builder:
         pad: Border = 0,
         dilation: Pair = 1,
         groups: int = 1,
-        bias: bool = False,
+        bias: bool = True,
         name: str = "",
     ) -> str:
-        """A convolution of [N, C, H, W] with weights [channels, C/groups, *kernel] of its own."""
+        """A convolution of [N, C, H, W] with weights [channels, C/groups, *kernel] and a bias of its own."""
         pads = (pad, pad, pad, pad) if isinstance(pad, int) else pad
         op = Conv2d(_pair(kernel), _pair(stride), pads, _pair(dilation), groups)
         fan_in = (self.shape(x)[1] // groups, *op.kernel)
@@ -197,10 +197,12 @@ class Builder:
         operands += [self.weights(channels, scale=0.1, name="bias")] if bias else []
         return self.op(op, x, *operands, name=name)
 
-    def depthwise(self, x: str, kernel: Pair = 3, stride: Pair = 1, pad: Border = 1, name: str = "") -> str:
+    def depthwise(
+        self, x: str, kernel: Pair = 3, stride: Pair = 1, pad: Border = 1, bias: bool = True, name: str = ""
+    ) -> str:
         """A convolution with one filter for each channel."""
         channels = self.shape(x)[1]
-        return self.conv(x, channels, kernel, stride, pad, groups=channels, name=name)
+        return self.conv(x, channels, kernel, stride, pad, groups=channels, bias=bias, name=name)
 
     def gemm(self, x: str, features: int, bias: Sequence[int] | None = None, name: str = "") -> str:
         """A matrix product of [M, K] with weights [K, features] of its own, plus a bias of that shape if given."""

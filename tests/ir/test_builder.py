@@ -15,7 +15,7 @@ from pimflow.runtime.execute.ort import run_graph
 def test_nodes_are_named_by_kind_and_position_and_values_after_their_nodes() -> None:
     build = Builder("named", opset=20)
     x = build.input(1, 3, 8, 8)
-    y = build.relu(build.conv(x, 4, kernel=3, pad=1, bias=True))
+    y = build.relu(build.conv(x, 4, kernel=3, pad=1))
     graph = build.graph(build.add(y, y, name="twice"))
     assert (graph.name, graph.inputs, graph.outputs, graph.opset) == ("named", ("x",), ("twice_out",), {"": 20})
     assert [(node.name, node.inputs, node.output) for node in graph.nodes] == [

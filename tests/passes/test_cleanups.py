@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pimflow.ir import (
     Array,
     BatchNorm,
+    Builder,
     Concat,
+    Conv2d,
     Elementwise,
     Gemm,
     Graph,
@@ -36,7 +38,7 @@ from pimflow.passes import (
     RemoveIdentity,
     cleanup_passes,
 )
-from support.pass_graphs import Builder, assert_same_values
+from support.values import assert_same_values
 
 
 def run(one: Pass, graph: Graph) -> PassResult:
@@ -53,11 +55,11 @@ def kinds(graph: Graph) -> list[str]:
 
 
 def positive(builder: Builder, *shape: int) -> str:
-    return builder.constant((0.5 + builder.random.random(shape)).astype(np.float32))
+    return builder.constant((0.5 + builder.rng.random(shape)).astype(np.float32))
 
 
 def batch_norm(builder: Builder, x: str, name: str | None = None) -> str:
-    channels = builder.values[x].shape[1]
+    channels = builder.shape(x)[1]
     parameters = [builder.weights(channels), builder.weights(channels), builder.weights(channels)]
     return builder.op(BatchNorm(1e-3), x, *parameters, positive(builder, channels), name=name)
 
@@ -68,8 +70,8 @@ def batch_norm(builder: Builder, x: str, name: str | None = None) -> str:
 @settings(deadline=None, max_examples=30)
 @given(groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), steps=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_chains_of_affine_steps_fold_into_a_convolution(groups: int, bias: bool, steps: list[int]) -> None:
-    builder = Builder(sum(steps))
-    x = builder.conv(builder.input(2, 4, 6, 5), 8, 3, 1, 1, g=groups, bias=bias, name="conv")
+    builder = Builder(seed=sum(steps))
+    x = builder.conv(builder.input(2, 4, 6, 5), 8, 3, 1, 1, groups=groups, bias=bias, name="conv")
     for step in steps:
         x = affine_step(builder, x, step)
     graph = builder.graph(builder.op(Elementwise("Softplus"), x))
@@ -115,11 +117,9 @@ def test_shared_weights_fold_for_each_user() -> None:
     builder = Builder()
     x = builder.input(1, 4, 6, 5)
     weights = builder.weights(4, 4, 1, 1)
-    conv = builder.nodes
     first = builder.conv(x, 4, name="seed")
-    op = conv[0].op
-    one = batch_norm(builder, builder.op(op, first, weights, name="one"))
-    two = batch_norm(builder, builder.op(op, one, weights, name="two"))
+    one = batch_norm(builder, builder.op(Conv2d((1, 1)), first, weights, name="one"))
+    two = batch_norm(builder, builder.op(Conv2d((1, 1)), one, weights, name="two"))
     graph = builder.graph(two)
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["Conv"] * 3
@@ -151,7 +151,7 @@ def test_batch_norms_that_stay_say_why() -> None:
 
 def test_a_batch_norm_that_stays_takes_up_what_is_behind_it() -> None:
     builder = Builder()
-    pooled = builder.pool(builder.input(1, 4, 6, 5), Pool2d("max", (2, 2)))
+    pooled = builder.op(Pool2d("max", (2, 2)), builder.input(1, 4, 6, 5))
     out = builder.mul(batch_norm(builder, pooled), builder.weights(4, 1, 1))
     graph = builder.graph(builder.relu(builder.add(out, builder.weights(4, 1, 1))))
     folded = run(FoldBatchNorm(), graph)
@@ -175,13 +175,13 @@ def test_steps_along_other_axes_stay() -> None:
 def test_every_kind_of_identity_goes() -> None:
     builder = Builder()
     x = builder.relu(builder.input(2, 3, 4, 5))
-    x = builder.op(OnnxOp("Identity"), x, shape=(2, 3, 4, 5))
+    x = builder.onnx("Identity", x)
     x = builder.op(Reshape((2, 3, 4, 5)), x)
     x = builder.op(Transpose((0, 1, 2, 3)), x)
     x = builder.op(Slice(2, 0, 4), x)
     x = builder.op(Pad((0,) * 4, (0,) * 4), x)
     x = builder.op(Concat(1), x)
-    x = builder.op(OnnxOp("Cast", attributes=(("to", 1),)), x, shape=(2, 3, 4, 5))
+    x = builder.onnx("Cast", x, to=1)
     graph = builder.graph(builder.sigmoid(x))
     result = run(RemoveIdentity(), graph)
     assert kinds(result.graph) == ["Relu", "Sigmoid"]
@@ -195,7 +195,7 @@ def test_what_only_looks_like_an_identity_stays() -> None:
     x = builder.op(Slice(2, 0, 3), x)
     x = builder.op(Reshape((4, 3, 4)), x)
     x = builder.op(Pad((0, 0, 0), (0, 0, 1)), x)
-    x = builder.op(OnnxOp("Identity", domain="elsewhere"), x, shape=(4, 3, 5))
+    x = builder.onnx("Identity", x, domain="elsewhere")
     graph = builder.graph(x)
     assert not run(RemoveIdentity(), graph).changed
 
@@ -203,10 +203,10 @@ def test_what_only_looks_like_an_identity_stays() -> None:
 def test_identities_that_only_name_outputs() -> None:
     builder = Builder()
     x = builder.input(2, 3)
-    same = builder.op(OnnxOp("Identity"), x, shape=(2, 3), name="same")
+    same = builder.onnx("Identity", x, name="same")
     made = builder.relu(builder.add(x, builder.weights(3)))
-    one = builder.op(OnnxOp("Identity"), made, shape=(2, 3), name="one")
-    two = builder.op(OnnxOp("Identity"), one, shape=(2, 3), name="two")
+    one = builder.onnx("Identity", made, name="one")
+    two = builder.onnx("Identity", one, name="two")
     graph = builder.graph(same, one, two, builder.sigmoid(two))
     result = run(RemoveIdentity(), graph)
     assert kinds(result.graph) == ["Identity", "Add", "Relu", "Identity", "Sigmoid"]
@@ -218,41 +218,37 @@ def test_identities_that_only_name_outputs() -> None:
 
 def test_shared_initializers_are_shared_directly() -> None:
     builder = Builder()
-    bias = builder.op(OnnxOp("Identity"), builder.weights(4), shape=(4,))
-    conv = builder.conv(builder.input(1, 4, 6, 5), 4, bias=False, name="conv")
-    node = builder.nodes[-1]
-    builder.nodes[-1] = Node(node.op, (*node.inputs, bias), node.outputs, node.name)
-    graph = builder.graph(conv)
+    bias = builder.onnx("Identity", builder.weights(4))
+    x = builder.input(1, 4, 6, 5)
+    graph = builder.graph(builder.op(Conv2d((1, 1)), x, builder.weights(4, 4, 1, 1), bias, name="conv"))
     result = run(RemoveIdentity(), graph)
     assert result.graph.node("conv").inputs[2] in result.graph.constants
     assert_same_values(graph, result.graph)
 
 
-def test_dropout_stays_where_it_may_do_something() -> None:
-    for inputs, outputs in [
-        ((), ("d_out", "mask")),  # the mask is read
-        (("", "training"), ("d_out",)),  # may be training
-        (("", "on"), ("d_out",)),  # is training
-    ]:
-        builder = Builder()
-        x = builder.input(2, 3)
-        builder.constant(np.array(True), "on")
-        builder.input(name="training")
-        builder.values["mask"] = builder.values["x"].__class__("mask", (2, 3), "bool")
-        y = builder.op(OnnxOp("Dropout"), x, *inputs, shape=(2, 3), name="d")
-        node = builder.nodes[-1]
-        builder.nodes[-1] = Node(node.op, node.inputs, outputs, node.name)
-        graph = builder.graph(builder.relu(y), *(outputs[1:]))
-        result = RemoveDropout().run(graph)
-        assert not result.changed
-        assert result.notes[0].startswith("d: it")
+@pytest.mark.parametrize(
+    ("inputs", "mask_is_read"),
+    [((), True), (("", "training"), False), (("", "on"), False)],
+    ids=["mask", "may be training", "is training"],
+)
+def test_dropout_stays_where_it_may_do_something(inputs: tuple[str, ...], mask_is_read: bool) -> None:
+    builder = Builder()
+    x = builder.input(2, 3)
+    builder.constant(np.array(True), "on")
+    builder.input(name="training", dtype="bool")
+    types = [((2, 3), "float32"), ((2, 3), "bool")]
+    y, *mask = builder.node(OnnxOp("Dropout"), (x, *inputs), types if mask_is_read else types[:1], name="d")
+    graph = builder.graph(builder.relu(y), *mask)
+    result = RemoveDropout().run(graph)
+    assert not result.changed
+    assert result.notes[0].startswith("d: it")
 
 
 def test_dropout_that_is_off_goes() -> None:
     builder = Builder()
     x = builder.input(2, 3)
     off = builder.constant(np.array(False))
-    y = builder.op(OnnxOp("Dropout"), x, builder.weights(), off, shape=(2, 3))
+    y = builder.onnx("Dropout", x, builder.weights(), off)
     graph = builder.graph(builder.relu(y))
     result = run(RemoveDropout(), graph)
     assert kinds(result.graph) == ["Relu"]
@@ -299,10 +295,9 @@ def test_what_needs_an_evaluator() -> None:
 def test_shapes_fold_whatever_they_are_of() -> None:
     builder = Builder()
     x = builder.input(2, 3, 4)
-    for index, attributes in enumerate([(), (("start", 1),), (("end", -1), ("start", -2))]):
-        builder.op(OnnxOp("Shape", attributes=attributes), x, shape=(3 - index,), name=f"s{index}")
-        builder.values[f"s{index}_out"] = builder.values["x"].__class__(f"s{index}_out", (3 - index,), "int64")
-    first = builder.op(OnnxOp("Expand"), builder.weights(4), "s0_out", shape=(2, 3, 4))
+    for index, attributes in enumerate([{}, {"start": 1}, {"start": -2, "end": -1}]):
+        builder.onnx("Shape", x, shape=(3 - index,), dtype="int64", name=f"s{index}", **attributes)
+    first = builder.onnx("Expand", builder.weights(4), "s0_out", shape=(2, 3, 4))
     graph = builder.graph(builder.add(x, first))
     result = run(FoldConstants(), graph)
     assert list(result.graph.constants["s0_out"]) == [2, 3, 4]
@@ -312,8 +307,8 @@ def test_shapes_fold_whatever_they_are_of() -> None:
 def test_what_is_not_folded() -> None:
     builder = Builder()
     out = builder.relu(builder.weights(3), name="graph_output")
-    noise = builder.op(OnnxOp("RandomNormalLike"), builder.weights(3), shape=(3,))
-    foreign = builder.op(OnnxOp("Relu", domain="elsewhere"), builder.weights(3), shape=(3,))
+    noise = builder.onnx("RandomNormalLike", builder.weights(3))
+    foreign = builder.onnx("Relu", builder.weights(3), domain="elsewhere")
     big = builder.op(Pad((0,), (100,)), builder.weights(3), name="big")
     graph = builder.graph(out, builder.relu(noise), builder.relu(foreign), builder.concat(0, big, builder.input(3)))
     result = FoldConstants(max_bytes=100).run(graph)
@@ -349,7 +344,7 @@ def test_what_libraries_fuse() -> None:
     conv = builder.conv(x, 4, name="conv")
     swish = builder.mul(conv, builder.sigmoid(conv, name="sigmoid"), name="swish")
     added = builder.relu(builder.add(swish, x, name="residual"), name="relu")
-    pooled = builder.relu(builder.global_pool(added), name="alone")
+    pooled = builder.relu(builder.global_average(added), name="alone")
     graph = builder.graph(pooled)
     assert fused(graph) == {"sigmoid": "conv", "swish": "conv", "relu": "residual"}
     assert fused(graph, residual=True) == dict.fromkeys(["sigmoid", "swish", "residual", "relu"], "conv")
@@ -361,12 +356,12 @@ def test_nothing_is_fused_past_a_second_reader() -> None:
     relu = builder.relu(conv, name="relu")
     assert fused(builder.graph(relu)) == {"relu": "conv"}
     assert fused(builder.graph(relu, conv)) == {}
-    assert fused(builder.graph(relu, builder.global_pool(conv))) == {}
+    assert fused(builder.graph(relu, builder.global_average(conv))) == {}
 
 
 def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:
     builder = Builder()
-    squeeze = builder.conv(builder.global_pool(builder.input(1, 4, 6, 5)), 4, name="squeeze")
+    squeeze = builder.conv(builder.global_average(builder.input(1, 4, 6, 5)), 4, name="squeeze")
     gate = builder.sigmoid(squeeze, name="gate")
     graph = builder.graph(builder.add(gate, builder.weights(6, 5), name="spread"))
     assert fused(graph) == {"gate": "squeeze"}
@@ -375,7 +370,7 @@ def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:
 def test_fusion_tags_are_renewed() -> None:
     builder = Builder()
     conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
-    graph = builder.graph(builder.global_pool(conv))
+    graph = builder.graph(builder.global_average(conv))
     stale = graph.replace(nodes=[node.placed(fused_into="gone") for node in graph.nodes])
     assert fused(stale) == {}
     assert not FuseActivations().run(graph).changed
@@ -387,9 +382,9 @@ def test_all_clean_ups_together() -> None:
         "fuse-activations",
     ]  # fmt: skip
     builder = Builder()
-    x = builder.op(OnnxOp("Dropout"), builder.input(1, 4, 9, 5), shape=(1, 4, 9, 5))
+    x = builder.onnx("Dropout", builder.input(1, 4, 9, 5))
     conv = builder.conv(x, 8, 3, 2, name="conv")
-    out = builder.relu(batch_norm(builder, builder.op(OnnxOp("Identity"), conv, shape=builder.values[conv].shape)))
+    out = builder.relu(batch_norm(builder, builder.onnx("Identity", conv)))
     builder.relu(out)
     graph = builder.graph(builder.conv(out, 3, name="last"))
     clean = graph

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pimflow.errors import PlanError
 from pimflow.ir import (
+    Builder,
     Concat,
     Conv2d,
     Decision,
@@ -29,7 +30,7 @@ from pimflow.ir import (
 from pimflow.ir.analysis.regions import followers_of, node_rows, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan, why_not
-from support.pass_graphs import Builder, assert_same_values
+from support.values import assert_same_values
 
 
 def apply(graph: Graph, *decisions: Decision) -> Graph:
@@ -162,10 +163,10 @@ def test_values_that_leave_in_the_middle_are_whole_again() -> None:
     builder = Builder()
     x = builder.clip(builder.conv(builder.input(1, 4, 9, 5), 4, name="a"), name="b")
     last = builder.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
-    graph = builder.graph(last, builder.global_pool(x))
-    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("n3", "gpu"))
+    graph = builder.graph(last, builder.global_average(x, name="pooled"))
+    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("pooled", "gpu"))
     assert_same_values(graph, rewritten)
-    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("n3", "gpu")))
+    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("pooled", "gpu")))
     assert_stages_wait_for_no_later_stage(rewritten)
 
 
@@ -193,7 +194,7 @@ def test_residuals_and_pools_inside_the_run() -> None:
     a = builder.relu(builder.conv(x, 4, 3, 1, 1, name="a"), name="b")
     c = builder.conv(builder.relu(builder.conv(a, 4, 3, 1, 1, name="c"), name="d"), 4, 1, name="e")
     f = builder.add(c, a, name="f")
-    g = builder.pool(f, Pool2d("max", (3, 3), (2, 2), (1, 1, 1, 1)), name="g")
+    g = builder.op(Pool2d("max", (3, 3), (2, 2), (1, 1, 1, 1)), f, name="g")
     h = builder.concat(1, g, builder.sigmoid(g, name="s"), name="h")
     graph = builder.graph(builder.conv(h, 4, 3, 2, (1, 0, 0, 1), name="i"))
     run = ("a", "b", "c", "d", "e", "f", "g", "s", "h", "i")
@@ -248,13 +249,13 @@ def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> N
 def test_runs_that_cannot_be_pipelined() -> None:
     builder = Builder()
     a = builder.conv(builder.input(1, 4, 8, 8), 4, name="a")
-    gate = builder.sigmoid(builder.global_pool(a), name="gate")
+    gate = builder.sigmoid(builder.global_average(a, name="pooled"), name="gate")
     c = builder.mul(a, gate, name="c")
     d = builder.op(MatMul(), c, a, name="d")
     graph = builder.graph(d)
     for run, reason in [
         (("a", "c"), "from outside"),
-        (("a", "n1", "gate", "c"), "GlobalAveragePool"),
+        (("a", "pooled", "gate", "c"), "GlobalAveragePool"),
         (("a", "d"), "reads a whole"),
         (("a",), "two nodes"),
     ]:
@@ -263,7 +264,7 @@ def test_runs_that_cannot_be_pipelined() -> None:
         apply(
             graph,
             pipeline(("a", "c"), "pg", (4, 4)),
-            OnDevice("n1", "gpu"),
+            OnDevice("pooled", "gpu"),
             OnDevice("gate", "gpu"),
             OnDevice("d", "gpu"),
         )
@@ -274,9 +275,9 @@ ACTIVATIONS = ("LeakyRelu", "Abs")  # none saturates, nor cancels an Add: output
 
 def random_graph(draw: random.Random) -> Graph:
     """A chain with residuals, side inputs and channel concats; sizes stay odd and small."""
-    builder = Builder(draw.randrange(100))
+    builder = Builder(seed=draw.randrange(100))
     x = builder.input(draw.choice([1, 1, 2]), 4, draw.randint(9, 25), draw.randint(7, 10))
-    gate = builder.input(builder.values[x].shape[0], 4, 1, 1, name="gate")
+    gate = builder.input(builder.shape(x)[0], 4, 1, 1, name="gate")
     made = [x]
     for _ in range(draw.randint(2, 8)):
         if draw.random() < 0.2:  # a branch: continue from an earlier value
@@ -288,7 +289,7 @@ def random_graph(draw: random.Random) -> Graph:
 
 def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str) -> str:
     x = made[-1]
-    _, channels, height, width = builder.values[x].shape
+    _, channels, height, width = builder.shape(x)
     kind = draw.choice(["conv", "conv", "depthwise", "pool", "act", "add", "mul", "concat", "constant"])
     kernel = draw.randint(1, 7), draw.randint(1, 3)
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
@@ -300,9 +301,8 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
         if min(spare) < 1:
             kind = "act"
     if kind == "conv":
-        return builder.conv(
-            x, 4, kernel, strides, pads, dilation, draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1
-        )
+        groups = draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1
+        return builder.conv(x, 4, kernel, strides, pads, dilation, groups)
     if kind == "depthwise":
         return builder.conv(x, channels, kernel, strides, pads, dilation, channels)
     if kind == "pool":
@@ -311,8 +311,8 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
             "average" if average else "max", kernel, strides, pads, (1, 1) if average else (dilation, 1),
             draw.random() < 0.3, average and draw.random() < 0.5,
         )  # fmt: skip
-        return builder.pool(x, op)
-    same = [name for name in made if builder.values[name].shape == builder.values[x].shape]
+        return builder.op(op, x)
+    same = [name for name in made if builder.shape(name) == builder.shape(x)]
     if kind == "add":
         return builder.add(x, draw.choice(same))
     if kind == "concat":

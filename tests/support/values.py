@@ -1,0 +1,41 @@
+"""What graphs compute, by ONNX Runtime: the judge of every rewrite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from pimflow.ir import Array, Graph
+from pimflow.runtime.execute.ort import OrtRunner, random_inputs
+
+
+def run_in_ort(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The graph as written: ONNX Runtime's own rewrites are not always exact, and refuse some sound graphs."""
+    return OrtRunner(graph, threads=1, optimise=False).run(inputs)
+
+
+def relative_error(actual: Array, expected: Array) -> float:
+    """Largest difference over the largest magnitude expected; inf where a NaN stands."""
+    assert actual.shape == expected.shape
+    difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0.0)
+    error = float(difference) / max(float(np.abs(expected).max(initial=0.0)), 1e-6)
+    return math.inf if math.isnan(error) else error
+
+
+def assert_varies(array: Array, name: str = "the output") -> None:
+    """A result that hardly varies would be equal to many a wrong one."""
+    assert array.std() > 1e-3 * np.abs(array).max() > 0, f"{name} hardly varies"
+
+
+def assert_same_values(before: Graph, after: Graph, rtol: float = 1e-5, seed: int = 0) -> None:
+    """Both graphs compute the same outputs, within `rtol` of the largest magnitude; and these vary."""
+    inputs = random_inputs(before, seed)
+    expected, actual = run_in_ort(before, inputs), run_in_ort(after, inputs)
+    assert expected.keys() == actual.keys()
+    for name, array in expected.items():
+        if array.size >= 8:
+            assert_varies(array, name)
+        error = relative_error(actual[name], array)
+        assert error <= rtol, f"{name}: relative error {error:.2e}"
