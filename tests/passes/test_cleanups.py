@@ -54,14 +54,14 @@ def kinds(graph: Graph) -> list[str]:
     return [node.kind for node in graph.nodes]
 
 
-def positive(builder: Builder, *shape: int) -> str:
-    return builder.constant((0.5 + builder.rng.random(shape)).astype(np.float32))
+def positive(build: Builder, *shape: int) -> str:
+    return build.constant((0.5 + build.rng.random(shape)).astype(np.float32))
 
 
-def batch_norm(builder: Builder, x: str, name: str | None = None) -> str:
-    channels = builder.shape(x)[1]
-    parameters = [builder.weights(channels), builder.weights(channels), builder.weights(channels)]
-    return builder.op(BatchNorm(1e-3), x, *parameters, positive(builder, channels), name=name)
+def batch_norm(build: Builder, x: str, name: str | None = None) -> str:
+    channels = build.shape(x)[1]
+    parameters = [build.weights(channels), build.weights(channels), build.weights(channels)]
+    return build.op(BatchNorm(1e-3), x, *parameters, positive(build, channels), name=name)
 
 
 # ---- batch norm
@@ -70,77 +70,77 @@ def batch_norm(builder: Builder, x: str, name: str | None = None) -> str:
 @settings(deadline=None, max_examples=30)
 @given(groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), steps=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_chains_of_affine_steps_fold_into_a_convolution(groups: int, bias: bool, steps: list[int]) -> None:
-    builder = Builder(seed=sum(steps))
-    x = builder.conv(builder.input(2, 4, 6, 5), 8, 3, 1, 1, groups=groups, bias=bias, name="conv")
+    build = Builder(seed=sum(steps))
+    x = build.conv(build.input(2, 4, 6, 5), 8, 3, 1, 1, groups=groups, bias=bias, name="conv")
     for step in steps:
-        x = affine_step(builder, x, step)
-    graph = builder.graph(builder.op(Elementwise("Softplus"), x))
+        x = affine_step(build, x, step)
+    graph = build.graph(build.op(Elementwise("Softplus"), x))
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["Conv", "Softplus"]
     assert_same_values(graph, folded.graph)
 
 
-def affine_step(builder: Builder, x: str, step: int) -> str:
+def affine_step(build: Builder, x: str, step: int) -> str:
     if step == 0:
-        return batch_norm(builder, x)
+        return batch_norm(build, x)
     shape = [(8, 1, 1), (1, 8, 1, 1), (), (1,)][step % 4]
     kind = ["Mul", "Add", "Sub", "Div", "Mul", "Sub"][step - 1]
-    constant = positive(builder, *shape)
+    constant = positive(build, *shape)
     operands = (constant, x) if step in (5, 6) else (x, constant)
-    return builder.op(Elementwise(kind), *operands)
+    return build.op(Elementwise(kind), *operands)
 
 
 @pytest.mark.parametrize("bias", [None, (6,), (1, 6), (5, 6), (5, 1), ()])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_gemm(bias: tuple[int, ...] | None, trans_b: bool) -> None:
-    builder = Builder()
-    x = builder.input(5, 4)
-    inputs = [builder.weights(6, 4) if trans_b else builder.weights(4, 6)]
-    inputs += [builder.weights(*bias)] if bias is not None else []
-    out = builder.op(Gemm(0.5, 2.0, trans_b=trans_b), x, *inputs, name="fc")
-    graph = builder.graph(batch_norm(builder, out))
+    build = Builder()
+    x = build.input(5, 4)
+    inputs = [build.weights(6, 4) if trans_b else build.weights(4, 6)]
+    inputs += [build.weights(*bias)] if bias is not None else []
+    out = build.op(Gemm(0.5, 2.0, trans_b=trans_b), x, *inputs, name="fc")
+    graph = build.graph(batch_norm(build, out))
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["Gemm"]
     assert_same_values(graph, folded.graph)
 
 
 def test_matmul_and_its_bias_become_a_gemm() -> None:
-    builder = Builder()
-    out = builder.add(builder.matmul(builder.input(5, 4), 6), builder.weights(6))
-    graph = builder.graph(out)
+    build = Builder()
+    out = build.add(build.matmul(build.input(5, 4), 6), build.weights(6))
+    graph = build.graph(out)
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["Gemm"]
     assert_same_values(graph, folded.graph)
 
 
 def test_shared_weights_fold_for_each_user() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 6, 5)
-    weights = builder.weights(4, 4, 1, 1)
-    first = builder.conv(x, 4, name="seed")
-    one = batch_norm(builder, builder.op(Conv2d((1, 1)), first, weights, name="one"))
-    two = batch_norm(builder, builder.op(Conv2d((1, 1)), one, weights, name="two"))
-    graph = builder.graph(two)
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    weights = build.weights(4, 4, 1, 1)
+    first = build.conv(x, 4, name="seed")
+    one = batch_norm(build, build.op(Conv2d((1, 1)), first, weights, name="one"))
+    two = batch_norm(build, build.op(Conv2d((1, 1)), one, weights, name="two"))
+    graph = build.graph(two)
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["Conv"] * 3
     assert_same_values(graph, folded.graph)
 
 
 def test_a_bias_alone_leaves_the_weights_as_they_are() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 6, 5), 4, bias=False, name="conv")
-    graph = builder.graph(builder.add(conv, builder.weights(4, 1, 1)))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 5), 4, bias=False, name="conv")
+    graph = build.graph(build.add(conv, build.weights(4, 1, 1)))
     folded = run(FoldBatchNorm(), graph).graph
     assert folded.constants[folded.node("conv").inputs[1]] is graph.constants[graph.node("conv").inputs[1]]
 
 
 def test_batch_norms_that_stay_say_why() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 6, 5)
-    first = batch_norm(builder, x, "first")
-    conv = builder.conv(first, 4, name="conv")
-    second = batch_norm(builder, conv, "second")
-    graph = builder.graph(builder.add(second, conv))
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    first = batch_norm(build, x, "first")
+    conv = build.conv(first, 4, name="conv")
+    second = batch_norm(build, conv, "second")
+    graph = build.graph(build.add(second, conv))
     result = run(FoldBatchNorm(), graph)
     assert not result.changed
     assert result.notes == (
@@ -150,22 +150,22 @@ def test_batch_norms_that_stay_say_why() -> None:
 
 
 def test_a_batch_norm_that_stays_takes_up_what_is_behind_it() -> None:
-    builder = Builder()
-    pooled = builder.op(Pool2d("max", (2, 2)), builder.input(1, 4, 6, 5))
-    out = builder.mul(batch_norm(builder, pooled), builder.weights(4, 1, 1))
-    graph = builder.graph(builder.relu(builder.add(out, builder.weights(4, 1, 1))))
+    build = Builder()
+    pooled = build.op(Pool2d("max", (2, 2)), build.input(1, 4, 6, 5))
+    out = build.mul(batch_norm(build, pooled), build.weights(4, 1, 1))
+    graph = build.graph(build.relu(build.add(out, build.weights(4, 1, 1))))
     folded = run(FoldBatchNorm(), graph)
     assert kinds(folded.graph) == ["MaxPool", "BatchNormalization", "Relu"]
     assert_same_values(graph, folded.graph)
 
 
 def test_steps_along_other_axes_stay() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 6, 4), 4, name="conv")
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 4), 4, name="conv")
     for shape in [(4,), (6, 1), (4, 6, 4), (1, 1, 1, 1, 1)]:
-        graph = builder.graph(builder.mul(conv, builder.weights(*shape)))
+        graph = build.graph(build.mul(conv, build.weights(*shape)))
         assert not run(FoldBatchNorm(), RemoveDeadCode().run(graph).graph).changed
-    residual = builder.graph(builder.add(conv, builder.input(1, 4, 1, 1, name="y")))
+    residual = build.graph(build.add(conv, build.input(1, 4, 1, 1, name="y")))
     assert not run(FoldBatchNorm(), RemoveDeadCode().run(residual).graph).changed
 
 
@@ -173,41 +173,41 @@ def test_steps_along_other_axes_stay() -> None:
 
 
 def test_every_kind_of_identity_goes() -> None:
-    builder = Builder()
-    x = builder.relu(builder.input(2, 3, 4, 5))
-    x = builder.onnx("Identity", x)
-    x = builder.op(Reshape((2, 3, 4, 5)), x)
-    x = builder.op(Transpose((0, 1, 2, 3)), x)
-    x = builder.op(Slice(2, 0, 4), x)
-    x = builder.op(Pad((0,) * 4, (0,) * 4), x)
-    x = builder.op(Concat(1), x)
-    x = builder.onnx("Cast", x, to=1)
-    graph = builder.graph(builder.sigmoid(x))
+    build = Builder()
+    x = build.relu(build.input(2, 3, 4, 5))
+    x = build.onnx("Identity", x)
+    x = build.op(Reshape((2, 3, 4, 5)), x)
+    x = build.op(Transpose((0, 1, 2, 3)), x)
+    x = build.op(Slice(2, 0, 4), x)
+    x = build.op(Pad((0,) * 4, (0,) * 4), x)
+    x = build.op(Concat(1), x)
+    x = build.onnx("Cast", x, to=1)
+    graph = build.graph(build.sigmoid(x))
     result = run(RemoveIdentity(), graph)
     assert kinds(result.graph) == ["Relu", "Sigmoid"]
     assert_same_values(graph, result.graph)
 
 
 def test_what_only_looks_like_an_identity_stays() -> None:
-    builder = Builder()
-    x = builder.input(2, 2, 4, 4)
-    x = builder.op(Transpose((0, 1, 3, 2)), x)
-    x = builder.op(Slice(2, 0, 3), x)
-    x = builder.op(Reshape((4, 3, 4)), x)
-    x = builder.op(Pad((0, 0, 0), (0, 0, 1)), x)
-    x = builder.onnx("Identity", x, domain="elsewhere")
-    graph = builder.graph(x)
+    build = Builder()
+    x = build.input(2, 2, 4, 4)
+    x = build.op(Transpose((0, 1, 3, 2)), x)
+    x = build.op(Slice(2, 0, 3), x)
+    x = build.op(Reshape((4, 3, 4)), x)
+    x = build.op(Pad((0, 0, 0), (0, 0, 1)), x)
+    x = build.onnx("Identity", x, domain="elsewhere")
+    graph = build.graph(x)
     assert not run(RemoveIdentity(), graph).changed
 
 
 def test_identities_that_only_name_outputs() -> None:
-    builder = Builder()
-    x = builder.input(2, 3)
-    same = builder.onnx("Identity", x, name="same")
-    made = builder.relu(builder.add(x, builder.weights(3)))
-    one = builder.onnx("Identity", made, name="one")
-    two = builder.onnx("Identity", one, name="two")
-    graph = builder.graph(same, one, two, builder.sigmoid(two))
+    build = Builder()
+    x = build.input(2, 3)
+    same = build.onnx("Identity", x, name="same")
+    made = build.relu(build.add(x, build.weights(3)))
+    one = build.onnx("Identity", made, name="one")
+    two = build.onnx("Identity", one, name="two")
+    graph = build.graph(same, one, two, build.sigmoid(two))
     result = run(RemoveIdentity(), graph)
     assert kinds(result.graph) == ["Identity", "Add", "Relu", "Identity", "Sigmoid"]
     assert_same_values(graph, result.graph)
@@ -217,10 +217,10 @@ def test_identities_that_only_name_outputs() -> None:
 
 
 def test_shared_initializers_are_shared_directly() -> None:
-    builder = Builder()
-    bias = builder.onnx("Identity", builder.weights(4))
-    x = builder.input(1, 4, 6, 5)
-    graph = builder.graph(builder.op(Conv2d((1, 1)), x, builder.weights(4, 4, 1, 1), bias, name="conv"))
+    build = Builder()
+    bias = build.onnx("Identity", build.weights(4))
+    x = build.input(1, 4, 6, 5)
+    graph = build.graph(build.op(Conv2d((1, 1)), x, build.weights(4, 4, 1, 1), bias, name="conv"))
     result = run(RemoveIdentity(), graph)
     assert result.graph.node("conv").inputs[2] in result.graph.constants
     assert_same_values(graph, result.graph)
@@ -232,24 +232,24 @@ def test_shared_initializers_are_shared_directly() -> None:
     ids=["mask", "may be training", "is training"],
 )
 def test_dropout_stays_where_it_may_do_something(inputs: tuple[str, ...], mask_is_read: bool) -> None:
-    builder = Builder()
-    x = builder.input(2, 3)
-    builder.constant(np.array(True), "on")
-    builder.input(name="training", dtype="bool")
+    build = Builder()
+    x = build.input(2, 3)
+    build.constant(np.array(True), "on")
+    build.input(name="training", dtype="bool")
     types = [((2, 3), "float32"), ((2, 3), "bool")]
-    y, *mask = builder.node(OnnxOp("Dropout"), (x, *inputs), types if mask_is_read else types[:1], name="d")
-    graph = builder.graph(builder.relu(y), *mask)
+    y, *mask = build.node(OnnxOp("Dropout"), (x, *inputs), types if mask_is_read else types[:1], name="d")
+    graph = build.graph(build.relu(y), *mask)
     result = RemoveDropout().run(graph)
     assert not result.changed
     assert result.notes[0].startswith("d: it")
 
 
 def test_dropout_that_is_off_goes() -> None:
-    builder = Builder()
-    x = builder.input(2, 3)
-    off = builder.constant(np.array(False))
-    y = builder.onnx("Dropout", x, builder.weights(), off)
-    graph = builder.graph(builder.relu(y))
+    build = Builder()
+    x = build.input(2, 3)
+    off = build.constant(np.array(False))
+    y = build.onnx("Dropout", x, build.weights(), off)
+    graph = build.graph(build.relu(y))
     result = run(RemoveDropout(), graph)
     assert kinds(result.graph) == ["Relu"]
     assert_same_values(graph, result.graph)
@@ -259,18 +259,18 @@ def test_dropout_that_is_off_goes() -> None:
 
 
 def test_constants_fold_through_typed_ops() -> None:
-    builder = Builder()
-    weights = builder.weights(4, 3, 2)
-    folded = builder.op(Transpose((2, 0, 1)), weights)
-    folded = builder.op(Reshape((8, 3)), folded)
-    folded = builder.op(Slice(0, 1, 6, 2), folded)
-    folded = builder.op(Pad((1, 0), (0, 1), 0.5), folded)
-    folded = builder.concat(0, folded, builder.weights(1, 4))
+    build = Builder()
+    weights = build.weights(4, 3, 2)
+    folded = build.op(Transpose((2, 0, 1)), weights)
+    folded = build.op(Reshape((8, 3)), folded)
+    folded = build.op(Slice(0, 1, 6, 2), folded)
+    folded = build.op(Pad((1, 0), (0, 1), 0.5), folded)
+    folded = build.concat(0, folded, build.weights(1, 4))
     for kind in ("Add", "Sub", "Mul", "Div"):
-        folded = builder.op(Elementwise(kind), folded, builder.weights(4))
+        folded = build.op(Elementwise(kind), folded, build.weights(4))
     for kind in ("Abs", "Sqrt", "Neg"):
-        folded = builder.op(Elementwise(kind), folded)
-    graph = builder.graph(builder.add(builder.input(5, 4), folded))
+        folded = build.op(Elementwise(kind), folded)
+    graph = build.graph(build.add(build.input(5, 4), folded))
     result = run(FoldConstants(), graph)
     assert kinds(result.graph) == ["Add"]
     assert len(result.graph.constants) == 1
@@ -278,9 +278,9 @@ def test_constants_fold_through_typed_ops() -> None:
 
 
 def test_what_needs_an_evaluator() -> None:
-    builder = Builder()
-    constant = builder.op(Elementwise("Tanh"), builder.weights(3), name="tanh")
-    graph = builder.graph(builder.add(builder.input(2, 3), constant))
+    build = Builder()
+    constant = build.op(Elementwise("Tanh"), build.weights(3), name="tanh")
+    graph = build.graph(build.add(build.input(2, 3), constant))
     assert FoldConstants().run(graph).notes == ("tanh: Tanh of constants needs an evaluator to be folded",)
 
     def evaluate(graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -293,36 +293,36 @@ def test_what_needs_an_evaluator() -> None:
 
 
 def test_shapes_fold_whatever_they_are_of() -> None:
-    builder = Builder()
-    x = builder.input(2, 3, 4)
+    build = Builder()
+    x = build.input(2, 3, 4)
     for index, attributes in enumerate([{}, {"start": 1}, {"start": -2, "end": -1}]):
-        builder.onnx("Shape", x, shape=(3 - index,), dtype="int64", name=f"s{index}", **attributes)
-    first = builder.onnx("Expand", builder.weights(4), "s0_out", shape=(2, 3, 4))
-    graph = builder.graph(builder.add(x, first))
+        build.onnx("Shape", x, shape=(3 - index,), dtype="int64", name=f"s{index}", **attributes)
+    first = build.onnx("Expand", build.weights(4), "s0_out", shape=(2, 3, 4))
+    graph = build.graph(build.add(x, first))
     result = run(FoldConstants(), graph)
     assert list(result.graph.constants["s0_out"]) == [2, 3, 4]
     assert kinds(result.graph) == ["Expand", "Add"]
 
 
 def test_what_is_not_folded() -> None:
-    builder = Builder()
-    out = builder.relu(builder.weights(3), name="graph_output")
-    noise = builder.onnx("RandomNormalLike", builder.weights(3))
-    foreign = builder.onnx("Relu", builder.weights(3), domain="elsewhere")
-    big = builder.op(Pad((0,), (100,)), builder.weights(3), name="big")
-    graph = builder.graph(out, builder.relu(noise), builder.relu(foreign), builder.concat(0, big, builder.input(3)))
+    build = Builder()
+    out = build.relu(build.weights(3), name="graph_output")
+    noise = build.onnx("RandomNormalLike", build.weights(3))
+    foreign = build.onnx("Relu", build.weights(3), domain="elsewhere")
+    big = build.op(Pad((0,), (100,)), build.weights(3), name="big")
+    graph = build.graph(out, build.relu(noise), build.relu(foreign), build.concat(0, big, build.input(3)))
     result = FoldConstants(max_bytes=100).run(graph)
     assert not result.changed
     assert result.notes == ("big: the result of Pad would take 412 bytes, the limit is 100",)
 
 
 def test_dead_code_goes_with_its_constants() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 6, 5)
-    builder.input(3, name="unread")
-    out = builder.conv(x, 4, name="live")
-    builder.relu(builder.conv(x, 4, name="dead"), name="dead too")
-    graph = builder.graph(out)
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    build.input(3, name="unread")
+    out = build.conv(x, 4, name="live")
+    build.relu(build.conv(x, 4, name="dead"), name="dead too")
+    graph = build.graph(out)
     result = run(RemoveDeadCode(), graph)
     assert [node.name for node in result.graph.nodes] == ["live"]
     assert set(result.graph.constants) == set(graph.node("live").inputs[1:])
@@ -339,38 +339,38 @@ def fused(graph: Graph, residual: bool = False) -> dict[str, str]:
 
 
 def test_what_libraries_fuse() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 6, 5)
-    conv = builder.conv(x, 4, name="conv")
-    swish = builder.mul(conv, builder.sigmoid(conv, name="sigmoid"), name="swish")
-    added = builder.relu(builder.add(swish, x, name="residual"), name="relu")
-    pooled = builder.relu(builder.global_average(added), name="alone")
-    graph = builder.graph(pooled)
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    conv = build.conv(x, 4, name="conv")
+    swish = build.mul(conv, build.sigmoid(conv, name="sigmoid"), name="swish")
+    added = build.relu(build.add(swish, x, name="residual"), name="relu")
+    pooled = build.relu(build.global_average(added), name="alone")
+    graph = build.graph(pooled)
     assert fused(graph) == {"sigmoid": "conv", "swish": "conv", "relu": "residual"}
     assert fused(graph, residual=True) == dict.fromkeys(["sigmoid", "swish", "residual", "relu"], "conv")
 
 
 def test_nothing_is_fused_past_a_second_reader() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
-    relu = builder.relu(conv, name="relu")
-    assert fused(builder.graph(relu)) == {"relu": "conv"}
-    assert fused(builder.graph(relu, conv)) == {}
-    assert fused(builder.graph(relu, builder.global_average(conv))) == {}
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 5), 4, name="conv")
+    relu = build.relu(conv, name="relu")
+    assert fused(build.graph(relu)) == {"relu": "conv"}
+    assert fused(build.graph(relu, conv)) == {}
+    assert fused(build.graph(relu, build.global_average(conv))) == {}
 
 
 def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:
-    builder = Builder()
-    squeeze = builder.conv(builder.global_average(builder.input(1, 4, 6, 5)), 4, name="squeeze")
-    gate = builder.sigmoid(squeeze, name="gate")
-    graph = builder.graph(builder.add(gate, builder.weights(6, 5), name="spread"))
+    build = Builder()
+    squeeze = build.conv(build.global_average(build.input(1, 4, 6, 5)), 4, name="squeeze")
+    gate = build.sigmoid(squeeze, name="gate")
+    graph = build.graph(build.add(gate, build.weights(6, 5), name="spread"))
     assert fused(graph) == {"gate": "squeeze"}
 
 
 def test_fusion_tags_are_renewed() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 6, 5), 4, name="conv")
-    graph = builder.graph(builder.global_average(conv))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 5), 4, name="conv")
+    graph = build.graph(build.global_average(conv))
     stale = graph.replace(nodes=[node.placed(fused_into="gone") for node in graph.nodes])
     assert fused(stale) == {}
     assert not FuseActivations().run(graph).changed
@@ -381,12 +381,12 @@ def test_all_clean_ups_together() -> None:
         "remove-identity", "remove-dropout", "fold-constants", "fold-batch-norm", "remove-dead-code",
         "fuse-activations",
     ]  # fmt: skip
-    builder = Builder()
-    x = builder.onnx("Dropout", builder.input(1, 4, 9, 5))
-    conv = builder.conv(x, 8, 3, 2, name="conv")
-    out = builder.relu(batch_norm(builder, builder.onnx("Identity", conv)))
-    builder.relu(out)
-    graph = builder.graph(builder.conv(out, 3, name="last"))
+    build = Builder()
+    x = build.onnx("Dropout", build.input(1, 4, 9, 5))
+    conv = build.conv(x, 8, 3, 2, name="conv")
+    out = build.relu(batch_norm(build, build.onnx("Identity", conv)))
+    build.relu(out)
+    graph = build.graph(build.conv(out, 3, name="last"))
     clean = graph
     for one in cleanup_passes():
         clean = run(one, clean).graph

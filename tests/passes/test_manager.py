@@ -17,10 +17,10 @@ from support.values import run_in_ort
 
 
 def graph() -> Graph:
-    builder = Builder()
-    out = builder.relu(builder.conv(builder.input(1, 2, 4, 4), 2, name="conv"), name="relu")
-    builder.relu(out, name="dead")
-    return builder.graph(out)
+    build = Builder()
+    out = build.relu(build.conv(build.input(1, 2, 4, 4), 2, name="conv"), name="relu")
+    build.relu(out, name="dead")
+    return build.graph(out)
 
 
 @dataclass(frozen=True)

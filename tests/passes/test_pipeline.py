@@ -78,12 +78,12 @@ def assert_nothing_is_computed_twice(before: Graph, after: Graph) -> None:
 
 def mobile_block(batch: int = 1, rows: int = 14, stride: int = 1) -> Graph:
     """1x1 -> clip -> depthwise -> clip -> 1x1, and a residual Add where the stride allows it."""
-    builder = Builder()
-    x = builder.input(batch, 4, rows, 6)
-    out = builder.clip(builder.conv(x, 8, name="expand"), name="clip1")
-    out = builder.clip(builder.depthwise(out, 3, stride, name="dw"), name="clip2")
-    out = builder.conv(out, 4, name="project")
-    return builder.graph(builder.add(out, x, name="add") if stride == 1 else out)
+    build = Builder()
+    x = build.input(batch, 4, rows, 6)
+    out = build.clip(build.conv(x, 8, name="expand"), name="clip1")
+    out = build.clip(build.depthwise(out, 3, stride, name="dw"), name="clip2")
+    out = build.conv(out, 4, name="project")
+    return build.graph(build.add(out, x, name="add") if stride == 1 else out)
 
 
 BLOCK = ("expand", "clip1", "dw", "clip2", "project")
@@ -139,9 +139,9 @@ def graph_rows(graph: Graph, name: str) -> int:
 
 
 def test_stages_of_pointwise_nodes_are_independent() -> None:
-    builder = Builder()
-    x = builder.conv(builder.input(1, 4, 9, 5), 4, name="a")
-    graph = builder.graph(builder.conv(builder.relu(x, name="b"), 4, name="c"))
+    build = Builder()
+    x = build.conv(build.input(1, 4, 9, 5), 4, name="a")
+    graph = build.graph(build.conv(build.relu(x, name="b"), 4, name="c"))
     rewritten = apply(graph, pipeline("abc", "pgp", (3, 3, 3)))
     for stage in range(3):
         waits = {node.name for node in ancestors(rewritten, rewritten.node(f"c_s{stage}"))}
@@ -150,9 +150,9 @@ def test_stages_of_pointwise_nodes_are_independent() -> None:
 
 
 def test_only_the_parts_that_hold_the_rows_are_joined() -> None:
-    builder = Builder()
-    x = builder.conv(builder.input(1, 4, 20, 5), 4, name="a")
-    graph = builder.graph(builder.depthwise(x, name="b"))
+    build = Builder()
+    x = build.conv(build.input(1, 4, 20, 5), 4, name="a")
+    graph = build.graph(build.depthwise(x, name="b"))
     rewritten = apply(graph, pipeline("ab", "pg", (5, 5, 5, 5)))
     waits = {node.name for node in ancestors(rewritten, rewritten.node("b_s3")) if node.placement.origin == "a"}
     assert {name for name in waits if not name.startswith("slice")} == {"a_s2", "a_s3"}
@@ -160,10 +160,10 @@ def test_only_the_parts_that_hold_the_rows_are_joined() -> None:
 
 
 def test_values_that_leave_in_the_middle_are_whole_again() -> None:
-    builder = Builder()
-    x = builder.clip(builder.conv(builder.input(1, 4, 9, 5), 4, name="a"), name="b")
-    last = builder.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
-    graph = builder.graph(last, builder.global_average(x, name="pooled"))
+    build = Builder()
+    x = build.clip(build.conv(build.input(1, 4, 9, 5), 4, name="a"), name="b")
+    last = build.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
+    graph = build.graph(last, build.global_average(x, name="pooled"))
     rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("pooled", "gpu"))
     assert_same_values(graph, rewritten)
     assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("pooled", "gpu")))
@@ -171,32 +171,32 @@ def test_values_that_leave_in_the_middle_are_whole_again() -> None:
 
 
 def test_rows_that_nobody_reads_are_not_made() -> None:
-    builder = Builder()
-    x = builder.conv(builder.input(1, 4, 12, 5), 4, name="a")
-    graph = builder.graph(builder.conv(x, 3, 1, 3, name="b"))  # reads rows 0, 3, 6, 9
+    build = Builder()
+    x = build.conv(build.input(1, 4, 12, 5), 4, name="a")
+    graph = build.graph(build.conv(x, 3, 1, 3, name="b"))  # reads rows 0, 3, 6, 9
     rewritten = apply(graph, pipeline("ab", "pg", (2, 2)))
     assert [graph_rows(rewritten, f"a_s{stage}") for stage in range(2)] == [4, 6]
     assert_same_values(graph, rewritten)
 
 
 def test_a_node_that_an_early_stage_completes_has_no_later_part() -> None:
-    builder = Builder()
-    x = builder.conv(builder.input(1, 4, 6, 6), 4, name="a")
-    graph = builder.graph(builder.conv(x, 4, 7, 1, 3, name="b"))
+    build = Builder()
+    x = build.conv(build.input(1, 4, 6, 6), 4, name="a")
+    graph = build.graph(build.conv(x, 4, 7, 1, 3, name="b"))
     rewritten = apply(graph, pipeline("ab", "pg", (3, 3)))
     assert [node.name for node in rewritten.nodes if node.placement.origin == "a"] == ["a_s0"]
     assert_same_values(graph, rewritten)
 
 
 def test_residuals_and_pools_inside_the_run() -> None:
-    builder = Builder()
-    x = builder.input(2, 4, 19, 9)
-    a = builder.relu(builder.conv(x, 4, 3, 1, 1, name="a"), name="b")
-    c = builder.conv(builder.relu(builder.conv(a, 4, 3, 1, 1, name="c"), name="d"), 4, 1, name="e")
-    f = builder.add(c, a, name="f")
-    g = builder.op(Pool2d("max", (3, 3), (2, 2), (1, 1, 1, 1)), f, name="g")
-    h = builder.concat(1, g, builder.sigmoid(g, name="s"), name="h")
-    graph = builder.graph(builder.conv(h, 4, 3, 2, (1, 0, 0, 1), name="i"))
+    build = Builder()
+    x = build.input(2, 4, 19, 9)
+    a = build.relu(build.conv(x, 4, 3, 1, 1, name="a"), name="b")
+    c = build.conv(build.relu(build.conv(a, 4, 3, 1, 1, name="c"), name="d"), 4, 1, name="e")
+    f = build.add(c, a, name="f")
+    g = build.op(Pool2d("max", (3, 3), (2, 2), (1, 1, 1, 1)), f, name="g")
+    h = build.concat(1, g, build.sigmoid(g, name="s"), name="h")
+    graph = build.graph(build.conv(h, 4, 3, 2, (1, 0, 0, 1), name="i"))
     run = ("a", "b", "c", "d", "e", "f", "g", "s", "h", "i")
     assert pipeline_refusal(graph, run) is None
     for bottom_first in (False, True):
@@ -207,16 +207,16 @@ def test_residuals_and_pools_inside_the_run() -> None:
 
 
 def test_matrices_can_be_pipelined() -> None:
-    builder = Builder()
-    x = builder.input(2, 7, 4)
-    out = builder.add(builder.matmul(x, 8, name="up"), builder.weights(8), name="bias")
-    out = builder.op(Elementwise("Tanh"), out, name="act")
-    graph = builder.graph(builder.matmul(out, 4, name="down"))
+    build = Builder()
+    x = build.input(2, 7, 4)
+    out = build.add(build.matmul(x, 8, name="up"), build.weights(8), name="bias")
+    out = build.op(Elementwise("Tanh"), out, name="act")
+    graph = build.graph(build.matmul(out, 4, name="down"))
     rewritten = apply(graph, pipeline(("up", "bias", "act", "down"), "pggp", (3, 4)))
     assert_same_values(graph, rewritten)
-    builder = Builder()
-    out = builder.gemm(builder.input(9, 4), 6, (9, 6), name="up")
-    graph = builder.graph(builder.gemm(out, 3, (3,), name="down"))
+    build = Builder()
+    out = build.gemm(build.input(9, 4), 6, (9, 6), name="up")
+    graph = build.graph(build.gemm(out, 3, (3,), name="down"))
     assert_same_values(graph, apply(graph, pipeline(("up", "down"), "gp", (4, 5), True)))
 
 
@@ -247,12 +247,12 @@ def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> N
 
 
 def test_runs_that_cannot_be_pipelined() -> None:
-    builder = Builder()
-    a = builder.conv(builder.input(1, 4, 8, 8), 4, name="a")
-    gate = builder.sigmoid(builder.global_average(a, name="pooled"), name="gate")
-    c = builder.mul(a, gate, name="c")
-    d = builder.op(MatMul(), c, a, name="d")
-    graph = builder.graph(d)
+    build = Builder()
+    a = build.conv(build.input(1, 4, 8, 8), 4, name="a")
+    gate = build.sigmoid(build.global_average(a, name="pooled"), name="gate")
+    c = build.mul(a, gate, name="c")
+    d = build.op(MatMul(), c, a, name="d")
+    graph = build.graph(d)
     for run, reason in [
         (("a", "c"), "from outside"),
         (("a", "pooled", "gate", "c"), "GlobalAveragePool"),
@@ -275,21 +275,21 @@ ACTIVATIONS = ("LeakyRelu", "Abs")  # none saturates, nor cancels an Add: output
 
 def random_graph(draw: random.Random) -> Graph:
     """A chain with residuals, side inputs and channel concats; sizes stay odd and small."""
-    builder = Builder(seed=draw.randrange(100))
-    x = builder.input(draw.choice([1, 1, 2]), 4, draw.randint(9, 25), draw.randint(7, 10))
-    gate = builder.input(builder.shape(x)[0], 4, 1, 1, name="gate")
+    build = Builder(seed=draw.randrange(100))
+    x = build.input(draw.choice([1, 1, 2]), 4, draw.randint(9, 25), draw.randint(7, 10))
+    gate = build.input(build.shape(x)[0], 4, 1, 1, name="gate")
     made = [x]
     for _ in range(draw.randint(2, 8)):
         if draw.random() < 0.2:  # a branch: continue from an earlier value
             made.append(made.pop(draw.randrange(len(made))))
-        made.append(_random_op(builder, draw, made, gate))
-    read = {name for node in builder.nodes for name in node.inputs}
-    return builder.graph(*(name for name in made if name not in read or (name != x and draw.random() < 0.1)))
+        made.append(_random_op(build, draw, made, gate))
+    read = {name for node in build.nodes for name in node.inputs}
+    return build.graph(*(name for name in made if name not in read or (name != x and draw.random() < 0.1)))
 
 
-def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str) -> str:
+def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) -> str:
     x = made[-1]
-    _, channels, height, width = builder.shape(x)
+    _, channels, height, width = build.shape(x)
     kind = draw.choice(["conv", "conv", "depthwise", "pool", "act", "add", "mul", "concat", "constant"])
     kernel = draw.randint(1, 7), draw.randint(1, 3)
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
@@ -302,26 +302,26 @@ def _random_op(builder: Builder, draw: random.Random, made: list[str], gate: str
             kind = "act"
     if kind == "conv":
         groups = draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1
-        return builder.conv(x, 4, kernel, strides, pads, dilation, groups)
+        return build.conv(x, 4, kernel, strides, pads, dilation, groups)
     if kind == "depthwise":
-        return builder.conv(x, channels, kernel, strides, pads, dilation, channels)
+        return build.conv(x, channels, kernel, strides, pads, dilation, channels)
     if kind == "pool":
         average = draw.random() < 0.5
         op = Pool2d(
             "average" if average else "max", kernel, strides, pads, (1, 1) if average else (dilation, 1),
             draw.random() < 0.3, average and draw.random() < 0.5,
         )  # fmt: skip
-        return builder.op(op, x)
-    same = [name for name in made if builder.shape(name) == builder.shape(x)]
+        return build.op(op, x)
+    same = [name for name in made if build.shape(name) == build.shape(x)]
     if kind == "add":
-        return builder.add(x, draw.choice(same))
+        return build.add(x, draw.choice(same))
     if kind == "concat":
-        return builder.concat(1, x, draw.choice(same))
+        return build.concat(1, x, draw.choice(same))
     if kind == "mul" and channels == 4:
-        return builder.mul(x, gate)
+        return build.mul(x, gate)
     if kind == "constant":
-        return builder.add(x, builder.weights(*draw.choice([(height, width), (channels, 1, 1), (height, 1), ()])))
-    return builder.op(Elementwise(draw.choice(ACTIVATIONS)), x)
+        return build.add(x, build.weights(*draw.choice([(height, width), (channels, 1, 1), (height, 1), ()])))
+    return build.op(Elementwise(draw.choice(ACTIVATIONS)), x)
 
 
 def random_decisions(graph: Graph, draw: random.Random) -> list[Decision]:
@@ -371,9 +371,9 @@ def test_random_graphs_under_random_plans(seed: int) -> None:
 
 
 def test_a_part_with_other_rows_than_its_producers_part_is_not_fused() -> None:
-    builder = Builder()
-    a = builder.conv(builder.input(1, 4, 9, 5), 4, name="a")
-    graph = builder.graph(builder.add(builder.relu(a, name="b"), builder.depthwise(a, name="c"), name="d"))
+    build = Builder()
+    a = build.conv(build.input(1, 4, 9, 5), 4, name="a")
+    graph = build.graph(build.add(build.relu(a, name="b"), build.depthwise(a, name="c"), name="d"))
     tagged = [node.placed(fused_into="a") if node.name == "b" else node for node in graph.nodes]
     rewritten = apply(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
     # The halo of c makes a's stages 5 and 4 rows, while b's are 4 and 5.

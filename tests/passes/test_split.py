@@ -44,7 +44,7 @@ def apply(graph: Graph, *decisions: Decision) -> Graph:
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
     """A convolution of any kind, and a row count to split it at."""
-    builder = Builder(seed=draw(st.integers(0, 99)))
+    build = Builder(seed=draw(st.integers(0, 99)))
     groups = draw(st.sampled_from([1, 1, 2, 4]))
     kernel = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     strides = draw(st.integers(1, 3)), draw(st.integers(1, 2))
@@ -52,11 +52,11 @@ def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
     dilation = draw(st.integers(1, 2))
     size = draw(st.integers(4, 21)), draw(st.integers(5, 9))
     assume(size[0] + pads[0] + pads[2] > dilation * (kernel[0] - 1))
-    x = builder.input(draw(st.integers(1, 2)), 4, *size)
-    out = builder.conv(x, 4, kernel, strides, pads, dilation, groups, draw(st.booleans()), name="conv")
-    rows = builder.shape(out)[2]
+    x = build.input(draw(st.integers(1, 2)), 4, *size)
+    out = build.conv(x, 4, kernel, strides, pads, dilation, groups, draw(st.booleans()), name="conv")
+    rows = build.shape(out)[2]
     assume(rows > 1)
-    return builder.graph(out), draw(st.integers(1, rows - 1))
+    return build.graph(out), draw(st.integers(1, rows - 1))
 
 
 @settings(deadline=None, max_examples=120)
@@ -78,8 +78,8 @@ def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
 @pytest.mark.parametrize("bias", [None, (6,), (1, 6), (9, 6), (9, 1), (1, 1)])
 @pytest.mark.parametrize("rows", [1, 4, 8])
 def test_gemm(bias: tuple[int, ...] | None, rows: int) -> None:
-    builder = Builder()
-    graph = builder.graph(builder.gemm(builder.input(9, 5), 6, bias, name="fc"))
+    build = Builder()
+    graph = build.graph(build.gemm(build.input(9, 5), 6, bias, name="fc"))
     split = apply(graph, SplitRows("fc", rows, "auto"))
     assert_same_values(graph, split)
     slices = [node for node in split.nodes if isinstance(node.op, Slice)]
@@ -87,28 +87,28 @@ def test_gemm(bias: tuple[int, ...] | None, rows: int) -> None:
 
 
 def test_gemm_scaled_and_transposed() -> None:
-    builder = Builder()
-    x = builder.input(9, 5)
-    weights = builder.weights(6, 5)
-    graph = builder.graph(builder.op(Gemm(0.5, 2.0, trans_b=True), x, weights, builder.weights(6), name="fc"))
+    build = Builder()
+    x = build.input(9, 5)
+    weights = build.weights(6, 5)
+    graph = build.graph(build.op(Gemm(0.5, 2.0, trans_b=True), x, weights, build.weights(6), name="fc"))
     assert_same_values(graph, apply(graph, SplitRows("fc", 2, "auto")))
 
 
 @pytest.mark.parametrize("shape", [(7, 4), (1, 7, 4), (3, 7, 4), (2, 3, 7, 4)])
 def test_matmul_with_batches(shape: tuple[int, ...]) -> None:
-    builder = Builder()
-    out = builder.matmul(builder.input(*shape), 5, name="mm")
-    out = builder.add(out, builder.weights(5), name="bias")
-    graph = builder.graph(builder.add(out, builder.weights(7, 5), name="position"))
+    build = Builder()
+    out = build.matmul(build.input(*shape), 5, name="mm")
+    out = build.add(out, build.weights(5), name="bias")
+    graph = build.graph(build.add(out, build.weights(7, 5), name="position"))
     followers = followers_of(graph, graph.node("mm"))
     assert followers == ("bias", "position")
     assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto", followers)))
 
 
 def test_matmul_of_two_activations() -> None:
-    builder = Builder()
-    a, b = builder.input(2, 7, 4), builder.input(2, 4, 5, name="y")
-    graph = builder.graph(builder.op(_matmul(), a, b, name="mm"))
+    build = Builder()
+    a, b = build.input(2, 7, 4), build.input(2, 4, 5, name="y")
+    graph = build.graph(build.op(_matmul(), a, b, name="mm"))
     assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto")))
 
 
@@ -120,12 +120,12 @@ def _matmul():
 
 def squeeze_and_excite() -> Graph:
     """conv -> clip -> Mul by a gate from elsewhere -> Add of a residual -> sigmoid."""
-    builder = Builder()
-    x = builder.input(2, 4, 9, 5)
-    gate = builder.sigmoid(builder.conv(builder.global_average(x), 4, name="squeeze"), name="gate")
-    out = builder.clip(builder.conv(x, 4, 3, 1, 1, name="conv"), name="clip")
-    out = builder.mul(out, gate, name="excite")
-    return builder.graph(builder.sigmoid(builder.add(out, x, name="residual"), name="last"))
+    build = Builder()
+    x = build.input(2, 4, 9, 5)
+    gate = build.sigmoid(build.conv(build.global_average(x), 4, name="squeeze"), name="gate")
+    out = build.clip(build.conv(x, 4, 3, 1, 1, name="conv"), name="clip")
+    out = build.mul(out, gate, name="excite")
+    return build.graph(build.sigmoid(build.add(out, x, name="residual"), name="last"))
 
 
 def test_followers_go_along_and_one_concat_ends_the_region() -> None:
@@ -142,31 +142,31 @@ def test_followers_go_along_and_one_concat_ends_the_region() -> None:
 
 
 def test_swish_follows_as_a_whole_or_not_at_all() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    swish = builder.mul(conv, builder.sigmoid(conv, name="sigmoid"), name="swish")
-    graph = builder.graph(swish)
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    swish = build.mul(conv, build.sigmoid(conv, name="sigmoid"), name="swish")
+    graph = build.graph(swish)
     assert followers_of(graph, graph.node("conv")) == ("sigmoid", "swish")
     assert_same_values(graph, apply(graph, SplitRows("conv", 3, "auto", ("sigmoid", "swish"))))
     # With the convolution read elsewhere as well, two values would leave.
-    other = builder.graph(swish, builder.global_average(conv))
+    other = build.graph(swish, build.global_average(conv))
     assert followers_of(other, other.node("conv")) == ()
 
 
 def test_the_gate_of_a_nodes_own_output_cannot_follow() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    gate = builder.sigmoid(builder.conv(builder.global_average(conv), 4, name="squeeze"), name="gate")
-    graph = builder.graph(builder.mul(conv, gate, name="excite"))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    gate = build.sigmoid(build.conv(build.global_average(conv), 4, name="squeeze"), name="gate")
+    graph = build.graph(build.mul(conv, gate, name="excite"))
     assert followers_of(graph, graph.node("conv")) == ()
 
 
 def test_an_operand_made_later_but_independent_can_be_followed() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 8, 8)
-    main = builder.conv(x, 4, 3, 1, 1, name="main")
-    shortcut = builder.conv(x, 4, name="shortcut")
-    graph = builder.graph(builder.add(main, shortcut, name="add"))
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    main = build.conv(x, 4, 3, 1, 1, name="main")
+    shortcut = build.conv(x, 4, name="shortcut")
+    graph = build.graph(build.add(main, shortcut, name="add"))
     assert followers_of(graph, graph.node("main")) == ("add",)
     assert_same_values(graph, apply(graph, OnDevice("shortcut", "pim", "auto"), SplitRows("main", 5, "auto", ("add",))))
     with pytest.raises(PlanError, match="later"):
@@ -174,18 +174,18 @@ def test_an_operand_made_later_but_independent_can_be_followed() -> None:
 
 
 def test_values_read_elsewhere_get_a_concat_of_their_own() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    graph = builder.graph(builder.clip(conv, name="clip"), builder.global_average(conv, name="pooled"))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    graph = build.graph(build.clip(conv, name="clip"), build.global_average(conv, name="pooled"))
     split = apply(graph, SplitRows("conv", 3, "auto", ("clip",)), OnDevice("pooled", "gpu"))
     assert sum(isinstance(node.op, Concat) for node in split.nodes) == 2
     assert_same_values(graph, split)
 
 
 def test_tags() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    graph = builder.graph(builder.conv(builder.clip(conv, name="clip"), 2, name="next"))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    graph = build.graph(build.conv(build.clip(conv, name="clip"), 2, name="next"))
     clip = graph.node("clip").placed(fused_into="conv")
     clip = replace(clip, tags=(("note", "kept"),))
     graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
@@ -202,9 +202,9 @@ def test_tags() -> None:
 
 
 def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    graph = builder.graph(builder.clip(conv, name="clip"))
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    graph = build.graph(build.clip(conv, name="clip"))
     clip = graph.node("clip").placed(fused_into="conv")
     graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
     split = apply(graph, SplitRows("conv", 3, "newton++"), OnDevice("clip", "gpu"))
@@ -212,10 +212,10 @@ def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
 
 
 def test_parallel_branches_get_devices_in_one_region() -> None:
-    builder = Builder()
-    x = builder.input(1, 4, 8, 8)
-    left, right = builder.conv(x, 4, name="left"), builder.conv(x, 4, 3, 1, 1, name="right")
-    graph = builder.graph(builder.add(left, right, name="join"))
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    left, right = build.conv(x, 4, name="left"), build.conv(x, 4, 3, 1, 1, name="right")
+    graph = build.graph(build.add(left, right, name="join"))
     placed = apply(
         graph, Parallel(((OnDevice("left", "pim", "auto"),), (OnDevice("right", "gpu"),))), OnDevice("join", "gpu")
     )
@@ -226,8 +226,8 @@ def test_parallel_branches_get_devices_in_one_region() -> None:
 
 
 def one_conv(*shape: int) -> Graph:
-    builder = Builder()
-    return builder.graph(builder.relu(builder.conv(builder.input(*shape), 4, name="conv"), name="relu"))
+    build = Builder()
+    return build.graph(build.relu(build.conv(build.input(*shape), 4, name="conv"), name="relu"))
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,13 @@ def test_a_plan_that_does_not_fit_is_refused(decisions: list[Decision], message:
 
 
 def test_what_can_be_split() -> None:
-    builder = Builder()
-    conv = builder.conv(builder.input(1, 4, 8, 8), 4, name="conv")
-    builder.conv(builder.global_average(conv), 4, name="squeeze")
-    builder.op(Elementwise("Relu"), conv, name="relu")
-    x = builder.input(1, 5, name="y")
-    out = builder.gemm(x, 3, name="row")
-    graph = builder.graph(out)
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    build.conv(build.global_average(conv), 4, name="squeeze")
+    build.op(Elementwise("Relu"), conv, name="relu")
+    x = build.input(1, 5, name="y")
+    out = build.gemm(x, 3, name="row")
+    graph = build.graph(out)
     assert why_not(graph, SplitRows("conv", 1, "newton++")) is None
     for name, reason in [
         ("squeeze", "squeeze: 1 of 1 rows on the GPU leave a part empty"),
@@ -270,9 +270,9 @@ def test_what_can_be_split() -> None:
 
 
 def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
-    builder = Builder()
-    x = builder.input(1, 2, 4, 4)
-    graph = builder.graph(builder.conv(x, 2, pad=(3, 0, 0, 0), name="conv"))
+    build = Builder()
+    x = build.input(1, 2, 4, 4)
+    graph = build.graph(build.conv(x, 2, pad=(3, 0, 0, 0), name="conv"))
     refusal = Refusal("conv: output rows 0 to 1 lie wholly in the padding")
     assert why_not(graph, SplitRows("conv", 2, "auto")) == refusal
     assert_same_values(graph, apply(graph, SplitRows("conv", 4, "auto")))

@@ -14,7 +14,7 @@ from pimflow.errors import OutputError
 from pimflow.report.chrome_trace import chrome_trace, write_chrome_trace
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import load_target
-from support.timeline_graphs import Job, costs_of, graph_of
+from support.jobs import Job, costs_of, graph_of
 
 
 def timeline_of(jobs: list[Job]) -> Timeline:

@@ -13,7 +13,8 @@ from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
 from pimflow.runtime.timeline import Event
 from pimflow.search import policies, solve
-from support.search_fakes import FakeCosts, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+from support.costs import FakeCosts, fake_costs
+from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 
 
 def report_of(graph: Graph, plan: Plan) -> PlanReport:
@@ -41,7 +42,7 @@ def test_busy_time_counts_what_runs_at_once_once() -> None:
 
 
 @pytest.mark.parametrize("policy", policies())
-@pytest.mark.parametrize("graph", [inverted_residuals(), heavy_chain(), fire_modules(), random_graph(3)], ids="abcd")
+@pytest.mark.parametrize("graph", [inverted_residuals(), heavy_chain(), fire_modules(), random_net(3)], ids="abcd")
 def test_totals_agree_with_the_plan_and_rows_cover_the_graph(graph: Graph, policy: str) -> None:
     costs = fake_costs()
     plan = solve(graph, costs.target, policy, costs=costs)
@@ -63,8 +64,8 @@ def test_totals_agree_with_the_plan_and_rows_cover_the_graph(graph: Graph, polic
 
 def test_split_row_by_row() -> None:
     graph = heavy_chain()
-    split = SplitRows("conv2d0", 21, "newton++", ("elementwise1",))
-    row = rows_by_name(report_of(graph, plan_of(graph, split)))["conv2d0"]
+    split = SplitRows("conv0", 21, "newton++", ("relu1",))
+    row = rows_by_name(report_of(graph, plan_of(graph, split)))["conv0"]
     macs_per_row = 28 * 128 * 256 * 9
     moved = 2 * 0.02 + 0.02  # two Slices before, one Concat behind
     gpu_us, pim_us = 1.0 + 21 * macs_per_row / 0.8e6, 0.5 + 7 * macs_per_row / 1.2e6
@@ -76,15 +77,15 @@ def test_split_row_by_row() -> None:
 
 def test_whole_nodes_say_what_the_other_device_would_take() -> None:
     graph = heavy_chain()
-    rows = rows_by_name(report_of(graph, plan_of(graph, OnDevice("conv2d0", "pim", "auto"))))
+    rows = rows_by_name(report_of(graph, plan_of(graph, OnDevice("conv0", "pim", "auto"))))
     macs = 28 * 28 * 128 * 256 * 9
     gpu_us, pim_us = 1.0 + macs / 0.8e6, 0.5 + macs / 1.5e6
-    assert (rows["conv2d0"].mode, rows["conv2d0"].pim_fraction) == ("pim", 1.0)
-    assert rows["conv2d0"].time_us == rows["conv2d0"].pim_us == pytest.approx(pim_us)
-    assert rows["conv2d0"].why == f"{gpu_us:.2f} us on the GPU, {pim_us:.2f} us on PIM"
-    assert rows["conv2d2"].mode == "gpu"
-    assert rows["elementwise1"].why == "fused into conv2d0"
-    assert "no matrix product" in rows["elementwise5"].why
+    assert (rows["conv0"].mode, rows["conv0"].pim_fraction) == ("pim", 1.0)
+    assert rows["conv0"].time_us == rows["conv0"].pim_us == pytest.approx(pim_us)
+    assert rows["conv0"].why == f"{gpu_us:.2f} us on the GPU, {pim_us:.2f} us on PIM"
+    assert rows["conv2"].mode == "gpu"
+    assert rows["relu1"].why == "fused into conv0"
+    assert "no matrix product" in rows["add5"].why
 
 
 def test_convolution_time_leaves_out_everything_else() -> None:
@@ -100,15 +101,15 @@ def test_convolution_time_leaves_out_everything_else() -> None:
 
 def test_pipeline_counts_overlapped_convolution_once() -> None:
     graph = inverted_residuals(1, 28)
-    run = ("conv2d2", "elementwise3", "conv2d4", "elementwise5")
+    run = ("conv2", "relu3", "conv4", "relu5")
     pipeline = Pipeline(run, ("pim", "gpu", "gpu", "gpu"), (14, 14), "newton++")
     report = report_of(graph, plan_of(graph, pipeline))
     rows = rows_by_name(report)
     assert [rows[name].mode for name in run] == ["pipeline"] * 4
-    assert (rows["conv2d2"].pim_fraction, rows["conv2d4"].pim_fraction) == (1.0, 0.0)
+    assert (rows["conv2"].pim_fraction, rows["conv4"].pim_fraction) == (1.0, 0.0)
     others = sum(row.time_us for row in report.nodes if row.mode != "pipeline")
     region = report.result.time_us - others
-    in_pipeline = rows["conv2d2"].time_us + rows["conv2d4"].time_us
+    in_pipeline = rows["conv2"].time_us + rows["conv4"].time_us
     assert region < in_pipeline - 0.5, "stages overlap"
     convs = sum(rows[node.name].time_us for node in graph.nodes if isinstance(node.op, Conv2d))
     assert report.result.conv_us == pytest.approx(convs - (in_pipeline - region), abs=0.2)
@@ -134,7 +135,7 @@ def test_node_row_keeps_its_commands_through_json() -> None:
 
 
 def test_comparison_has_a_line_per_policy() -> None:
-    graph = random_graph(3)
+    graph = random_net(3)
     costs = fake_costs()
     results = compare(graph, costs.target, costs=costs)
     assert [result.policy for result in results] == list(policies())
@@ -153,7 +154,7 @@ def test_comparison_has_a_line_per_policy() -> None:
 
 def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
     graph = heavy_chain()
-    plan = plan_of(graph, SplitRows("conv2d0", 8, "auto", ("elementwise1",)), SplitRows("conv2d6", 13, "auto"))
+    plan = plan_of(graph, SplitRows("conv0", 8, "auto", ("relu1",)), SplitRows("conv6", 13, "auto"))
     result = policy_result(graph, plan, report_of(graph, plan))
     assert result.ratio_histogram == {10: 1, 70: 1}
     assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

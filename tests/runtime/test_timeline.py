@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pimflow.errors import GraphError
 from pimflow.runtime.timeline import Timeline, Transfer, build_timeline, regions
 from pimflow.targets import load_target
-from support.timeline_graphs import Job, PoweredCosts, costs_of, graph_of
+from support.costs import PoweredCosts
+from support.jobs import Job, costs_of, graph_of
 
 TARGET = load_target("pimflow")
 times = st.integers(1, 50).map(float)

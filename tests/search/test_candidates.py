@@ -17,7 +17,8 @@ from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import find_policy, with_options
 from pimflow.search.price_cache import ProfileTable
 from pimflow.search.pricing import Pricer, content_text
-from support.search_fakes import Builder, fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+from support.costs import fake_costs
+from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
 
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
@@ -27,9 +28,7 @@ def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate
 
 
 @pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
-@pytest.mark.parametrize(
-    "graph", [inverted_residuals(), fire_modules(), random_graph(2)], ids=["inverted", "fire", "r"]
-)
+@pytest.mark.parametrize("graph", [inverted_residuals(), fire_modules(), random_net(2)], ids=["inverted", "fire", "r"])
 def test_candidates_cover_their_positions_and_whole_units(graph: Graph, policy: str) -> None:
     maker, offered = candidates_of(graph, policy)
     starts, stops = {unit.start for unit in maker.units}, {unit.stop for unit in maker.units}
@@ -60,9 +59,9 @@ def test_patterns_are_the_three_of_pimflow() -> None:
                 assert len(decision.stage_rows) == 2
                 assert abs(decision.stage_rows[0] - decision.stage_rows[1]) <= 1
                 for name, device in zip(decision.run, decision.devices, strict=True):
-                    assert (device == "pim") == (name in ("conv2d2", "conv2d6")), "1x1 on PIM, all else on the GPU"
-    assert found == {("conv2d2", "conv2d4"), ("conv2d4", "conv2d6"), ("conv2d2", "conv2d4", "conv2d6")}
-    assert maker.units[0].anchor.name == "conv2d0", "a 3x3 convolution, in no pattern"
+                    assert (device == "pim") == (name in ("conv2", "conv6")), "1x1 on PIM, all else on the GPU"
+    assert found == {("conv2", "conv4"), ("conv4", "conv6"), ("conv2", "conv4", "conv6")}
+    assert maker.units[0].anchor.name == "conv0", "a 3x3 convolution, in no pattern"
 
 
 def test_auto_offers_everything_that_pimflow_offers() -> None:
@@ -84,9 +83,9 @@ def test_split_takes_fused_and_willing_followers_along() -> None:
         for one in offered
         if isinstance(one.decisions[0], SplitRows)
     }
-    assert ("conv2d0", ("elementwise1",)) in followers
-    assert not any(node == "conv2d0" and len(names) != 1 for node, names in followers)
-    assert {names for node, names in followers if node == "conv2d4"} == {(), ("elementwise5",)}
+    assert ("conv0", ("relu1",)) in followers
+    assert not any(node == "conv0" and len(names) != 1 for node, names in followers)
+    assert {names for node, names in followers if node == "conv4"} == {(), ("add5",)}
 
 
 def test_branches_run_beside_each_other_on_different_devices() -> None:
@@ -140,16 +139,16 @@ def test_best_covers_agree_with_the_dynamic_program(data: st.DataObject) -> None
 
 
 def test_content_tells_apart_what_costs_differently() -> None:
-    def text(build: Builder, *outputs: str, **decision: object) -> str:
+    def text(build: ConvNet, *outputs: str, **decision: object) -> str:
         graph = build.graph(*outputs)
         return content_text(
-            graph, frozenset(outputs), (SplitRows("conv2d0", **{"gpu_rows": 7, "choice": "auto"} | decision),)
+            graph, frozenset(outputs), (SplitRows("conv0", **{"gpu_rows": 7, "choice": "auto"} | decision),)
         )  # type: ignore[arg-type]
 
-    def one(channels: int = 32, kernel: int = 1, size: int = 14, reader: bool = False) -> tuple[Builder, str]:
-        build = Builder((1, 16, size, size))
-        value = build.conv("x", channels, kernel)
-        return build, build.relu(value, fused=False) if reader else value
+    def one(channels: int = 32, kernel: int = 1, size: int = 14, reader: bool = False) -> tuple[ConvNet, str]:
+        build = ConvNet()
+        value = build.layer(build.input(1, 16, size, size), channels, kernel)
+        return build, build.relu(value) if reader else value
 
     base = text(*one())
     assert text(*one()) == base
@@ -166,24 +165,24 @@ def test_content_tells_apart_what_costs_differently() -> None:
 
 def test_content_tells_decisions_apart_in_every_field() -> None:
     graph = inverted_residuals(1)
-    run = ("conv2d2", "elementwise3", "conv2d4")
+    run = ("conv2", "relu3", "conv4")
     pipeline = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "newton++")
     decisions: list[Decision] = [
-        OnDevice("conv2d2", "gpu"),
-        OnDevice("conv2d2", "pim", "newton++"),
-        OnDevice("conv2d2", "pim", "auto"),
-        SplitRows("conv2d2", 7, "auto"),
-        SplitRows("conv2d2", 7, "auto", ("elementwise3",)),
-        SplitRows("conv2d2", 8, "auto", ("elementwise3",)),
-        SplitRows("conv2d2", 7, "newton++", ("elementwise3",)),
+        OnDevice("conv2", "gpu"),
+        OnDevice("conv2", "pim", "newton++"),
+        OnDevice("conv2", "pim", "auto"),
+        SplitRows("conv2", 7, "auto"),
+        SplitRows("conv2", 7, "auto", ("relu3",)),
+        SplitRows("conv2", 8, "auto", ("relu3",)),
+        SplitRows("conv2", 7, "newton++", ("relu3",)),
         pipeline,
         replace(pipeline, devices=("gpu", "gpu", "pim")),
         replace(pipeline, stage_rows=(8, 6)),
         replace(pipeline, stage_rows=(6, 8)),
         replace(pipeline, choice="auto"),
         replace(pipeline, bottom_first=True),
-        Parallel(((OnDevice("conv2d2", "gpu"),), (OnDevice("conv2d4", "pim", "auto"),))),
-        Parallel(((OnDevice("conv2d2", "gpu"),), (OnDevice("conv2d4", "gpu"),))),
+        Parallel(((OnDevice("conv2", "gpu"),), (OnDevice("conv4", "pim", "auto"),))),
+        Parallel(((OnDevice("conv2", "gpu"),), (OnDevice("conv4", "gpu"),))),
     ]
     texts = {content_text(graph, frozenset(graph.outputs), (decision,)) for decision in decisions}
     assert len(texts) == len(decisions)
@@ -191,13 +190,13 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
 
 def test_content_tells_apart_what_is_fused_and_what_leaves() -> None:
     def text(graph: Graph) -> str:
-        pair = (OnDevice("conv2d0", "pim", "auto"), OnDevice("elementwise1", "gpu"))
+        pair = (OnDevice("conv0", "pim", "auto"), OnDevice("relu1", "gpu"))
         return content_text(graph, frozenset(graph.outputs), pair)
 
     def graph(fused: bool, both_leave: bool) -> Graph:
-        build = Builder((1, 16, 14, 14))
-        made = build.conv("x", 32)
-        after = build.relu(made, fused)
+        build = ConvNet()
+        made = build.layer(build.input(1, 16, 14, 14), 32)
+        after = build.fused_relu(made) if fused else build.relu(made)
         return build.graph(made, after) if both_leave else build.graph(after)
 
     assert len({text(graph(fused, leave)) for fused in (True, False) for leave in (True, False)}) == 4
@@ -205,7 +204,7 @@ def test_content_tells_apart_what_is_fused_and_what_leaves() -> None:
 
 def test_variations_are_one_step_away() -> None:
     maker, _ = candidates_of(inverted_residuals(1), "auto")
-    run = ("conv2d2", "elementwise3", "conv2d4")
+    run = ("conv2", "relu3", "conv4")
     chosen = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto")
     around = [one.decisions[0] for one in maker.variations(Interval(2, 5, 1.0, (chosen,)))]
     assert all(isinstance(one, Pipeline) and one.run == run and one != chosen for one in around)

@@ -18,14 +18,15 @@ from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.pricing import Pricer
 from pimflow.search.solver import leaves_host, pose
-from support.search_fakes import fake_costs, fire_modules, heavy_chain, inverted_residuals, random_graph
+from support.costs import fake_costs
+from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 
 GRAPHS = {
     "inverted": inverted_residuals(),
     "tall": inverted_residuals(1, 40),
     "fire": fire_modules(),
     "heavy": heavy_chain(),
-    **{f"random{seed}": random_graph(seed) for seed in range(4)},
+    **{f"random{seed}": random_net(seed) for seed in range(4)},
 }
 
 

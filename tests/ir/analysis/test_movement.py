@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Graph, MatMul, Node, OnnxOp, Reshape, Transpose, Value
+from pimflow.ir import Builder, Graph, MatMul, Node, OnnxOp, Value
 from pimflow.ir.analysis.movement import Movement, annotate_movement, movement
 from pimflow.ir.analysis.tensor_layout import (
     axis_order,
@@ -18,29 +18,29 @@ from pimflow.ir.analysis.tensor_layout import (
     transpose_keeps_bytes,
 )
 from pimflow.runtime.memory import plan_memory
-from support.memory_graphs import Maker, attention
+from support.graphs import attention
 
 F = 4  # bytes of a float
 
 
-def last(make: Maker, *outputs: str) -> Movement:
+def last(build: Builder, *outputs: str) -> Movement:
     """The verdict on the node made last, in a graph with these outputs (its own, if none are named)."""
-    graph = make.graph(*(outputs or (make.nodes[-1].output,)))
-    return movement(graph)[make.nodes[-1].name]
+    graph = build.graph(*(outputs or (build.nodes[-1].output,)))
+    return movement(graph)[build.nodes[-1].name]
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(("axis", "start", "stop", "step"), [(2, 1, 4, 1), (1, 0, 2, 1), (3, 2, 5, 1), (2, 0, 6, 2)])
 def test_a_slice_is_an_offset_on_any_axis(batch: int, axis: int, start: int, stop: int, step: int) -> None:
-    make = Maker()
-    make.slice(make.relu(make.input(batch, 4, 6, 5)), axis, start, stop, step)
-    assert last(make).free
+    build = Builder()
+    build.slice(build.relu(build.input(batch, 4, 6, 5)), axis, start, stop, step)
+    assert last(build).free
 
 
 def test_a_slice_that_leaves_out_channels_between_is_kept() -> None:
-    make = Maker()
-    make.slice(make.relu(make.input(1, 4, 6, 5)), 1, 0, 4, 2)
-    verdict = last(make)
+    build = Builder()
+    build.slice(build.relu(build.input(1, 4, 6, 5)), 1, 0, 4, 2)
+    verdict = last(build)
     assert not verdict.free
     assert verdict.bytes == 2 * (2 * 6 * 5) * F
     assert "one element in 2 of the innermost axis" in verdict.reason
@@ -48,63 +48,63 @@ def test_a_slice_that_leaves_out_channels_between_is_kept() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_a_concat_of_results_is_free_on_any_axis(axis: int) -> None:
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    make.concat(axis, make.relu(x), make.tanh(x), make.conv(x, 4))
-    assert last(make).free
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    build.concat(axis, build.relu(x), build.tanh(x), build.conv(x, 4))
+    assert last(build).free
 
 
 def test_the_same_value_twice_is_copied_once() -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    make.concat(1, a, a)
-    verdict = last(make)
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    build.concat(1, a, a)
+    verdict = last(build)
     assert (verdict.free, verdict.copied, verdict.bytes) == (False, (1,), 2 * 4 * 6 * 5 * F)
     assert "already has another place" in verdict.reason
 
 
 def test_a_value_in_two_concats_is_copied_for_the_second() -> None:
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    a, b, c = make.relu(x), make.tanh(x), make.conv(x, 4)
-    first = make.concat(1, a, b)
-    second = make.concat(1, a, c)
-    verdicts = movement(make.graph(first, second))
-    assert verdicts["n3"].free
-    assert (verdicts["n4"].copied, verdicts["n4"].bytes) == ((0,), 2 * 4 * 6 * 5 * F)
-    assert "neighbours" in verdicts["n4"].reason
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    a, b, c = build.relu(x), build.tanh(x), build.conv(x, 4)
+    first = build.concat(1, a, b)
+    second = build.concat(1, a, c)
+    verdicts = movement(build.graph(first, second))
+    assert verdicts["concat3"].free
+    assert (verdicts["concat4"].copied, verdicts["concat4"].bytes) == ((0,), 2 * 4 * 6 * 5 * F)
+    assert "neighbours" in verdicts["concat4"].reason
 
 
 def test_concats_may_share_a_value_where_one_ends_and_the_other_begins() -> None:
     """[a b] and [b c] are one region a b c; then nothing but c fits behind [a b]."""
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    a, b, c = make.relu(x), make.tanh(x), make.conv(x, 4)
-    joined = [make.concat(1, a, b), make.concat(1, b, c)]
-    verdicts = movement(make.graph(*joined))
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    a, b, c = build.relu(x), build.tanh(x), build.conv(x, 4)
+    joined = [build.concat(1, a, b), build.concat(1, b, c)]
+    verdicts = movement(build.graph(*joined))
     assert all(verdict.free for verdict in verdicts.values())
-    make.concat(1, a, b, a)
-    assert last(make, *joined, "n5_out").copied == (0, 1, 2)
+    build.concat(1, a, b, a)
+    assert last(build, *joined, "concat5_out").copied == (0, 1, 2)
 
 
 def test_where_inputs_exclude_each_other_the_smaller_one_is_copied() -> None:
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    small, large = make.conv(x, 1), make.conv(x, 8)
-    other = make.conv(x, 2)
-    make.concat(1, other, large)
-    make.concat(1, small, large, other)
-    verdict = last(make, "n3_out", "n4_out")
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    small, large = build.conv(x, 1), build.conv(x, 8)
+    other = build.conv(x, 2)
+    build.concat(1, other, large)
+    build.concat(1, small, large, other)
+    verdict = last(build, "concat3_out", "concat4_out")
     assert not verdict.free
     assert verdict.bytes < 2 * 11 * 6 * 5 * F
 
 
 def test_dense_blocks_grow_one_region() -> None:
-    make = Maker()
-    features = [make.relu(make.input(1, 4, 6, 5))]
+    build = Builder()
+    features = [build.relu(build.input(1, 4, 6, 5))]
     for _ in range(6):
-        features.append(make.conv(make.concat(1, *features) if len(features) > 1 else features[0], 3))
-    graph = make.graph(make.concat(1, *features))
+        features.append(build.conv(build.concat(1, *features) if len(features) > 1 else features[0], 3))
+    graph = build.graph(build.concat(1, *features))
     assert all(verdict.free for verdict in movement(graph).values())
     plan = plan_memory(graph)
     assert len({plan.places[name].region for name in features}) == 1
@@ -112,46 +112,46 @@ def test_dense_blocks_grow_one_region() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_pieces_of_one_value_are_free_only_in_their_own_order(order: tuple[int, int]) -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    pieces = [make.slice(a, 2, 0, 2), make.slice(a, 2, 2, 6)]
-    make.concat(2, *(pieces[index] for index in order))
-    assert last(make).free == (order == (0, 1))
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    pieces = [build.slice(a, 2, 0, 2), build.slice(a, 2, 2, 6)]
+    build.concat(2, *(pieces[index] for index in order))
+    assert last(build).free == (order == (0, 1))
 
 
 @pytest.mark.parametrize("below", ["value", "padding", "nothing"])
 def test_regions_that_would_overlap_away_from_the_concat_are_not_joined(below: str) -> None:
     """s lies below b, and q left of s: beside a, the place below a has to be empty for q."""
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    a, z, b, s, q = make.relu(x), make.tanh(x), make.conv(x, 4), make.conv(x, 4), make.conv(x, 4)
-    others = [make.concat(1, q, s), make.concat(2, b, s)]
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    a, z, b, s, q = build.relu(x), build.tanh(x), build.conv(x, 4), build.conv(x, 4), build.conv(x, 4)
+    others = [build.concat(1, q, s), build.concat(2, b, s)]
     if below == "value":
-        others.append(make.concat(2, a, z))
+        others.append(build.concat(2, a, z))
     if below == "padding":
-        others.append(make.pad_hw(a, 0, 0, 6, 0))
-    joined = make.concat(1, a, b)
-    verdict = last(make, joined, *others)
+        others.append(build.pad(a, (0, 0, 0, 0), (0, 0, 6, 0)))
+    joined = build.concat(1, a, b)
+    verdict = last(build, joined, *others)
     assert verdict.free == (below == "nothing")
     assert verdict.free or "neighbours" in verdict.reason
 
 
 def test_halo_rows_shared_by_neighbours_are_free() -> None:
     """Stage outputs s0, s1, s2; the readers want overlapping runs of rows across them."""
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    stages = [make.relu(x), make.tanh(x), make.conv(x, 4)]
-    first = make.concat(2, make.slice(stages[0], 2, 3, 6), stages[1])
-    second = make.concat(2, make.slice(stages[1], 2, 4, 6), stages[2])
-    whole = make.concat(2, *stages)
-    assert all(verdict.free for verdict in movement(make.graph(first, second, whole)).values())
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    stages = [build.relu(x), build.tanh(x), build.conv(x, 4)]
+    first = build.concat(2, build.slice(stages[0], 2, 3, 6), stages[1])
+    second = build.concat(2, build.slice(stages[1], 2, 4, 6), stages[2])
+    whole = build.concat(2, *stages)
+    assert all(verdict.free for verdict in movement(build.graph(first, second, whole)).values())
 
 
 def test_inputs_and_constants_are_copied_into_a_concat() -> None:
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    make.concat(1, x, make.relu(x), make.constant(1, 2, 6, 5))
-    verdict = last(make)
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    build.concat(1, x, build.relu(x), build.weights(1, 2, 6, 5))
+    verdict = last(build)
     assert verdict.copied == (0, 2)
     assert verdict.bytes == 2 * (4 + 2) * 6 * 5 * F
     assert "made outside" in verdict.reason
@@ -159,11 +159,11 @@ def test_inputs_and_constants_are_copied_into_a_concat() -> None:
 
 
 def test_a_pad_is_space_reserved_around_its_input() -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    make.pad_hw(a, 1, 2, 0, 3)
-    assert last(make).free
-    plan = plan_memory(make.graph("n1_out"))
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    build.pad(a, (0, 0, 1, 2), (0, 0, 0, 3))
+    assert last(build).free
+    plan = plan_memory(build.graph("pad1_out"))
     (region,) = (region for region in plan.regions if region.filled)
     assert region.shape == (1, 4, 7, 10)
     assert plan.filled_bytes == (7 * 10 - 6 * 5) * 4 * F
@@ -171,12 +171,12 @@ def test_a_pad_is_space_reserved_around_its_input() -> None:
 
 @pytest.mark.parametrize(("values", "free"), [((0.0, 0.0), True), ((0.0, 1.0), False), ((1.0, 1.0), True)])
 def test_readers_with_different_pads_share_the_largest_margins(values: tuple[float, float], free: bool) -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    one = make.pad_hw(a, 1, 1, 1, 1, values[0])
-    other = make.pad_hw(a, 2, 0, 3, 2, values[1])
-    graph = make.graph(one, other)
-    verdict = movement(graph)["n2"]
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    one = build.pad(a, (0, 0, 1, 1), (0, 0, 1, 1), values[0])
+    other = build.pad(a, (0, 0, 2, 0), (0, 0, 3, 2), values[1])
+    graph = build.graph(one, other)
+    verdict = movement(graph)["pad2"]
     assert verdict.free == free
     if free:
         (region,) = (region for region in plan_memory(graph).regions if region.filled)
@@ -187,37 +187,37 @@ def test_readers_with_different_pads_share_the_largest_margins(values: tuple[flo
 
 
 def test_a_pad_inside_a_larger_value_is_kept() -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    make.pad_hw(make.slice(a, 2, 2, 4), 1, 0, 1, 0)
-    assert "holds other data" in last(make).reason
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    build.pad(build.slice(a, 2, 2, 4), (0, 0, 1, 0), (0, 0, 1, 0))
+    assert "holds other data" in last(build).reason
 
 
 def test_a_pad_of_the_rows_at_an_edge_is_free() -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 4, 6, 5))
-    make.pad_hw(make.slice(a, 2, 0, 4), 2, 0, 0, 0)
-    assert last(make).free
+    build = Builder()
+    a = build.relu(build.input(1, 4, 6, 5))
+    build.pad(build.slice(a, 2, 0, 4), (0, 0, 2, 0), (0, 0, 0, 0))
+    assert last(build).free
 
 
 def test_a_padded_value_in_a_concat_along_channels() -> None:
     """The margins of the pad must not be cells of the other operand."""
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    a, b = make.relu(x), make.tanh(x)
-    padded = make.pad(a, (0, 1, 0, 0), (0, 1, 0, 0))
-    joined = make.concat(1, a, b)
-    verdicts = movement(make.graph(padded, joined))
-    assert verdicts["n2"].free
-    assert not verdicts["n3"].free
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    a, b = build.relu(x), build.tanh(x)
+    padded = build.pad(a, (0, 1, 0, 0), (0, 1, 0, 0))
+    joined = build.concat(1, a, b)
+    verdicts = movement(build.graph(padded, joined))
+    assert verdicts["pad2"].free
+    assert not verdicts["concat3"].free
 
 
 def test_a_pad_of_an_input_is_kept() -> None:
-    make = Maker()
-    make.pad_hw(make.input(1, 4, 6, 5), 1, 1, 1, 1)
-    verdict = last(make)
+    build = Builder()
+    build.pad(build.input(1, 4, 6, 5), (0, 0, 1, 1), (0, 0, 1, 1))
+    verdict = last(build)
     assert verdict.bytes == (30 + 56) * 4 * F
-    assert "x0 is made outside" in verdict.reason
+    assert "x is made outside" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -239,43 +239,43 @@ def test_a_pad_of_an_input_is_kept() -> None:
     ],
 )
 def test_a_reshape_is_free_where_nhwc_storage_allows(shape: tuple[int, ...], new: tuple[int, ...], free: bool) -> None:
-    make = Maker()
-    make.op(Reshape(new), make.relu(make.input(*shape)))
-    assert last(make).free == free
+    build = Builder()
+    build.reshape(build.relu(build.input(*shape)), *new)
+    assert last(build).free == free
     if not free:
-        assert last(make).bytes == 2 * int(np.prod(shape)) * F
+        assert last(build).bytes == 2 * int(np.prod(shape)) * F
 
 
 def test_a_reshape_needs_one_run_of_elements() -> None:
-    make = Maker()
-    a = make.relu(make.input(1, 6, 8))
-    make.op(Reshape((6 * 4,)), make.slice(a, 2, 0, 4))
-    assert "one run" in last(make).reason
+    build = Builder()
+    a = build.relu(build.input(1, 6, 8))
+    build.reshape(build.slice(a, 2, 0, 4), 6 * 4)
+    assert "one run" in last(build).reason
 
 
 def test_a_reshaped_value_is_not_spread_by_a_later_concat() -> None:
-    make = Maker()
-    x = make.input(6, 4)
-    a = make.relu(x)
-    flat = make.op(Reshape((24,)), a)
-    joined = make.concat(1, a, make.tanh(x))
-    graph = make.graph(flat, joined)
+    build = Builder()
+    x = build.input(6, 4)
+    a = build.relu(x)
+    flat = build.reshape(a, 24)
+    joined = build.concat(1, a, build.tanh(x))
+    graph = build.graph(flat, joined)
     verdicts = movement(graph)
-    assert verdicts["n1"].free
-    assert verdicts["n3"].copied == (0,)
-    assert "another shape" in verdicts["n3"].reason
+    assert verdicts["reshape1"].free
+    assert verdicts["concat3"].copied == (0,)
+    assert "another shape" in verdicts["concat3"].reason
 
 
 def test_a_reshaped_value_stays_dense_inside_a_concat_too() -> None:
-    make = Maker()
-    x = make.input(6, 4)
-    a = make.relu(x)
-    flat = make.op(Reshape((24,)), a)
-    rows = make.concat(0, a, make.tanh(x))
-    wide = make.concat(1, rows, make.relu(make.input(12, 3)))
-    verdicts = movement(make.graph(flat, wide))
-    assert verdicts["n3"].free
-    assert verdicts[make.nodes[-1].name].copied == (0,)
+    build = Builder()
+    x = build.input(6, 4)
+    a = build.relu(x)
+    flat = build.reshape(a, 24)
+    rows = build.concat(0, a, build.tanh(x))
+    wide = build.concat(1, rows, build.relu(build.input(12, 3)))
+    verdicts = movement(build.graph(flat, wide))
+    assert verdicts["concat3"].free
+    assert verdicts[build.nodes[-1].name].copied == (0,)
 
 
 @pytest.mark.parametrize(
@@ -289,20 +289,20 @@ def test_a_reshaped_value_stays_dense_inside_a_concat_too() -> None:
     ],
 )
 def test_a_transpose_is_free_where_it_renames_axes(shape: tuple[int, ...], perm: tuple[int, ...], free: bool) -> None:
-    make = Maker()
-    make.op(Transpose(perm), make.relu(make.input(*shape)))
-    assert last(make).free == free
+    build = Builder()
+    build.transpose(build.relu(build.input(*shape)), *perm)
+    assert last(build).free == free
 
 
 def test_a_channel_shuffle_is_one_copy() -> None:
-    make = Maker()
-    a = make.conv(make.input(1, 3, 4, 4), 6)
-    groups = make.op(Reshape((1, 2, 3, 4, 4)), a)
-    swapped = make.op(Transpose((0, 2, 1, 3, 4)), groups)
-    graph = make.graph(make.conv(make.op(Reshape((1, 6, 4, 4)), swapped), 2))
+    build = Builder()
+    a = build.conv(build.input(1, 3, 4, 4), 6)
+    groups = build.reshape(a, 1, 2, 3, 4, 4)
+    swapped = build.transpose(groups, 0, 2, 1, 3, 4)
+    graph = build.graph(build.conv(build.reshape(swapped, 1, 6, 4, 4), 2))
     verdicts = movement(graph)
-    assert [verdicts[name].free for name in ("n1", "n2", "n3")] == [True, True, False]
-    assert verdicts["n3"].bytes == 2 * 6 * 16 * F
+    assert [verdicts[name].free for name in ("reshape1", "transpose2", "reshape3")] == [True, True, False]
+    assert verdicts["reshape3"].bytes == 2 * 6 * 16 * F
 
 
 def test_attention_reads_its_heads_with_strides() -> None:
@@ -313,19 +313,19 @@ def test_attention_reads_its_heads_with_strides() -> None:
 
 
 def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
-    make = Maker()
-    turned = make.op(Transpose((0, 2, 1)), make.relu(make.input(2, 4, 6)))
-    product = make.op(MatMul(), turned, make.constant(4, 3))
-    assert movement(make.graph(product))["n1"].free
-    assert not movement(make.graph(product, make.tanh(turned)))["n1"].free
-    assert not movement(make.graph(product, turned))["n1"].free
+    build = Builder()
+    turned = build.transpose(build.relu(build.input(2, 4, 6)), 0, 2, 1)
+    product = build.op(MatMul(), turned, build.weights(4, 3))
+    assert movement(build.graph(product))["transpose1"].free
+    assert not movement(build.graph(product, build.tanh(turned)))["transpose1"].free
+    assert not movement(build.graph(product, turned))["transpose1"].free
 
 
 def test_identity_and_split_are_free() -> None:
-    make = Maker()
-    a = make.op(OnnxOp("Identity"), make.relu(make.input(1, 6, 4, 4)))
-    parts = make.split(a, 1, 2, 3, 1)
-    graph = make.graph(*parts)
+    build = Builder()
+    a = build.onnx("Identity", build.relu(build.input(1, 6, 4, 4)))
+    parts = build.split(a, 1, 2, 3, 1)
+    graph = build.graph(*parts)
     assert all(verdict.free for verdict in movement(graph).values())
     places = plan_memory(graph).places
     assert [places[name].offset - places[a].offset for name in parts] == [0, 2 * F, 5 * F]
@@ -339,14 +339,14 @@ def test_shapes_that_are_not_static_are_kept() -> None:
 
 
 def test_annotation_carries_verdicts_through_tags() -> None:
-    make = Maker()
-    x = make.input(1, 4, 6, 5)
-    a = make.relu(x)
-    joined = make.concat(1, a, x, a)
-    graph = make.graph(make.op(Reshape((1, 360)), joined), make.slice(joined, 2, 0, 1))
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    a = build.relu(x)
+    joined = build.concat(1, a, x, a)
+    graph = build.graph(build.reshape(joined, 1, 360), build.slice(joined, 2, 0, 1))
     annotated = annotate_movement(graph)
     assert {node.name: node.placement.movement is not None for node in annotated.nodes} == {
-        "n0": False, "n1": True, "n2": True, "n3": True
+        "relu0": False, "concat1": True, "reshape2": True, "slice3": True
     }  # fmt: skip
     assert movement(annotated) == movement(graph)
     assert movement(annotate_movement(annotated)) == movement(graph)

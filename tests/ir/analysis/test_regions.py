@@ -15,11 +15,11 @@ from support.values import run_in_ort
 
 
 def residual_block() -> Graph:
-    builder = Builder()
-    x = builder.input(1, 4, 8, 8)
-    a = builder.conv(x, 4, 3, 1, 1, name="a")
-    c = builder.conv(builder.relu(a, name="b"), 4, name="c")
-    return builder.graph(builder.sigmoid(builder.add(c, x, name="d"), name="e"), builder.global_average(a))
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    a = build.conv(x, 4, 3, 1, 1, name="a")
+    c = build.conv(build.relu(a, name="b"), 4, name="c")
+    return build.graph(build.sigmoid(build.add(c, x, name="d"), name="e"), build.global_average(a))
 
 
 def test_a_region_is_a_graph_of_its_own() -> None:
@@ -71,11 +71,11 @@ def test_a_region_rewrites_alone_as_in_the_whole() -> None:
 
 
 def long_chain(length: int) -> Graph:
-    builder = Builder()
-    x = builder.input(1, 2, 8, 4)
+    build = Builder()
+    x = build.input(1, 2, 8, 4)
     for _ in range(length):
-        x = builder.relu(builder.conv(x, 2, 3, 1, 1))
-    return builder.graph(x)
+        x = build.relu(build.conv(x, 2, 3, 1, 1))
+    return build.graph(x)
 
 
 def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
@@ -90,10 +90,10 @@ def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
 
 
 def test_a_far_operand_is_taken_to_depend_on_the_node() -> None:
-    builder = Builder()
-    x = builder.conv(builder.input(1, 2, 8, 4), 2, name="first")
-    other = builder.input(1, 2, 8, 4, name="y")
+    build = Builder()
+    x = build.conv(build.input(1, 2, 8, 4), 2, name="first")
+    other = build.input(1, 2, 8, 4, name="y")
     for _ in range(300):
-        other = builder.relu(other)
-    far = builder.graph(builder.add(x, other, name="far"))
+        other = build.relu(other)
+    far = build.graph(build.add(x, other, name="far"))
     assert followers_of(far, far.node("first")) == (), "not proven within the limit, so refused"

@@ -10,30 +10,25 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.errors import InputDataError, MemoryPlanError
-from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir import Array, Builder, Graph, Node, OnnxOp
 from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.runtime.execute.arena import run_in_arena
-from pimflow.runtime.execute.ort import NodeKernels, OrtRunner, run_graph
+from pimflow.runtime.execute.ort import NodeKernels, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
-from support.memory_graphs import Maker, attention, moving_graphs, seeded_inputs
+from support.drawn_graphs import moving_graphs
+from support.graphs import attention
+from support.values import relative_error, run_in_ort
 
 
 def error_of(graph: Graph, plan: MemoryPlan, seed: int = 0) -> float:
-    """Largest difference from ONNX Runtime on the whole graph, relative to the output's magnitude; inf for a NaN.
+    """The largest relative error of any output against ONNX Runtime on the whole graph; inf for a NaN.
 
     The graph runs as written: ONNX Runtime folds a Pad wider than the window into a pool, and then refuses the result.
     """
-    inputs = seeded_inputs(graph, seed)
-    expected = OrtRunner(graph, threads=1, optimise=False).run(inputs)
-    actual = run_in_arena(graph, plan, inputs).outputs
-    worst = 0.0
-    for name, array in expected.items():
-        assert actual[name].shape == array.shape
-        assert actual[name].dtype == array.dtype
-        difference = np.abs(array.astype(np.float64) - actual[name].astype(np.float64))
-        error = float(difference.max(initial=0.0) / max(float(np.abs(array).max(initial=0.0)), 1e-6))
-        worst = max(worst, np.inf if np.isnan(error) else error)
-    return worst
+    inputs = random_inputs(graph, seed)
+    expected, actual = run_in_ort(graph, inputs), run_in_arena(graph, plan, inputs).outputs
+    assert all(actual[name].dtype == array.dtype for name, array in expected.items())
+    return max(relative_error(actual[name], array) for name, array in expected.items())
 
 
 def assert_runs(graph: Graph) -> MemoryPlan:
@@ -52,14 +47,14 @@ def test_random_graphs_give_the_same_values_in_the_arena(graph: Graph) -> None:
 
 def padded_branches() -> Graph:
     """Two readers with different pads, a split along rows, and a Concat along channels."""
-    make = Maker()
-    a = make.conv(make.input(1, 3, 6, 5), 4, 3, p=1)
-    small = make.conv(make.pad_hw(a, 1, 1, 1, 1), 2, 3)
-    large = make.conv(make.pad_hw(a, 2, 2, 2, 2), 3, 5)
-    top, bottom = make.slice(a, 2, 0, 3), make.slice(a, 2, 2, 6)
-    halves = make.concat(2, make.conv(top, 5), make.conv(bottom, 5))
-    joined = make.concat(1, make.tanh(small), make.tanh(large))
-    return make.graph(make.conv(joined, 2), halves)
+    build = Builder()
+    a = build.conv(build.input(1, 3, 6, 5), 4, 3, pad=1)
+    small = build.conv(build.pad(a, (0, 0, 1, 1), (0, 0, 1, 1)), 2, 3)
+    large = build.conv(build.pad(a, (0, 0, 2, 2), (0, 0, 2, 2)), 3, 5)
+    top, bottom = build.slice(a, 2, 0, 3), build.slice(a, 2, 2, 6)
+    halves = build.concat(2, build.conv(top, 5), build.conv(bottom, 5))
+    joined = build.concat(1, build.tanh(small), build.tanh(large))
+    return build.graph(build.conv(joined, 2), halves)
 
 
 def test_movements_of_padded_branches_are_all_free() -> None:
@@ -71,10 +66,10 @@ def test_movements_of_padded_branches_are_all_free() -> None:
 
 
 def test_padded_values_side_by_side_keep_their_padding() -> None:
-    make = Maker()
-    x = make.input(1, 3, 6, 5)
-    padded = [make.pad_hw(value, 1, 1, 1, 1) for value in (make.conv(x, 2), make.conv(x, 3))]
-    graph = make.graph(make.conv(make.concat(1, *padded), 2, 3))
+    build = Builder()
+    x = build.input(1, 3, 6, 5)
+    padded = [build.pad(value, (0, 0, 1, 1), (0, 0, 1, 1)) for value in (build.conv(x, 2), build.conv(x, 3))]
+    graph = build.graph(build.conv(build.concat(1, *padded), 2, 3))
     assert not assert_runs(graph).kept
 
 
@@ -98,7 +93,7 @@ def test_free_movements_run_no_kernel_and_move_no_byte() -> None:
     graph = padded_branches()
     plan = plan_memory(graph)
     spy = Spy(graph)
-    run = run_in_arena(graph, plan, seeded_inputs(graph), kernels=spy)
+    run = run_in_arena(graph, plan, random_inputs(graph, seed=0), kernels=spy)
     assert set(spy.names) == {node.name for node in graph.nodes} - set(plan.eliminated)
     assert run.stats.free_movements == len(plan.eliminated)
     assert run.stats.kernels == len(spy.names)
@@ -106,27 +101,28 @@ def test_free_movements_run_no_kernel_and_move_no_byte() -> None:
 
 
 def test_pim_nodes_go_to_the_pim_executor() -> None:
-    make = Maker()
-    y = make.conv(make.conv(make.input(1, 3, 4, 4), 4, device="pim"), 2, device="gpu")
-    graph = make.graph(y)
+    build = Builder()
+    x = build.place(build.conv(build.input(1, 3, 4, 4), 4, name="first"), device="pim")
+    y = build.place(build.conv(x, 2), device="gpu")
+    graph = build.graph(y)
     on_pim: list[str] = []
 
     def execute(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
         on_pim.append(node.name)
         return NodeKernels(graph).run(node, inputs)
 
-    run = run_in_arena(graph, plan_memory(graph), seeded_inputs(graph), pim_execute=execute)
-    assert on_pim == ["n0"]
+    run = run_in_arena(graph, plan_memory(graph), random_inputs(graph, seed=0), pim_execute=execute)
+    assert on_pim == ["first"]
     assert (run.stats.pim_kernels, run.stats.kernels) == (1, 1)
-    np.testing.assert_allclose(run.outputs[y], run_graph(graph, seeded_inputs(graph))[y], rtol=1e-5)
+    np.testing.assert_allclose(run.outputs[y], run_graph(graph, random_inputs(graph, seed=0))[y], rtol=1e-5)
 
 
 def residual_chain() -> Graph:
-    make = Maker()
-    a = make.conv(make.input(1, 4, 5, 5), 4, 3, p=1)
-    b = make.conv(a, 4, 3, p=1)
-    c = make.conv(b, 4, 3, p=1)
-    return make.graph(make.conv(make.add(a, c), 4, 3, p=1))
+    build = Builder()
+    a = build.conv(build.input(1, 4, 5, 5), 4, 3, pad=1, name="a")
+    b = build.conv(a, 4, 3, pad=1, name="b")
+    c = build.conv(b, 4, 3, pad=1, name="c")
+    return build.graph(build.conv(build.add(a, c, name="sum"), 4, 3, pad=1, name="last"))
 
 
 def moved_region(plan: MemoryPlan, index: int, offset: int) -> MemoryPlan:
@@ -143,26 +139,26 @@ def moved_region(plan: MemoryPlan, index: int, offset: int) -> MemoryPlan:
 
 def overlapping(plan: MemoryPlan) -> MemoryPlan:
     """`a`, live across `b`, gets `b`'s space."""
-    here, there = plan.places["n0_out"].region, plan.places["n1_out"].region
+    here, there = plan.places["a_out"].region, plan.places["b_out"].region
     return moved_region(plan, here, plan.regions[there].offset)
 
 
 def half_overlapping(plan: MemoryPlan) -> MemoryPlan:
-    here, there = plan.places["n0_out"].region, plan.places["n1_out"].region
+    here, there = plan.places["a_out"].region, plan.places["b_out"].region
     return moved_region(plan, here, abs(plan.regions[there].offset - 64))
 
 
 def shrunk(plan: MemoryPlan) -> MemoryPlan:
     """`a` ends with its first reader."""
-    index = plan.places["n0_out"].region
+    index = plan.places["a_out"].region
     regions = list(plan.regions)
-    regions[index] = replace(regions[index], last=plan.places["n0_out"].first + 1)
+    regions[index] = replace(regions[index], last=plan.places["a_out"].first + 1)
     return replace(plan, regions=tuple(regions))
 
 
 def on_its_input(plan: MemoryPlan) -> MemoryPlan:
     """The last convolution writes over its own input: no harm while kernels stage operands, but unsound."""
-    here, there = plan.places["n4_out"].region, plan.places["n3_out"].region
+    here, there = plan.places["last_out"].region, plan.places["sum_out"].region
     return moved_region(plan, here, plan.regions[there].offset)
 
 
@@ -202,42 +198,40 @@ def test_all_regions_at_offset_zero_are_caught_by_value() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int64", "int32", "uint8", "bool"])
 def test_every_element_type_lives_in_the_arena(dtype: str) -> None:
-    make = Maker()
-    x = make.input(2, 3, 4, 4, dtype=dtype)
-    copied = make.op(OnnxOp("Identity"), x)
-    kept = make.concat(1, make.slice(copied, 2, 1, 3), make.slice(x, 2, 0, 2))
-    graph = make.graph(make.concat(3, kept, kept))
+    build = Builder()
+    x = build.input(2, 3, 4, 4, dtype=dtype)
+    copied = build.onnx("Identity", x)
+    kept = build.concat(1, build.slice(copied, 2, 1, 3), build.slice(x, 2, 0, 2))
+    graph = build.graph(build.concat(3, kept, kept))
     plan = plan_memory(graph)
     assert not plan.outside
     assert error_of(graph, plan) == 0
-    outputs = run_in_arena(graph, plan, seeded_inputs(graph)).outputs
+    outputs = run_in_arena(graph, plan, random_inputs(graph, seed=0)).outputs
     assert all(array.std() > 0 for array in outputs.values())
 
 
 def test_values_without_static_shape_live_outside() -> None:
-    make = Maker()
-    x = make.input(6)
-    make.values["picked"] = Value("picked", None, "int64")
-    make.nodes.append(Node(OnnxOp("NonZero"), (make.relu(x),), ("picked",), "nonzero"))
-    make.values["count"] = Value("count", (2,), "int64")
-    make.nodes.append(Node(OnnxOp("Shape"), ("picked",), ("count",), "shape"))
-    graph = make.graph("count", "picked")
+    build = Builder()
+    x = build.input(6)
+    (picked,) = build.node(OnnxOp("NonZero"), (build.relu(x),), [(None, "int64")])
+    count = build.onnx("Shape", picked, shape=(2,))
+    graph = build.graph(count, picked)
     plan = plan_memory(graph)
     plan.check()
-    assert plan.outside == ("picked",)
-    inputs = {"x0": np.array([1, -1, 2, 0, 3, 4], np.float32)}
+    assert plan.outside == (picked,)
+    inputs = {"x": np.array([1, -1, 2, 0, 3, 4], np.float32)}
     run = run_in_arena(graph, plan, inputs)
-    assert run.outputs["count"].tolist() == [1, 4]
-    assert run.outputs["picked"].tolist() == [[0, 2, 4, 5]]
+    assert run.outputs[count].tolist() == [1, 4]
+    assert run.outputs[picked].tolist() == [[0, 2, 4, 5]]
 
 
 def test_outputs_do_not_alias_the_arena_and_may_be_inputs_or_constants() -> None:
-    make = Maker()
-    x = make.input(1, 3, 4, 4)
-    weight = make.constant(2, 3)
-    y = make.slice(make.relu(x), 2, 1, 3)
-    graph = make.graph(y, x, weight)
-    inputs = seeded_inputs(graph)
+    build = Builder()
+    x = build.input(1, 3, 4, 4)
+    weight = build.weights(2, 3)
+    y = build.slice(build.relu(x), 2, 1, 3)
+    graph = build.graph(y, x, weight)
+    inputs = random_inputs(graph, seed=0)
     run = run_in_arena(graph, plan_memory(graph), inputs)
     np.testing.assert_array_equal(run.outputs[x], inputs[x])
     np.testing.assert_array_equal(run.outputs[weight], graph.constants[weight])
@@ -248,7 +242,7 @@ def test_outputs_do_not_alias_the_arena_and_may_be_inputs_or_constants() -> None
 def test_wrong_inputs_are_refused() -> None:
     graph = residual_chain()
     plan = plan_memory(graph)
-    with pytest.raises(InputDataError, match="x0"):
+    with pytest.raises(InputDataError, match="x"):
         run_in_arena(graph, plan, {})
-    with pytest.raises(InputDataError, match="x0"):
-        run_in_arena(graph, plan, {"x0": np.zeros((1, 4, 5, 6), np.float32)})
+    with pytest.raises(InputDataError, match="x"):
+        run_in_arena(graph, plan, {"x": np.zeros((1, 4, 5, 6), np.float32)})

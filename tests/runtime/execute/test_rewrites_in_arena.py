@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, Slice, SplitRows
+from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, Slice, SplitRows
 from pimflow.ir.analysis.movement import annotate_movement, movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.ir.placement import MovementVerdict
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.execute.arena import run_in_arena
-from pimflow.runtime.execute.ort import run_graph
+from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.memory import plan_memory
-from support.memory_graphs import Maker, seeded_inputs
+from support.values import assert_varies, relative_error, run_in_ort
 
 
 def applied(graph: Graph, decisions: Sequence[Decision]) -> Graph:
@@ -24,14 +23,13 @@ def applied(graph: Graph, decisions: Sequence[Decision]) -> Graph:
 
 
 def assert_same_in_arena(original: Graph, compiled: Graph) -> None:
-    inputs = seeded_inputs(original)
+    inputs = random_inputs(original, seed=0)
     plan = plan_memory(compiled)
     plan.check()
-    expected = run_graph(original, inputs, threads=1)
-    actual = run_in_arena(compiled, plan, inputs).outputs
+    expected, actual = run_in_ort(original, inputs), run_in_arena(compiled, plan, inputs).outputs
     for name, array in expected.items():
-        assert array.std() > 1e-3
-        assert np.abs(actual[name] - array).max() <= 1e-5 * np.abs(array).max()
+        assert_varies(array, name)
+        assert relative_error(actual[name], array) <= 1e-5
 
 
 def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
@@ -50,69 +48,70 @@ def assert_local(clean: Graph, compiled: Graph, decisions: Sequence[Decision]) -
 @st.composite
 def compiled_chains(draw: st.DrawFn) -> tuple[Graph, list[Decision]]:
     """A chain of convolutions, activations and residual adds, with decisions that cover it."""
-    make = Maker(draw(st.integers(0, 99)))
-    x = make.conv(make.input(draw(st.integers(1, 2)), 3, 16, 8), 4)
-    decisions: list[Decision] = [OnDevice("n0", "gpu")]
+    build = Builder(seed=draw(st.integers(0, 99)))
+    x = build.conv(build.input(draw(st.integers(1, 2)), 3, 16, 8), 4, name="first")
+    decisions: list[Decision] = [OnDevice("first", "gpu")]
     outputs: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
         shape = draw(st.sampled_from(["split", "split", "followed", "pipeline", "residual", "pim", "concat", "dense"]))
-        start = len(make.nodes)
-        x = _block(draw, make, decisions, shape, x)
+        start = len(build.nodes)
+        x = _block(draw, build, decisions, shape, x)
         decisions.extend(
-            OnDevice(node.name, "gpu") for node in make.nodes[start:] if not _covered(decisions, node.name)
+            OnDevice(node.name, "gpu") for node in build.nodes[start:] if not _covered(decisions, node.name)
         )
         if draw(st.booleans()):
             outputs.append(x)
-    return make.graph(*dict.fromkeys([*outputs, make.tanh(x)])), [*decisions, OnDevice(make.nodes[-1].name, "gpu")]
+    return build.graph(*dict.fromkeys([*outputs, build.tanh(x)])), [*decisions, OnDevice(build.nodes[-1].name, "gpu")]
 
 
 def _covered(decisions: Sequence[Decision], name: str) -> bool:
     return any(name in decision.nodes for decision in decisions)
 
 
-def _block(draw: st.DrawFn, make: Maker, decisions: list[Decision], shape: str, x: str) -> str:
-    start = len(make.nodes)
-    rows = make.shape(x)[2]
+def _block(draw: st.DrawFn, build: Builder, decisions: list[Decision], shape: str, x: str) -> str:
+    start = len(build.nodes)
+    rows = build.shape(x)[2]
     kernel = draw(st.sampled_from([1, 3]))
     if shape in ("split", "followed"):
-        y = make.conv(x, 4, kernel, p=kernel // 2)
-        y = make.add(make.tanh(y), x) if shape == "followed" else y
-        names = [node.name for node in make.nodes[start:]]
+        y = build.conv(x, 4, kernel, pad=kernel // 2)
+        y = build.add(build.tanh(y), x) if shape == "followed" else y
+        names = [node.name for node in build.nodes[start:]]
         decisions.append(SplitRows(names[0], draw(st.integers(1, rows - 1)), "newton++", tuple(names[1:])))
         return y
     if shape in ("pipeline", "residual"):
-        y = make.conv(make.conv(x, 4, 1), 4, 3, p=1)
-        y = make.add(make.conv(make.tanh(y), 4, kernel, p=kernel // 2), x) if shape == "residual" else y
-        names = [node.name for node in make.nodes[start:]]
-        devices = tuple("pim" if node.kind == "Conv" and draw(st.booleans()) else "gpu" for node in make.nodes[start:])
+        y = build.conv(build.conv(x, 4, 1), 4, 3, pad=1)
+        y = build.add(build.conv(build.tanh(y), 4, kernel, pad=kernel // 2), x) if shape == "residual" else y
+        names = [node.name for node in build.nodes[start:]]
+        devices = tuple("pim" if node.kind == "Conv" and draw(st.booleans()) else "gpu" for node in build.nodes[start:])
         stages = draw(st.integers(2, 3))
         cut = sorted(draw(st.lists(st.integers(1, rows - 1), min_size=stages - 1, max_size=stages - 1, unique=True)))
         sizes = tuple(b - a for a, b in zip([0, *cut], [*cut, rows], strict=True))
         decisions.append(Pipeline(tuple(names), devices, sizes, "newton++", draw(st.booleans())))
         return y
     if shape == "dense":
-        return _dense_block(draw, make, decisions, x)
+        return _dense_block(draw, build, decisions, x)
     if shape == "pim":
-        decisions.append(OnDevice(f"n{start}", "pim", "newton++"))
-        return make.conv(x, 4, kernel, p=kernel // 2)
-    a, b = make.conv(x, 2), make.conv(x, 2)
+        y = build.conv(x, 4, kernel, pad=kernel // 2)
+        decisions.append(OnDevice(build.producer(y).name, "pim", "newton++"))
+        return y
+    a, b = build.conv(x, 2), build.conv(x, 2)
     decisions.append(
-        Parallel(((OnDevice(make.nodes[-2].name, "gpu"),), (OnDevice(make.nodes[-1].name, "pim", "newton++"),)))
+        Parallel(((OnDevice(build.nodes[-2].name, "gpu"),), (OnDevice(build.nodes[-1].name, "pim", "newton++"),)))
     )
-    return make.concat(1, a, b)
+    return build.concat(1, a, b)
 
 
-def _dense_block(draw: st.DrawFn, make: Maker, decisions: list[Decision], x: str) -> str:
+def _dense_block(draw: st.DrawFn, build: Builder, decisions: list[Decision], x: str) -> str:
     """A run that begins with a Concat along channels, its parts written into the rows of one region."""
-    y = make.conv(x, 2)
-    decisions.append(OnDevice(make.nodes[-1].name, "gpu"))
-    start, rows = len(make.nodes), make.shape(x)[2]
-    joined = make.concat(1, x, y)
-    out = make.conv(make.tanh(joined), 4, 3, p=1)
-    names = tuple(node.name for node in make.nodes[start:])
+    y = build.conv(x, 2)
+    decisions.append(OnDevice(build.nodes[-1].name, "gpu"))
+    start, rows = len(build.nodes), build.shape(x)[2]
+    joined = build.concat(1, x, y)
+    out = build.conv(build.tanh(joined), 4, 3, pad=1)
+    names = tuple(node.name for node in build.nodes[start:])
     first = draw(st.integers(1, rows - 1))
     decisions.append(Pipeline(names, ("gpu", "gpu", "pim"), (first, rows - first), "newton++", draw(st.booleans())))
-    return make.conv(make.concat(1, joined, out), 4) if draw(st.booleans()) else out
+    return build.conv(build.concat(1, joined, out), 4) if draw(st.booleans()) else out
 
 
 @given(compiled_chains())
@@ -146,24 +145,24 @@ def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, 
 
 
 def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated() -> None:
-    make = Maker()
-    x = make.input(1, 3, 4, 4)
-    joined = make.concat(1, make.conv(x, 2), make.conv(x, 3))
-    graph = make.graph(make.conv(joined, 2))
+    build = Builder()
+    x = build.input(1, 3, 4, 4)
+    joined = build.concat(1, build.conv(x, 2), build.conv(x, 3))
+    graph = build.graph(build.conv(joined, 2))
     decisions = [OnDevice(node.name, "gpu") for node in graph.nodes]
-    assert movement(graph)["n2"].free
-    assert not movement(applied(graph, decisions))["n2"].free
-    assert movement(applied(graph, decisions))["n2"].bytes == 2 * 4 * 5 * 16
+    assert movement(graph)["concat2"].free
+    assert not movement(applied(graph, decisions))["concat2"].free
+    assert movement(applied(graph, decisions))["concat2"].bytes == 2 * 4 * 5 * 16
     annotated = applied(annotate_movement(graph), decisions)
-    assert movement(annotated)["n2"].free
+    assert movement(annotated)["concat2"].free
     assert not plan_memory(annotated).kept
 
 
 def test_a_verdict_that_the_graph_does_not_bear_is_a_copy_in_the_plan() -> None:
-    make = Maker()
-    a = make.conv(make.input(1, 3, 4, 4), 2)
-    twice = make.concat(1, a, a, movement=MovementVerdict(True, "so it was said"))
-    graph = make.graph(make.conv(twice, 2))
-    assert movement(graph)["n1"].free
-    assert plan_memory(graph).kept["n1"].copied == (1,)
+    build = Builder()
+    a = build.conv(build.input(1, 3, 4, 4), 2)
+    twice = build.place(build.concat(1, a, a), movement=MovementVerdict(True, "so it was said"))
+    graph = build.graph(build.conv(twice, 2))
+    assert movement(graph)["concat1"].free
+    assert plan_memory(graph).kept["concat1"].copied == (1,)
     assert_same_in_arena(graph, graph)

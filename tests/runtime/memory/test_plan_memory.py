@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import MemoryPlanError
-from pimflow.ir import Conv2d, Graph, OnDevice, Plan, SplitRows
+from pimflow.ir import Builder, Conv2d, Graph, OnDevice, Plan, SplitRows
 from pimflow.ir.analysis.movement import movement
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
 from pimflow.runtime.memory.packing import Block, live_peak, pack
-from support.memory_graphs import Maker, moving_graphs
+from support.drawn_graphs import moving_graphs
 
 
 def conv_chain(length: int, channels: Sequence[int] | None = None) -> Graph:
-    make = Maker()
-    x = make.input(1, 4, 8, 8)
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
     for index in range(length):
-        x = make.conv(x, channels[index] if channels else 4)
-    return make.graph(x)
+        x = build.conv(x, channels[index] if channels else 4, bias=False)
+    return build.graph(x)
 
 
 SIZE = 4 * 8 * 8 * 4
@@ -46,40 +46,40 @@ def test_a_chain_needs_its_largest_pair_of_neighbours() -> None:
 
 
 def test_a_residual_value_stays_while_the_branch_runs() -> None:
-    make = Maker()
-    a = make.conv(make.input(1, 4, 8, 8), 4)
-    b = make.conv(make.conv(make.conv(a, 4), 4), 4)
-    plan = plan_memory(make.graph(make.conv(make.add(a, b), 4)))
+    build = Builder()
+    a = build.conv(build.input(1, 4, 8, 8), 4)
+    b = build.conv(build.conv(build.conv(a, 4), 4), 4)
+    plan = plan_memory(build.graph(build.conv(build.add(a, b), 4)))
     assert plan.arena_bytes == 3 * SIZE
 
 
 def test_elementwise_nodes_write_over_an_input_that_nobody_else_reads() -> None:
-    make = Maker()
-    x = make.input(1, 4, 8, 8)
-    y = make.conv(x, 4)
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    values = [build.conv(x, 4)]
     for _ in range(5):
-        y = make.tanh(y)
-    plan = plan_memory(make.graph(y))
+        values.append(build.tanh(values[-1]))
+    plan = plan_memory(build.graph(values[-1]))
     assert plan.arena_bytes == plan.bytes_without_reuse == 2 * SIZE
-    assert len({plan.places[f"n{index}_out"].offset for index in range(6)}) == 1
+    assert len({plan.places[name].offset for name in values}) == 1
 
 
 def test_a_value_that_others_read_or_that_goes_out_is_not_written_over() -> None:
-    make = Maker()
-    a = make.conv(make.input(1, 4, 8, 8), 4)
-    b, c = make.tanh(a), make.relu(a)
-    d = make.tanh(b)
-    plan = plan_memory(make.graph(c, d, b))
+    build = Builder()
+    a = build.conv(build.input(1, 4, 8, 8), 4)
+    b, c = build.tanh(a), build.relu(a)
+    d = build.tanh(b)
+    plan = plan_memory(build.graph(c, d, b))
     assert len({plan.places[name].region for name in (a, b, c, d)}) == 4
 
 
 def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
     """A chain in four steps of two; in one step it takes all, as any two of its nodes may run together."""
-    make = Maker()
-    x = make.input(1, 4, 8, 8)
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
     for index in range(8):
-        x = make.conv(x, 4, region=index // 2)
-    stepped = make.graph(x)
+        x = build.place(build.conv(x, 4), region=index // 2)
+    stepped = build.graph(x)
     plan = plan_memory(stepped)
     assert plan.steps == 4
     assert plan.arena_bytes == 3 * SIZE
@@ -88,22 +88,23 @@ def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
 
 
 def test_offsets_are_aligned() -> None:
-    make = Maker()
-    x = make.input(1, 3, 3, 3)
-    y = make.conv(make.conv(x, 1), 5)
-    plan = plan_memory(make.graph(y))
+    build = Builder()
+    x = build.input(1, 3, 3, 3)
+    y = build.conv(build.conv(x, 1), 5)
+    plan = plan_memory(build.graph(y))
     assert all(region.offset % ALIGNMENT == 0 for region in plan.regions)
     assert [region.bytes for region in plan.regions] == [108, 36, 180]
     assert plan.bytes_without_reuse == 128 + 64 + 192
 
 
 def test_places_are_nhwc_and_nested() -> None:
-    make = Maker()
-    x = make.input(2, 3, 4, 5)
-    a, b = make.relu(x), make.tanh(x)
-    rows = make.slice(make.concat(1, a, b), 2, 1, 3)
-    plan = plan_memory(make.graph(rows))
-    whole, first, second, view = (plan.places[name] for name in ("n2_out", a, b, rows))
+    build = Builder()
+    x = build.input(2, 3, 4, 5)
+    a, b = build.relu(x), build.tanh(x)
+    joined = build.concat(1, a, b)
+    rows = build.slice(joined, 2, 1, 3)
+    plan = plan_memory(build.graph(rows))
+    whole, first, second, view = (plan.places[name] for name in (joined, a, b, rows))
     assert whole.strides == (4 * 5 * 6 * 4, 4, 5 * 6 * 4, 6 * 4)
     assert first.strides == second.strides == view.strides == whole.strides
     assert (first.offset, second.offset) == (whole.offset, whole.offset + 3 * 4)
@@ -154,9 +155,9 @@ def test_check_names_what_is_wrong() -> None:
         replace(plan, arena_bytes=plan.arena_bytes - 64).check()
     with pytest.raises(MemoryPlanError, match="outlives"):
         replace(plan, regions=(first, replace(second, last=second.first), *rest)).check()
-    spot = plan.places["n0_out"]
+    spot = plan.places["conv0_out"]
     with pytest.raises(MemoryPlanError, match="reaches outside"):
-        replace(plan, places={"n0_out": replace(spot, offset=spot.offset + 4)}).check()
+        replace(plan, places={"conv0_out": replace(spot, offset=spot.offset + 4)}).check()
 
 
 blocks = st.lists(
@@ -209,12 +210,12 @@ def lowest_first(order: Sequence[Block]) -> int:
 
 def test_five_thousand_convolutions_are_split_and_planned() -> None:
     length = 5000
-    make = Maker()
-    x = make.input(1, 2, 4, 4)
-    weights = make.constant(2, 2, 3, 3)
+    build = Builder()
+    x = build.input(1, 2, 4, 4)
+    weights = build.weights(2, 2, 3, 3)
     for _ in range(length):
-        x = make.op(Conv2d((3, 3), pads=(1, 1, 1, 1)), x, weights)
-    graph = make.graph(x)
+        x = build.op(Conv2d((3, 3), pads=(1, 1, 1, 1)), x, weights)
+    graph = build.graph(x)
     decisions = [
         SplitRows(node.name, 2, "newton++") if index % 2 else OnDevice(node.name, "gpu")
         for index, node in enumerate(graph.nodes)
@@ -229,11 +230,11 @@ def test_five_thousand_convolutions_are_split_and_planned() -> None:
 
 
 def test_a_region_that_grows_thousands_of_times_is_planned() -> None:
-    make = Maker()
-    grown = make.relu(make.input(1, 1, 2, 2))
+    build = Builder()
+    grown = build.relu(build.input(1, 1, 2, 2))
     for _ in range(2000):
-        grown = make.concat(1, grown, make.tanh(make.slice(grown, 1, 0, 1)))
-    plan = plan_memory(make.graph(grown))
+        grown = build.concat(1, grown, build.tanh(build.slice(grown, 1, 0, 1)))
+    plan = plan_memory(build.graph(grown))
     plan.check()
     assert not plan.kept
     assert plan.places[grown].shape[1] == 2001

@@ -1,0 +1,98 @@
+"""Graphs that several tests share, built by hand."""
+
+from __future__ import annotations
+
+import random
+
+from pimflow.ir import Builder, Graph, MatMul
+
+
+def attention() -> Graph:
+    """Scores and context of two heads over five tokens of eight channels."""
+    build = Builder("attention")
+    x = build.input(1, 5, 8)
+    query, key, value = (
+        build.transpose(build.reshape(build.matmul(x, 8), 1, 5, 2, 4), *perm)
+        for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    )
+    scores = build.onnx("Softmax", build.op(MatMul(), query, key), axis=-1)
+    context = build.transpose(build.op(MatMul(), scores, value), 0, 2, 1, 3)
+    return build.graph(build.matmul(build.reshape(context, 1, 5, 8), 8))
+
+
+class ConvNet(Builder):
+    """A `Builder` of convolutional networks as clean-ups leave them: windows keep the size, activations are fused."""
+
+    def layer(self, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
+        """A convolution without bias, padded by half its kernel."""
+        return self.conv(x, channels, kernel, stride, pad=kernel // 2, bias=False)
+
+    def wise(self, x: str, stride: int = 1) -> str:
+        """A 3x3 depthwise convolution without bias."""
+        return self.depthwise(x, 3, stride, bias=False)
+
+    def fused_relu(self, x: str) -> str:
+        """A Relu in the epilogue of the node that makes `x` (or of the one which that node is fused into)."""
+        producer = self.producer(x)
+        return self.place(self.relu(x), fused_into=producer.placement.fused_into or producer.name)
+
+    def classifier(self, x: str, classes: int) -> str:
+        """Global pooling and a fully connected layer."""
+        n, c = self.shape(x)[:2]
+        return self.gemm(self.reshape(self.global_average(x), n, c), classes)
+
+
+def inverted_residuals(blocks: int = 2, size: int = 14) -> Graph:
+    """1x1 -> depthwise -> 1x1 blocks with a residual add, as MobileNetV2 has them; a classifier at the end."""
+    net = ConvNet("inverted")
+    x = net.fused_relu(net.layer(net.input(1, 3, 2 * size, 2 * size), 32, 3, 2))
+    for _ in range(blocks):
+        wide = net.fused_relu(net.layer(x, 192))
+        y = net.layer(net.fused_relu(net.wise(wide)), 32)
+        x = net.add(x, y)
+    return net.graph(net.classifier(x, 100))
+
+
+def heavy_chain(size: int = 28) -> Graph:
+    """Convolutions that are large enough for both devices to work on one at once, with a residual add."""
+    net = ConvNet("heavy")
+    x = net.fused_relu(net.layer(net.input(1, 128, size, size), 256, 3))
+    y = net.fused_relu(net.layer(x, 256, 3))
+    x = net.add(x, net.layer(y, 256, 3))
+    return net.graph(net.layer(x, 512, 3, 2))
+
+
+def fire_modules(size: int = 28) -> Graph:
+    """Two branches of different weight between a fork and a join, twice."""
+    net = ConvNet("fire")
+    x = net.input(1, 64, size, size)
+    for _ in range(2):
+        squeezed = net.fused_relu(net.layer(x, 32))
+        left = net.fused_relu(net.layer(squeezed, 64))
+        right = net.fused_relu(net.layer(squeezed, 64, 3))
+        x = net.add(left, right)
+    return net.graph(x)
+
+
+def random_net(seed: int) -> Graph:
+    """A random chain with skips, strides, pools, depthwise layers and forks."""
+    rng = random.Random(seed)
+    net = ConvNet(f"random{seed}")
+    x = net.input(rng.choice((1, 1, 2)), 16, rng.choice((14, 17, 28)), 14)
+    for _ in range(rng.randint(4, 9)):
+        kind = rng.choice(("pointwise", "conv", "depthwise", "residual", "pool", "fork"))
+        channels = rng.choice((16, 64, 160))
+        if kind == "pointwise":
+            activate = net.fused_relu if rng.random() < 0.8 else net.relu
+            x = activate(net.layer(x, channels))
+        elif kind == "conv":
+            x = net.layer(x, channels, rng.choice((2, 3, 5)), rng.choice((1, 1, 2)))
+        elif kind == "depthwise":
+            x = net.fused_relu(net.wise(x, rng.choice((1, 2))))
+        elif kind == "pool" and min(net.shape(x)[2:]) >= 4:
+            x = net.max_pool(x, 2, 2)
+        elif kind == "fork":
+            x = net.add(net.fused_relu(net.layer(x, channels)), net.layer(x, channels, 3))
+        else:
+            x = net.add(x, net.layer(net.fused_relu(net.wise(x)), net.shape(x)[1]))
+    return net.graph(x)
