@@ -26,7 +26,7 @@ import pimflow_zoo
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import clean_graph, compare_policies
-from pimflow.ir import Conv2d, Gemm, MatMul
+from pimflow.ir import Conv2d
 from pimflow.options import Options
 from pimflow.search.price_cache import code_fingerprint
 from pimflow.targets import Target, load_target
@@ -177,7 +177,7 @@ def product_share(model: str) -> float:
     products = [
         node
         for node in graph.nodes
-        if isinstance(node.op, (Gemm, MatMul)) or (isinstance(node.op, Conv2d) and node.op.kernel == (1, 1))
+        if node.op.is_matrix_product or (isinstance(node.op, Conv2d) and node.op.kernel == (1, 1))
     ]
     return sum(times[node.name] for node in products) / sum(times.values())
 

@@ -6,9 +6,11 @@ Everything downstream (mapping, streams, values, costs, the profile table) is a 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, Refusal, window_out
+from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal, window_out
 
 
 @dataclass(frozen=True)
@@ -99,22 +101,26 @@ class MatmulProblem:
 
 PimProblem = ConvProblem | MatmulProblem
 
+WORK: OpRules[Callable[[Graph, Node, Any], PimProblem | Refusal]] = OpRules(
+    "work on PIM", asks=lambda kind: kind.is_contraction
+)
+"""What a node asks of PIM, by its op. The result is all that a price on PIM depends on, elements of constants included:
+an op with `content_operands` puts their digests into it."""
+
 
 def problem_of(graph: Graph, node: Node) -> PimProblem | Refusal:
-    """The node's matrix work as a problem, or why PIM cannot have it.
+    """The node's matrix work as a problem, or why it cannot run on PIM.
 
     Refused: ops that are no matrix product, depthwise convolutions (one input channel per group leaves 15 of 16
     multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
     """
-    if isinstance(node.op, Conv2d):
-        return _conv_problem(graph, node, node.op)
-    if isinstance(node.op, Gemm):
-        return _gemm_problem(graph, node, node.op)
-    if isinstance(node.op, MatMul):
-        return _matmul_problem(graph, node)
-    return Refusal(f"{node.kind} is no matrix product, runs on the GPU")
+    rule = WORK.find(node.op)
+    if rule is None:
+        return Refusal(f"{node.kind} is no matrix product, runs on the GPU")
+    return rule(graph, node, node.op)
 
 
+@WORK.register(Conv2d)
 def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> PimProblem | Refusal:
     shape = graph.value(node.inputs[0]).shape
     if shape is None or 0 in shape:
@@ -133,6 +139,7 @@ def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> PimProblem | Refusal:
     return problem
 
 
+@WORK.register(Gemm)
 def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> PimProblem | Refusal:
     if op.trans_a:
         return Refusal("left-hand side is transposed, its rows are not contiguous")
@@ -144,7 +151,8 @@ def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> PimProblem | Refusal:
     return MatmulProblem(m, k, n, constant_rhs=graph.is_constant(node.inputs[1]))
 
 
-def _matmul_problem(graph: Graph, node: Node) -> PimProblem | Refusal:
+@WORK.register(MatMul)
+def _matmul_problem(graph: Graph, node: Node, op: MatMul) -> PimProblem | Refusal:
     left, right = graph.value(node.inputs[0]).shape, graph.value(node.inputs[1]).shape
     if left is None or right is None or 0 in left or 0 in right:
         return Refusal("an input has no static, non-empty shape")

@@ -23,6 +23,7 @@ from pimflow.ir import (
     MatMul,
     Node,
     OnnxOp,
+    OpRules,
     Pad,
     Pool2d,
     Reshape,
@@ -64,7 +65,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
     """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
-    writer = _Writer(graph)
+    writer = OnnxWriter(graph)
     for node in graph.nodes:
         writer.write(node)
     arrays = {**graph.constants, **writer.constants}
@@ -164,7 +165,7 @@ def _node_proto(
     )
 
 
-class _Writer:
+class OnnxWriter:
     """Collects the nodes of one graph, and the constants that an opset's spelling needs in addition."""
 
     def __init__(self, graph: Graph) -> None:
@@ -182,11 +183,8 @@ class _Writer:
         return name
 
     def write(self, node: Node) -> None:
-        """Adds one node."""
-        if isinstance(node.op, OnnxOp):
-            self._append(node, opaque_proto(node, node.op, self.graph.values))
-        else:
-            _SPELLINGS[type(node.op)](self, node, node.op)
+        """Adds one node, as its op's rule says."""
+        EXPORT.of(node.op)(self, node, node.op)
 
     def add(
         self,
@@ -195,23 +193,42 @@ class _Writer:
         attributes: AttributeMap | None = None,
         inputs: Sequence[str] | None = None,
     ) -> None:
-        """Adds a node of ONNX's default domain; absent trailing inputs are left out."""
+        """Adds an operator of the op's domain for the node; absent trailing inputs are left out.
+
+        Args:
+            node: gives name, outputs and placement.
+            op_type: the operator.
+            attributes: by name.
+            inputs: by default the node's own.
+        """
         names = node.inputs if inputs is None else inputs
         protos = [attribute_proto(name, value) for name, value in sorted((attributes or {}).items())]
-        self._append(node, _node_proto(node, op_type, "", names, protos))
+        self.append(node, _node_proto(node, op_type, node.op.onnx_domain, names, protos))
 
-    def _append(self, node: Node, proto: onnx.NodeProto) -> None:
+    def append(self, node: Node, proto: onnx.NodeProto) -> None:
+        """Adds a node that is in ONNX's form already, with the placement of `node`."""
         for key, value in metadata_of(node.placement, node.tags).items():
             proto.metadata_props.add(key=key, value=value)
         self.nodes.append(proto)
 
 
-def _conv(writer: _Writer, node: Node, op: Conv2d) -> None:
+EXPORT: OpRules[Callable[[OnnxWriter, Node, Any], None]] = OpRules("ONNX export")
+"""How an op is written in the graph's own opset: the rule adds its operators to the writer."""
+
+
+@EXPORT.register(OnnxOp)
+def _opaque(writer: OnnxWriter, node: Node, op: OnnxOp) -> None:
+    writer.append(node, opaque_proto(node, op, writer.graph.values))
+
+
+@EXPORT.register(Conv2d)
+def _conv(writer: OnnxWriter, node: Node, op: Conv2d) -> None:
     attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
     writer.add(node, "Conv", {**attributes, "dilations": op.dilations, "group": op.groups})
 
 
-def _gemm(writer: _Writer, node: Node, op: Gemm) -> None:
+@EXPORT.register(Gemm)
+def _gemm(writer: OnnxWriter, node: Node, op: Gemm) -> None:
     attributes: dict[str, AttributeValue] = {"transA": int(op.trans_a), "transB": int(op.trans_b)}
     inputs = [name for name in node.inputs if name]
     if len(inputs) == 2 and writer.opset < 11:  # C became optional in opset 11
@@ -220,15 +237,18 @@ def _gemm(writer: _Writer, node: Node, op: Gemm) -> None:
     writer.add(node, "Gemm", {**attributes, "alpha": float(op.alpha), "beta": float(op.beta)}, inputs)
 
 
-def _matmul(writer: _Writer, node: Node, op: MatMul) -> None:
+@EXPORT.register(MatMul)
+def _matmul(writer: OnnxWriter, node: Node, op: MatMul) -> None:
     writer.add(node, "MatMul")
 
 
-def _batch_norm(writer: _Writer, node: Node, op: BatchNorm) -> None:
+@EXPORT.register(BatchNorm)
+def _batch_norm(writer: OnnxWriter, node: Node, op: BatchNorm) -> None:
     writer.add(node, "BatchNormalization", {"epsilon": float(op.epsilon)})
 
 
-def _elementwise(writer: _Writer, node: Node, op: Elementwise) -> None:
+@EXPORT.register(Elementwise)
+def _elementwise(writer: OnnxWriter, node: Node, op: Elementwise) -> None:
     if op.kind != "Clip" or writer.opset < 11:
         writer.add(node, op.kind, dict(op.attributes))
         return
@@ -242,7 +262,8 @@ def _elementwise(writer: _Writer, node: Node, op: Elementwise) -> None:
     writer.add(node, "Clip", inputs=inputs)
 
 
-def _pool(writer: _Writer, node: Node, op: Pool2d) -> None:
+@EXPORT.register(Pool2d)
+def _pool(writer: OnnxWriter, node: Node, op: Pool2d) -> None:
     attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
     if op.dilations != (1, 1):
         attributes["dilations"] = op.dilations
@@ -250,14 +271,16 @@ def _pool(writer: _Writer, node: Node, op: Pool2d) -> None:
         attributes["ceil_mode"] = 1
     if op.count_include_pad and op.kind == "average":
         attributes["count_include_pad"] = 1
-    writer.add(node, "MaxPool" if op.kind == "max" else "AveragePool", attributes)
+    writer.add(node, op.onnx_name, attributes)
 
 
-def _global_pool(writer: _Writer, node: Node, op: GlobalPool) -> None:
-    writer.add(node, "GlobalMaxPool" if op.kind == "max" else "GlobalAveragePool")
+@EXPORT.register(GlobalPool)
+def _global_pool(writer: OnnxWriter, node: Node, op: GlobalPool) -> None:
+    writer.add(node, op.onnx_name)
 
 
-def _slice(writer: _Writer, node: Node, op: Slice) -> None:
+@EXPORT.register(Slice)
+def _slice(writer: OnnxWriter, node: Node, op: Slice) -> None:
     if writer.opset >= 10:
         parts = {"starts": op.start, "ends": op.stop, "axes": op.axis, "steps": op.step}
         names = [writer.constant(f"{node.name}_{key}", np.array([value], np.int64)) for key, value in parts.items()]
@@ -269,7 +292,8 @@ def _slice(writer: _Writer, node: Node, op: Slice) -> None:
         writer.add(node, "Gather", {"axis": op.axis}, [node.inputs[0], indices])
 
 
-def _pad(writer: _Writer, node: Node, op: Pad) -> None:
+@EXPORT.register(Pad)
+def _pad(writer: OnnxWriter, node: Node, op: Pad) -> None:
     pads = (*op.before, *op.after)
     if writer.opset < 11:
         writer.add(node, "Pad", {"mode": "constant", "pads": pads, "value": float(op.value)})
@@ -281,31 +305,18 @@ def _pad(writer: _Writer, node: Node, op: Pad) -> None:
     writer.add(node, "Pad", {"mode": "constant"}, [node.inputs[0], widths, value])
 
 
-def _concat(writer: _Writer, node: Node, op: Concat) -> None:
+@EXPORT.register(Concat)
+def _concat(writer: OnnxWriter, node: Node, op: Concat) -> None:
     writer.add(node, "Concat", {"axis": op.axis})
 
 
-def _reshape(writer: _Writer, node: Node, op: Reshape) -> None:
+@EXPORT.register(Reshape)
+def _reshape(writer: OnnxWriter, node: Node, op: Reshape) -> None:
     shape = writer.constant(f"{node.name}_shape", np.array(op.shape, np.int64))
     attributes: dict[str, AttributeValue] = {"allowzero": 1} if 0 in op.shape else {}  # opset 14
     writer.add(node, "Reshape", attributes, [node.inputs[0], shape])
 
 
-def _transpose(writer: _Writer, node: Node, op: Transpose) -> None:
+@EXPORT.register(Transpose)
+def _transpose(writer: OnnxWriter, node: Node, op: Transpose) -> None:
     writer.add(node, "Transpose", {"perm": op.perm} if op.perm else {})
-
-
-_SPELLINGS: dict[type, Callable[[_Writer, Node, Any], None]] = {
-    Conv2d: _conv,
-    Gemm: _gemm,
-    MatMul: _matmul,
-    BatchNorm: _batch_norm,
-    Elementwise: _elementwise,
-    Pool2d: _pool,
-    GlobalPool: _global_pool,
-    Slice: _slice,
-    Pad: _pad,
-    Concat: _concat,
-    Reshape: _reshape,
-    Transpose: _transpose,
-}

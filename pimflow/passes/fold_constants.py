@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from pimflow.ir import (
     GraphEditor,
     Node,
     OnnxOp,
+    OpRules,
     Pad,
     Reshape,
     Slice,
     Transpose,
 )
+from pimflow.ir.ops.movement import MovementOp
 from pimflow.passes.base import Pass, PassResult
 
 Evaluate = Callable[[Graph, Node, Sequence["Array | None"]], Sequence[Array]]
@@ -30,7 +33,7 @@ _NOT_PURE = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-_EXACT: Mapping[str, Callable[..., Array]] = {
+_NUMPY: Mapping[str, Callable[..., Array]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -143,27 +146,51 @@ def _fold_exactly(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     arrays = [array for array in inputs if array is not None]
     if len(arrays) != len(inputs) or not arrays:
         return None
-    op, first = node.op, arrays[0]
-    if isinstance(op, Reshape):
-        return first.reshape(op.shape)
-    if isinstance(op, Transpose):
-        return np.ascontiguousarray(first.transpose(op.perm))
-    if isinstance(op, Slice):
-        return first[(slice(None),) * op.axis + (slice(op.start, op.stop, op.step),)]
-    if isinstance(op, Concat):
-        return np.concatenate(arrays, op.axis)
-    if isinstance(op, Pad):
-        return np.pad(first, list(zip(op.before, op.after, strict=True)), constant_values=op.value)
-    if isinstance(op, Elementwise) and not op.attributes and all(a.dtype.name in _EXACT_TYPES for a in arrays):
-        return _elementwise_exactly(op.kind, arrays)
-    return None
+    rule = EXACT.find(node.op)
+    return None if rule is None else rule(node.op, arrays)
 
 
-def _elementwise_exactly(kind: str, arrays: Sequence[Array]) -> Array | None:
+EXACT: OpRules[Callable[[Any, Sequence[Array]], Array | None]] = OpRules(
+    "exact folding", asks=lambda kind: kind.is_elementwise or issubclass(kind, MovementOp)
+)
+"""What numpy computes of an op to the last bit as ONNX defines it; None where it does not. Ops that add up numbers are
+not asked for: the order of additions is the runtime's."""
+
+
+@EXACT.register(Reshape)
+def _reshape(op: Reshape, arrays: Sequence[Array]) -> Array:
+    return arrays[0].reshape(op.shape)
+
+
+@EXACT.register(Transpose)
+def _transpose(op: Transpose, arrays: Sequence[Array]) -> Array:
+    return np.ascontiguousarray(arrays[0].transpose(op.perm))
+
+
+@EXACT.register(Slice)
+def _slice(op: Slice, arrays: Sequence[Array]) -> Array:
+    return arrays[0][(slice(None),) * op.axis + (slice(op.start, op.stop, op.step),)]
+
+
+@EXACT.register(Concat)
+def _concat(op: Concat, arrays: Sequence[Array]) -> Array:
+    return np.concatenate(arrays, op.axis)
+
+
+@EXACT.register(Pad)
+def _pad(op: Pad, arrays: Sequence[Array]) -> Array:
+    return np.pad(arrays[0], list(zip(op.before, op.after, strict=True)), constant_values=op.value)
+
+
+@EXACT.register(Elementwise)
+def _elementwise(op: Elementwise, arrays: Sequence[Array]) -> Array | None:
+    if op.attributes or any(array.dtype.name not in _EXACT_TYPES for array in arrays):
+        return None
+    kind = op.kind
     if kind == "Div" and arrays[0].dtype.kind == "f":
         function: Callable[..., Array] | None = np.divide
     else:
-        function = _EXACT.get(kind)
+        function = _NUMPY.get(kind)
     if function is None or (kind in ("Add", "Mul", "Sub") and arrays[0].dtype.kind == "b"):
         return None
     with np.errstate(all="ignore"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from pimflow.ir import Concat, Elementwise, Graph, GraphEditor, Node, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.ir import Concat, Elementwise, Graph, GraphEditor, Node, OnnxOp, OpRules, Pad, Reshape, Slice, Transpose
+from pimflow.ir.ops.movement import MovementOp
 from pimflow.passes.base import Pass, PassResult
 
 
@@ -40,19 +43,47 @@ class RemoveIdentity(Pass):
         return PassResult(editor.finish(), True, tuple(notes))
 
 
+IDENTITY: OpRules[Callable[[Graph, Node, Any], bool]] = OpRules(
+    "identity test", asks=lambda kind: issubclass(kind, (MovementOp, OnnxOp))
+)
+"""Whether a node of an op that moves elements gives back its input."""
+
+
 def _is_identity(graph: Graph, node: Node) -> bool:
-    op = node.op
-    if isinstance(op, OnnxOp | Elementwise):
-        kind = op.op_type if isinstance(op, OnnxOp) else op.kind
-        default_domain = isinstance(op, Elementwise) or not op.domain
-        return default_domain and (kind == "Identity" or (kind == "Cast" and _same_type(graph, node)))
-    if isinstance(op, Concat):
-        return len(node.inputs) == 1
-    if isinstance(op, Transpose):
-        return op.perm == tuple(range(len(op.perm)))
-    if isinstance(op, Pad):
-        return not any(op.before + op.after)
-    return isinstance(op, Reshape | Slice) and (not isinstance(op, Slice) or op.step == 1) and _same_type(graph, node)
+    rule = IDENTITY.find(node.op)
+    return rule is not None and rule(graph, node, node.op)
+
+
+@IDENTITY.register(OnnxOp, Elementwise)
+def _named(graph: Graph, node: Node, op: OnnxOp | Elementwise) -> bool:
+    if isinstance(op, OnnxOp) and op.domain:
+        return False
+    return op.onnx_name == "Identity" or (op.onnx_name == "Cast" and _same_type(graph, node))
+
+
+@IDENTITY.register(Concat)
+def _concat(graph: Graph, node: Node, op: Concat) -> bool:
+    return len(node.inputs) == 1
+
+
+@IDENTITY.register(Transpose)
+def _transpose(graph: Graph, node: Node, op: Transpose) -> bool:
+    return op.perm == tuple(range(len(op.perm)))
+
+
+@IDENTITY.register(Pad)
+def _pad(graph: Graph, node: Node, op: Pad) -> bool:
+    return not any(op.before + op.after)
+
+
+@IDENTITY.register(Reshape)
+def _reshape(graph: Graph, node: Node, op: Reshape) -> bool:
+    return _same_type(graph, node)
+
+
+@IDENTITY.register(Slice)
+def _slice(graph: Graph, node: Node, op: Slice) -> bool:
+    return op.step == 1 and _same_type(graph, node)
 
 
 def _same_type(graph: Graph, node: Node) -> bool:

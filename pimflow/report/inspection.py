@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pimflow.codegen import problem_of
-from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, Refusal
+from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, gpu_work
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,7 @@ def _shape(graph: Graph, node: Node) -> str:
 
 def _macs(graph: Graph, node: Node) -> int:
     """Multiply-accumulates of a convolution or matrix product; 0 for anything else."""
-    if not isinstance(node.op, (Conv2d, Gemm, MatMul)):
+    if not node.op.is_contraction or not graph.value(node.output).elements:
         return 0
-    shapes = [graph.value(name).shape for name in (*node.inputs[:2], node.output)]
-    left, right, out = shapes
-    if left is None or right is None or out is None:
-        return 0
-    if isinstance(node.op, Conv2d):
-        return math.prod(out) * math.prod(right[1:])
-    return math.prod(out) * (left[0] if isinstance(node.op, Gemm) and node.op.trans_a else left[-1])
+    work = gpu_work(node.op, graph.in_values(node), graph.out_values(node), 0)
+    return work.macs if isinstance(work, MatrixWork | DepthwiseWork) else 0

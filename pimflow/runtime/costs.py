@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from pimflow.codegen.work import PimProblem, problem_of
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Refusal, Value
-from pimflow.ir.analysis.movement import Movement, is_movement, movement
+from pimflow.ir.analysis.movement import Movement, movement
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.gpu.cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
 from pimflow.runtime.gpu.work import element_width
@@ -200,7 +200,7 @@ class CostModel:
         return node.device == "pim" or (self.target.pim.readout_activation and self._fused(graph, node))
 
     def _movement(self, graph: Graph, node: Node) -> Movement | None:
-        if not is_movement(node):
+        if not node.op.is_movement:
             return None  # most nodes: the graph need not be looked at as a whole
         if graph not in self._movements:
             self._movements[graph] = movement(graph)

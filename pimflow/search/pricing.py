@@ -13,7 +13,6 @@ from functools import lru_cache
 from pimflow.codegen.work import problem_of
 from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
-from pimflow.ir.analysis.movement import is_movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
@@ -57,7 +56,7 @@ class Pricer:
         if rewritten is None:
             self._table.put(key, None)
             return None
-        kernels = (node for node in rewritten.nodes if node.device != "pim" and not is_movement(node))
+        kernels = (node for node in rewritten.nodes if node.device != "pim" and not node.op.is_movement)
         share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
         if share > bound_us:
             self._table.put(share_key, share)

@@ -24,12 +24,12 @@ verdicts into the nodes' placements, which rewrites keep and which count whereve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from pimflow.ir import Concat, Gemm, Graph, MatMul, MovementVerdict, Node, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.ir import Concat, Graph, MovementVerdict, Node, OnnxOp, OpRules, Pad, Reshape, Slice, Transpose
 from pimflow.ir.analysis.spaces import MIXED, Alias, Box, Fill, Space
 from pimflow.ir.analysis.tensor_layout import (
     Index,
@@ -42,6 +42,7 @@ from pimflow.ir.analysis.tensor_layout import (
     same_strides,
     transpose_keeps_bytes,
 )
+from pimflow.ir.ops.movement import MovementOp
 
 _OUTSIDE = "is made outside and arrives as it is"
 
@@ -79,13 +80,6 @@ class Places:
     spaces: Mapping[str, Space]
     movements: Mapping[str, Movement]
     actual: Mapping[str, Movement]
-
-
-def is_movement(node: Node) -> bool:
-    """Whether a node only moves elements."""
-    if isinstance(node.op, OnnxOp):
-        return node.op.domain == "" and node.op.op_type in ("Identity", "Split")
-    return isinstance(node.op, (Slice, Pad, Concat, Reshape, Transpose))
 
 
 _CACHE: WeakKeyDictionary[Graph, Places] = WeakKeyDictionary()
@@ -142,14 +136,21 @@ def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
 
 def _hands_on(node: Node) -> bool:
     """Whether a node's outputs have the strides of its input."""
-    return isinstance(node.op, Slice) or node.kind in ("Split", "Identity")
+    return isinstance(node.op, Slice) or (isinstance(node.op, OnnxOp) and node.op.is_movement)
 
 
 def _takes_strides(node: Node, shape: Index, strides: Index) -> bool:
-    if isinstance(node.op, (Gemm, MatMul)):
+    if node.op.is_matrix_product:
         matrix = list(zip(shape, strides, strict=True))[-2:]
         return any(dim == 1 or stride == 1 for dim, stride in matrix)
-    return isinstance(node.op, (Reshape, Transpose, Concat, Pad))
+    return node.op.is_movement
+
+
+PLACING: OpRules[Callable[[_Placer, Node, Any, Movement | None], Movement]] = OpRules(
+    "movement analysis", asks=lambda kind: issubclass(kind, (MovementOp, OnnxOp))
+)
+"""Puts a movement node's output in a place relative to its inputs, or says why it stays a copy: from the walk over the
+graph, the node, its op and the verdict that it brought along."""
 
 
 class _Placer:
@@ -163,7 +164,7 @@ class _Placer:
         self.region_of: dict[str, str] = {}
 
     def run(self) -> Places:
-        nodes = [node for node in self.graph.nodes if is_movement(node)]
+        nodes = [node for node in self.graph.nodes if node.op.is_movement]
         if nodes:
             self._number_regions()
         for node in self._by_region(nodes):
@@ -197,20 +198,9 @@ class _Placer:
             return self._kept(node, "its shape or element type is not static")
         if told is not None and not told.free and not isinstance(node.op, Concat):
             return told
-        op = node.op
-        if not isinstance(op, Concat) and self.graph.is_constant(node.inputs[0]):
+        if not isinstance(node.op, Concat) and self.graph.is_constant(node.inputs[0]):
             return self._kept(node, "its input is a constant, which lies outside the arena")
-        if isinstance(op, Slice):
-            return self._slice(node, op)
-        if isinstance(op, Pad):
-            return self._pad(node, op, told)
-        if isinstance(op, Concat):
-            return self._concat(node, op, told)
-        if isinstance(op, Reshape):
-            return self._reshape(node)
-        if isinstance(op, Transpose):
-            return self._transpose(node, op)
-        return self._split(node, op) if isinstance(op, OnnxOp) and op.op_type == "Split" else self._identity(node)
+        return PLACING.of(node.op)(self, node, node.op, told)
 
     def _kept(self, node: Node, reason: str) -> Movement:
         return Movement(False, moved_bytes(self.graph, node), reason)
@@ -249,7 +239,8 @@ class _Placer:
             return "is made outside the region and arrives as it is"
         return ""
 
-    def _slice(self, node: Node, op: Slice) -> Movement:
+    @PLACING.register(Slice)
+    def _slice(self, node: Node, op: Slice, told: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         shape = self.graph.shape(out)
         if op.step != 1:
@@ -270,6 +261,10 @@ class _Placer:
         if alias is None or alias.strides is None:
             return None
         return (*alias.strides[: op.axis], alias.strides[op.axis] * op.step, *alias.strides[op.axis + 1 :])
+
+    @PLACING.register(OnnxOp)
+    def _opaque(self, node: Node, op: OnnxOp, told: Movement | None) -> Movement:
+        return self._split(node, op) if op.op_type == "Split" else self._identity(node)
 
     def _split(self, node: Node, op: OnnxOp) -> Movement:
         source = node.inputs[0]
@@ -294,7 +289,8 @@ class _Placer:
         space = Space(box, self.graph.value(out).dtype, MIXED, "shows another value's bytes", alias=alias)
         self._join(out, space, box)
 
-    def _reshape(self, node: Node) -> Movement:
+    @PLACING.register(Reshape)
+    def _reshape(self, node: Node, op: Reshape, told: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         before, after = self.graph.shape(source), self.graph.shape(out)
         strides = self._settled_strides(source)
@@ -302,7 +298,8 @@ class _Placer:
             return self._kept(node, "its input is not one run of elements in its region")
         return self._show(node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
-    def _transpose(self, node: Node, op: Transpose) -> Movement:
+    @PLACING.register(Transpose)
+    def _transpose(self, node: Node, op: Transpose, told: Movement | None) -> Movement:
         source = node.inputs[0]
         strides = self._settled_strides(source)
         if strides is not None:
@@ -362,6 +359,7 @@ class _Placer:
         if space.alias is None:
             space.dense.append(name)
 
+    @PLACING.register(Pad)
     def _pad(self, node: Node, op: Pad, told: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         space = self._space(source)
@@ -386,6 +384,7 @@ class _Placer:
         self._join(out, space, outer)
         return Movement(True, 0, "space reserved around its input, filled beforehand")
 
+    @PLACING.register(Concat)
     def _concat(self, node: Node, op: Concat, told: Movement | None) -> Movement:
         out = node.output
         shape = self.graph.shape(out)

@@ -37,6 +37,9 @@ class Op:
     onnx_names: ClassVar[tuple[str, ...]] = ()
     """ONNX op_types that are this op and no other; the first is its name unless `onnx_name` says otherwise."""
 
+    onnx_domain: ClassVar[str] = ""
+    """The operator set that these are from."""
+
     is_contraction: ClassVar[bool] = False
     """Sums of products over a dimension that two operands share: a convolution or a matrix product."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pimflow.ir.ops.base import OPS, Op
 from pimflow.ir.registry import Registry
@@ -11,21 +11,23 @@ from pimflow.ir.registry import Registry
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
+ROOMS: Registry[str, OpRules[Any]] = Registry("rooms")
+"""The rules of every room that has been imported, by what they say."""
+
+
 class OpRules(Registry[type[Op], Rule]):
     """What one room does with each kind of op: a rule by op class (subclasses need their own).
 
     Args:
-        room: what the rules say; names them in errors.
+        room: what the rules say, in a few words; no two rooms say the same.
         asks: which ops the room needs a rule for; by default all.
     """
-
-    rooms: ClassVar[list[OpRules[Any]]] = []
 
     def __init__(self, room: str, asks: Callable[[type[Op]], bool] = lambda kind: True) -> None:
         super().__init__(room)
         self.left_out: Registry[type[Op], str] = Registry(f"{room}: left out")
         self._asks = asks
-        self.rooms.append(self)
+        ROOMS.add(room, self)
 
     def find(self, op: Op) -> Rule | None:
         """The rule for an op; None where there is none."""

@@ -12,7 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pimflow.errors import OptionError
-from pimflow.ir import BatchNorm, Conv2d, Elementwise, Gemm, GlobalPool, Graph, MatMul, Node, OnnxOp, Pool2d, Transpose
+from pimflow.ir import (
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GlobalPool,
+    Graph,
+    MatMul,
+    Node,
+    OnnxOp,
+    OpRules,
+    Pad,
+    Pool2d,
+    Reshape,
+    Slice,
+    Transpose,
+)
 
 INNER = 20
 
@@ -87,64 +104,92 @@ class CudaTimer:
         tensors = [self._tensor(shape) for shape in shapes if shape is not None]
         if len(tensors) != len(shapes):
             return None
-        op, functional = node.op, self._torch.nn.functional
-        if isinstance(op, Conv2d):
-            return self._convolution(op, tensors)
-        if isinstance(op, Gemm):
-            left = tensors[0].t() if op.trans_a else tensors[0]
-            right = tensors[1] if op.trans_b else tensors[1].t()
-            return lambda: functional.linear(left, right, *tensors[2:3])
-        if isinstance(op, MatMul):
-            return lambda: self._torch.matmul(tensors[0], tensors[1])
-        if isinstance(op, Pool2d):
-            return self._pool(op, tensors[0])
-        if isinstance(op, GlobalPool):
-            pool = functional.adaptive_avg_pool2d if op.kind == "average" else functional.adaptive_max_pool2d
-            return lambda: pool(tensors[0], 1)
-        if isinstance(op, BatchNorm):
-            x, scale, bias, mean, variance = tensors
-            return lambda: functional.batch_norm(x, mean, variance.abs(), scale, bias, eps=op.epsilon)
-        if isinstance(op, Transpose):
-            return lambda: tensors[0].permute(op.perm).contiguous()
-        return self._elementwise(op, tensors)
+        rule = CUDA_KERNELS.find(node.op)
+        return None if rule is None else rule(self._torch, node.op, tensors)
 
-    def _convolution(self, op: Conv2d, tensors: Sequence[Any]) -> Run:
-        """Pads that differ between the sides become a padded input, outside what is timed."""
-        functional = self._torch.nn.functional
-        top, left, bottom, right = op.pads
-        x, padding = tensors[0], (top, left)
-        if (top, left) != (bottom, right):
-            x, padding = functional.pad(x, (left, right, top, bottom)), (0, 0)
-        bias = tensors[2] if len(tensors) > 2 else None
-        return lambda: functional.conv2d(x, tensors[1], bias, op.strides, padding, op.dilations, op.groups)
 
-    def _pool(self, op: Pool2d, x: Any) -> Run | None:
-        functional = self._torch.nn.functional
-        top, left, bottom, right = op.pads
-        if (top, left) != (bottom, right):
-            return None
-        if op.kind == "max":
-            return lambda: functional.max_pool2d(
-                x, op.kernel, op.strides, (top, left), op.dilations, ceil_mode=op.ceil_mode
-            )
-        return lambda: functional.avg_pool2d(x, op.kernel, op.strides, (top, left), op.ceil_mode, op.count_include_pad)
+CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules("kernels on CUDA")
+"""The kernel that an op is timed by: from torch, the op and its operands to a call; None where torch has none."""
 
-    def _elementwise(self, op: object, tensors: Sequence[Any]) -> Run | None:
-        if isinstance(op, OnnxOp) and op.op_type == "Softmax":
-            axis = next((value for key, value in op.attributes if key == "axis"), -1)
-            return lambda: self._torch.softmax(tensors[0], axis)
-        if not isinstance(op, Elementwise):
-            return None
-        if op.kind == "Clip":
-            bounds = dict(op.attributes)
-            return lambda: self._torch.clamp(tensors[0], bounds.get("min"), bounds.get("max"))
-        if op.kind == "HardSwish":
-            return lambda: self._torch.nn.functional.hardswish(tensors[0])
-        name = _ELEMENTWISE.get(op.kind)
-        if name is None:
-            return None
-        function = getattr(self._torch, name)
-        return lambda: function(*tensors)
+CUDA_KERNELS.leave_out("a copy, whose time is that of its bytes", Slice, Pad, Concat)
+CUDA_KERNELS.leave_out("a view: nothing runs", Reshape)
+
+
+@CUDA_KERNELS.register(Conv2d)
+def _convolution(torch: Any, op: Conv2d, tensors: Sequence[Any]) -> Run:
+    """Pads that differ between the sides become a padded input, outside what is timed."""
+    functional = torch.nn.functional
+    top, left, bottom, right = op.pads
+    x, padding = tensors[0], (top, left)
+    if (top, left) != (bottom, right):
+        x, padding = functional.pad(x, (left, right, top, bottom)), (0, 0)
+    bias = tensors[2] if len(tensors) > 2 else None
+    return lambda: functional.conv2d(x, tensors[1], bias, op.strides, padding, op.dilations, op.groups)
+
+
+@CUDA_KERNELS.register(Gemm)
+def _gemm(torch: Any, op: Gemm, tensors: Sequence[Any]) -> Run:
+    left = tensors[0].t() if op.trans_a else tensors[0]
+    right = tensors[1] if op.trans_b else tensors[1].t()
+    return lambda: torch.nn.functional.linear(left, right, *tensors[2:3])
+
+
+@CUDA_KERNELS.register(MatMul)
+def _matmul(torch: Any, op: MatMul, tensors: Sequence[Any]) -> Run:
+    return lambda: torch.matmul(tensors[0], tensors[1])
+
+
+@CUDA_KERNELS.register(Pool2d)
+def _pool(torch: Any, op: Pool2d, tensors: Sequence[Any]) -> Run | None:
+    functional, x = torch.nn.functional, tensors[0]
+    top, left, bottom, right = op.pads
+    if (top, left) != (bottom, right):
+        return None
+    if op.kind == "max":
+        return lambda: functional.max_pool2d(
+            x, op.kernel, op.strides, (top, left), op.dilations, ceil_mode=op.ceil_mode
+        )
+    return lambda: functional.avg_pool2d(x, op.kernel, op.strides, (top, left), op.ceil_mode, op.count_include_pad)
+
+
+@CUDA_KERNELS.register(GlobalPool)
+def _global_pool(torch: Any, op: GlobalPool, tensors: Sequence[Any]) -> Run:
+    functional = torch.nn.functional
+    pool = functional.adaptive_avg_pool2d if op.kind == "average" else functional.adaptive_max_pool2d
+    return lambda: pool(tensors[0], 1)
+
+
+@CUDA_KERNELS.register(BatchNorm)
+def _batch_norm(torch: Any, op: BatchNorm, tensors: Sequence[Any]) -> Run:
+    x, scale, bias, mean, variance = tensors
+    return lambda: torch.nn.functional.batch_norm(x, mean, variance.abs(), scale, bias, eps=op.epsilon)
+
+
+@CUDA_KERNELS.register(Transpose)
+def _transpose(torch: Any, op: Transpose, tensors: Sequence[Any]) -> Run:
+    return lambda: tensors[0].permute(op.perm).contiguous()
+
+
+@CUDA_KERNELS.register(OnnxOp)
+def _other(torch: Any, op: OnnxOp, tensors: Sequence[Any]) -> Run | None:
+    if op.op_type != "Softmax":
+        return None
+    axis = next((value for key, value in op.attributes if key == "axis"), -1)
+    return lambda: torch.softmax(tensors[0], axis)
+
+
+@CUDA_KERNELS.register(Elementwise)
+def _elementwise(torch: Any, op: Elementwise, tensors: Sequence[Any]) -> Run | None:
+    if op.kind == "Clip":
+        bounds = dict(op.attributes)
+        return lambda: torch.clamp(tensors[0], bounds.get("min"), bounds.get("max"))
+    if op.kind == "HardSwish":
+        return lambda: torch.nn.functional.hardswish(tensors[0])
+    name = _ELEMENTWISE.get(op.kind)
+    if name is None:
+        return None
+    function = getattr(torch, name)
+    return lambda: function(*tensors)
 
 
 def _import_torch() -> Any:

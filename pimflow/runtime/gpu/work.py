@@ -8,12 +8,14 @@ Bytes count every operand once: what is read several times is read from cache (i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from pimflow.ir import (
+    Array,
     BatchNorm,
     Concat,
     Conv2d,
@@ -23,6 +25,7 @@ from pimflow.ir import (
     MatMul,
     OnnxOp,
     Op,
+    OpRules,
     Pad,
     Pool2d,
     Reshape,
@@ -99,7 +102,44 @@ _WEIGHTS_AT = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
 
 
-def gpu_work(op: Op, inputs: Sequence[Value | None], outputs: Sequence[Value], element_bytes: int) -> GpuWork | None:
+@dataclass(frozen=True)
+class Operands:
+    """What a kernel reads and writes.
+
+    Args:
+        inputs: its operands, without optional ones that are absent.
+        outputs: its results.
+        element_bytes: bytes of one floating-point element on the GPU.
+        constants: arrays of `Op.content_operands` by position; empty where shapes are all that is known.
+    """
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    element_bytes: int
+    constants: Mapping[int, Array] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Value:
+        """The first result."""
+        return self.outputs[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all operands and results, each counted once."""
+        return sum(value_bytes(value, self.element_bytes) for value in (*self.inputs, *self.outputs))
+
+
+GPU_WORK: OpRules[Callable[[Any, Operands], GpuWork | None]] = OpRules("work on the GPU")
+"""What an op asks of a GPU: None where nothing runs (views and shape arithmetic)."""
+
+
+def gpu_work(
+    op: Op,
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value],
+    element_bytes: int,
+    constants: Mapping[int, Array] | None = None,
+) -> GpuWork | None:
     """The work of one node; None where nothing runs (views and shape arithmetic).
 
     Args:
@@ -107,22 +147,10 @@ def gpu_work(op: Op, inputs: Sequence[Value | None], outputs: Sequence[Value], e
         inputs: its operands, None where an optional one is absent.
         outputs: its results.
         element_bytes: bytes of one floating-point element on the GPU.
+        constants: arrays of `op.content_operands` by position, where they are known.
     """
     present = [value for value in inputs if value is not None]
-    moved = sum(value_bytes(value, element_bytes) for value in (*present, *outputs))
-    if isinstance(op, Conv2d):
-        return _convolution(op, present, outputs[0], moved)
-    if isinstance(op, Gemm):
-        return _gemm(op, present, outputs[0], moved)
-    if isinstance(op, MatMul):
-        return _matmul(present, outputs[0], moved)
-    if isinstance(op, Reshape):
-        return None
-    if isinstance(op, (Slice, Pad, Concat, Transpose)):
-        return StreamWork(0, 2 * value_bytes(outputs[0], element_bytes))
-    if isinstance(op, OnnxOp):
-        return _other(op, present, outputs, element_bytes, moved)
-    return StreamWork(_operations(op, present, outputs[0]), moved)
+    return GPU_WORK.of(op)(op, Operands(present, outputs, element_bytes, constants or {}))
 
 
 def value_bytes(value: Value, element_bytes: int) -> int:
@@ -140,14 +168,86 @@ def element_width(dtype: str, element_bytes: int) -> int:
         return element_bytes
 
 
-def _convolution(op: Conv2d, inputs: Sequence[Value], output: Value, moved: int) -> GpuWork:
-    if inputs[1].shape is None or output.shape is None:
+@GPU_WORK.register(Conv2d)
+def _convolution(op: Conv2d, operands: Operands) -> GpuWork:
+    weights, output, moved = operands.inputs[1].shape, operands.output, operands.bytes
+    if weights is None or output.shape is None:
         return StreamWork(0, moved)
-    out_channels, depth = inputs[1].shape[0], math.prod(inputs[1].shape[1:])
-    if op.groups > 1 and inputs[1].shape[1] == 1:
+    out_channels, depth = weights[0], math.prod(weights[1:])
+    if op.groups > 1 and weights[1] == 1:
         return DepthwiseWork(output.elements * depth, moved)
     pixels = output.elements // max(out_channels, 1)
     return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True)
+
+
+@GPU_WORK.register(Gemm)
+def _gemm(op: Gemm, operands: Operands) -> GpuWork:
+    left, out = operands.inputs[0].shape, operands.output.shape
+    if left is None or out is None:
+        return StreamWork(0, operands.bytes)
+    return MatrixWork(out[0], out[1], left[0] if op.trans_a else left[1], 1, operands.bytes)
+
+
+@GPU_WORK.register(MatMul)
+def _matmul(op: MatMul, operands: Operands) -> GpuWork:
+    left, right = operands.inputs[0].shape, operands.inputs[1].shape
+    if not left or not right:
+        return StreamWork(0, operands.bytes)
+    columns = right[-1] if len(right) > 1 else 1
+    rows = left[-2] if len(left) > 1 else 1
+    products = max(operands.output.elements // max(rows * columns, 1), 1)
+    if math.prod(right[:-2]) == 1:  # one right-hand side for the whole batch: a single taller product
+        return MatrixWork(rows * products, columns, left[-1], 1, operands.bytes)
+    return MatrixWork(rows, columns, left[-1], products, operands.bytes)
+
+
+@GPU_WORK.register(Pool2d)
+def _pool(op: Pool2d, operands: Operands) -> GpuWork:
+    return StreamWork(operands.output.elements * op.kernel[0] * op.kernel[1], operands.bytes)
+
+
+@GPU_WORK.register(GlobalPool)
+def _global_pool(op: GlobalPool, operands: Operands) -> GpuWork:
+    return StreamWork(operands.inputs[0].elements, operands.bytes)
+
+
+@GPU_WORK.register(BatchNorm)
+def _batch_norm(op: BatchNorm, operands: Operands) -> GpuWork:
+    return StreamWork(2 * operands.output.elements, operands.bytes)
+
+
+@GPU_WORK.register(Elementwise)
+def _elementwise(op: Elementwise, operands: Operands) -> GpuWork:
+    operations = operands.output.elements * _OPERATIONS.get(op.kind, 1) * max(len(operands.inputs) - 1, 1)
+    return StreamWork(operations, operands.bytes)
+
+
+@GPU_WORK.register(Slice, Pad, Concat, Transpose)
+def _copy(op: Op, operands: Operands) -> GpuWork:
+    return StreamWork(0, 2 * value_bytes(operands.output, operands.element_bytes))
+
+
+@GPU_WORK.register(Reshape)
+def _view(op: Reshape, operands: Operands) -> None:
+    """Nothing runs."""
+
+
+@GPU_WORK.register(OnnxOp)
+def _other(op: OnnxOp, operands: Operands) -> GpuWork | None:
+    if op.op_type in _FREE:
+        return None
+    inputs, outputs, moved = operands.inputs, operands.outputs, operands.bytes
+    if op.op_type in _GATHERS:
+        returned = sum(value_bytes(value, operands.element_bytes) for value in outputs)
+        indices = sum(value_bytes(value, operands.element_bytes) for value in inputs[1:])
+        return StreamWork(0, 2 * returned + indices)
+    if op.op_type in _WEIGHTS_AT and len(inputs) > _WEIGHTS_AT[op.op_type]:
+        return _other_convolution(op, inputs[0], inputs[_WEIGHTS_AT[op.op_type]], outputs[0], moved)
+    elements = max((value.elements for value in (*inputs, *outputs)), default=0)
+    if op.op_type == "LRN":
+        size = next((int(value) for key, value in op.attributes if key == "size" and isinstance(value, int)), 5)
+        return StreamWork(elements * (2 * size + 10), moved)
+    return StreamWork(elements * _OPERATIONS.get(op.op_type, 1), moved)
 
 
 def _other_convolution(op: OnnxOp, source: Value, weights: Value, output: Value, moved: int) -> GpuWork:
@@ -165,52 +265,3 @@ def _other_convolution(op: OnnxOp, source: Value, weights: Value, output: Value,
     pixels = (source if transposed else output).elements // max(weights.shape[0], 1)
     columns, depth = (window, weights.shape[0] // groups) if transposed else (weights.shape[0] // groups, window)
     return MatrixWork(pixels, columns, depth, groups, moved, convolution=True)
-
-
-def _gemm(op: Gemm, inputs: Sequence[Value], output: Value, moved: int) -> GpuWork:
-    left = inputs[0].shape
-    if left is None or output.shape is None:
-        return StreamWork(0, moved)
-    return MatrixWork(output.shape[0], output.shape[1], left[0] if op.trans_a else left[1], 1, moved)
-
-
-def _matmul(inputs: Sequence[Value], output: Value, moved: int) -> GpuWork:
-    left, right = inputs[0].shape, inputs[1].shape
-    if not left or not right:
-        return StreamWork(0, moved)
-    columns = right[-1] if len(right) > 1 else 1
-    rows = left[-2] if len(left) > 1 else 1
-    products = max(output.elements // max(rows * columns, 1), 1)
-    if math.prod(right[:-2]) == 1:  # one right-hand side for the whole batch: a single taller product
-        return MatrixWork(rows * products, columns, left[-1], 1, moved)
-    return MatrixWork(rows, columns, left[-1], products, moved)
-
-
-def _operations(op: Op, inputs: Sequence[Value], output: Value) -> int:
-    if isinstance(op, Pool2d):
-        return output.elements * op.kernel[0] * op.kernel[1]
-    if isinstance(op, GlobalPool):
-        return inputs[0].elements
-    if isinstance(op, BatchNorm):
-        return 2 * output.elements
-    if isinstance(op, Elementwise):
-        return output.elements * _OPERATIONS.get(op.kind, 1) * max(len(inputs) - 1, 1)
-    return output.elements
-
-
-def _other(
-    op: OnnxOp, inputs: Sequence[Value], outputs: Sequence[Value], element_bytes: int, moved: int
-) -> GpuWork | None:
-    if op.op_type in _FREE:
-        return None
-    if op.op_type in _GATHERS:
-        returned = sum(value_bytes(value, element_bytes) for value in outputs)
-        indices = sum(value_bytes(value, element_bytes) for value in inputs[1:])
-        return StreamWork(0, 2 * returned + indices)
-    if op.op_type in _WEIGHTS_AT and len(inputs) > _WEIGHTS_AT[op.op_type]:
-        return _other_convolution(op, inputs[0], inputs[_WEIGHTS_AT[op.op_type]], outputs[0], moved)
-    elements = max((value.elements for value in (*inputs, *outputs)), default=0)
-    if op.op_type == "LRN":
-        size = next((int(value) for key, value in op.attributes if key == "size" and isinstance(value, int)), 5)
-        return StreamWork(elements * (2 * size + 10), moved)
-    return StreamWork(elements * _OPERATIONS.get(op.op_type, 1), moved)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pimflow.errors import MemoryPlanError
-from pimflow.ir import Elementwise, Graph, Node
+from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.movement import Movement, Places, place
 from pimflow.ir.analysis.spaces import Alias, Box, Space
 from pimflow.ir.analysis.tensor_layout import Index, dense_strides, element_bytes, reshaped_strides
@@ -257,7 +257,7 @@ def _with_updates_in_place(graph: Graph, placement: Places) -> tuple[dict[str, S
 
 def _overwritten(graph: Graph, node: Node, spaces: Mapping[str, Space], outputs: frozenset[str]) -> str | None:
     """The input that an elementwise node may write over: same shape and type, made by a node, read by this one only."""
-    if not isinstance(node.op, Elementwise) or element_bytes(graph.value(node.output).dtype) is None:
+    if not node.op.is_elementwise or element_bytes(graph.value(node.output).dtype) is None:
         return None
     out = graph.value(node.output)
     for name in node.inputs:

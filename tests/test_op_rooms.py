@@ -1,0 +1,66 @@
+"""Every room of the compiler has a rule for every op that concerns it, or says why it needs none."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import pimflow
+from pimflow.ir import Op, OpRules, register_op
+from pimflow.ir.ops import rules
+from pimflow.ir.ops.base import OPS
+from pimflow.ir.registry import scratch_registrations
+
+for module in pkgutil.walk_packages(pimflow.__path__, "pimflow."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+ROOMS = rules.ROOMS.values()
+NAMES = {
+    "ONNX export",
+    "work on PIM",
+    "work on the GPU",
+    "values on PIM",
+    "kernels on CUDA",
+    "exact folding",
+    "identity test",
+    "movement analysis",
+}
+
+
+def test_the_rooms_are_those_that_are_known() -> None:
+    assert sorted(room.what for room in ROOMS) == sorted(NAMES), "add the room here and to docs/architecture.md"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.what)
+def test_no_room_lacks_a_rule(room: OpRules[Any]) -> None:
+    missing = ", ".join(room.missing())
+    assert not missing, f"{room.what}: give {missing} a rule, or say with leave_out why there is none"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.what)
+def test_what_a_room_leaves_out_has_a_reason_and_no_rule(room: OpRules[Any]) -> None:
+    assert all(room.left_out.values())
+    assert not set(room.left_out) & set(room)
+
+
+def test_only_registered_ops_have_rules() -> None:
+    known = set(OPS.values())
+    assert all(set(room) <= known for room in ROOMS)
+
+
+def test_a_new_op_is_missed_by_every_room_that_it_concerns() -> None:
+    with scratch_registrations():
+
+        @register_op
+        @dataclass(frozen=True)
+        class Outer(Op):
+            is_contraction = True
+
+        lacking = {room.what for room in ROOMS if "Outer" in room.missing()}
+    assert lacking == {"ONNX export", "work on PIM", "work on the GPU", "values on PIM", "kernels on CUDA"}
+    assert not any("Outer" in room.missing() for room in ROOMS)
