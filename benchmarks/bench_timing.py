@@ -27,7 +27,7 @@ from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its step-by-step oracles
-from support import oracle_artifact, oracle_strict
+from support.newton import oracle_artifact, oracle_strict
 
 BUFFERS = (1, 2, 4)
 RATIOS = range(1, 11)

@@ -1,5 +1,10 @@
 """Shape formulas against numpy's own behaviour and ONNX's inference."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -8,6 +13,7 @@ from onnx import helper, shape_inference
 
 from pimflow.errors import GraphError
 from pimflow.ir import (
+    Array,
     BatchNorm,
     Concat,
     Conv2d,
@@ -16,6 +22,7 @@ from pimflow.ir import (
     GlobalPool,
     MatMul,
     OnnxOp,
+    Op,
     Pad,
     Pool2d,
     Reshape,
@@ -26,20 +33,21 @@ from pimflow.ir import (
 from pimflow.ir.shapes import infer
 
 QUICK = settings(deadline=None, max_examples=60)
+Shape = tuple[int, ...]
 dims = st.integers(1, 5)
 shapes = st.lists(dims, min_size=1, max_size=4).map(tuple)
 
 
-def values(*shapes_, dtype="float32"):
+def values(*shapes_: Shape, dtype: str = "float32") -> list[Value]:
     return [Value(f"v{index}", shape, dtype) for index, shape in enumerate(shapes_)]
 
 
-def shape_of(op, *shapes_):
+def shape_of(op: Op, *shapes_: Shape) -> Shape:
     (result,) = infer(op, values(*shapes_))
     return result.shape
 
 
-def numpy_shape(function, *shapes_):
+def numpy_shape(function: Callable[..., Array], *shapes_: Shape) -> Shape | None:
     """The shape that numpy makes, or None where it refuses."""
     try:
         return function(*(np.zeros(shape) for shape in shapes_)).shape
@@ -47,7 +55,7 @@ def numpy_shape(function, *shapes_):
         return None
 
 
-def our_shape(op, *shapes_):
+def our_shape(op: Op, *shapes_: Shape) -> Shape | None:
     try:
         return shape_of(op, *shapes_)
     except GraphError:
@@ -56,13 +64,13 @@ def our_shape(op, *shapes_):
 
 @QUICK
 @given(shapes, shapes)
-def test_broadcast(a, b):
+def test_broadcast(a: Shape, b: Shape) -> None:
     assert our_shape(Elementwise("Add"), a, b) == numpy_shape(np.add, a, b)
 
 
 @QUICK
 @given(shapes, shapes, st.booleans())
-def test_matmul(a, b, fit):
+def test_matmul(a: Shape, b: Shape, fit: bool) -> None:
     if fit:
         b = (*b[:-2], a[-1], b[-1]) if len(b) > 1 else (a[-1],)
     assert our_shape(MatMul(), a, b) == numpy_shape(np.matmul, a, b)
@@ -70,7 +78,7 @@ def test_matmul(a, b, fit):
 
 @QUICK
 @given(st.data(), shapes)
-def test_layout(data, x):
+def test_layout(data: st.DataObject, x: Shape) -> None:
     axis = data.draw(st.integers(0, len(x) - 1))
     start, stop = (data.draw(st.integers(0, x[axis])) for _ in range(2))
     step = data.draw(st.integers(1, 3))
@@ -94,7 +102,14 @@ def test_layout(data, x):
     st.tuples(st.integers(1, 3), st.integers(1, 3)),
     st.integers(1, 3),
 )
-def test_windows(x, kernel, strides, pads, dilations, groups):
+def test_windows(
+    x: tuple[int, int, int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    dilations: tuple[int, int],
+    groups: int,
+) -> None:
     extents = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
     assume(all(x[2 + i] + pads[i] + pads[2 + i] >= extents[i] for i in range(2)))
     x = (x[0], x[1] * groups, *x[2:])
@@ -106,7 +121,7 @@ def test_windows(x, kernel, strides, pads, dilations, groups):
     assert shape_of(Pool2d("max", kernel, strides, pads, dilations), x) == pool
 
 
-def by_onnx(op_type, inputs, **attributes):
+def by_onnx(op_type: str, inputs: Sequence[Shape], **attributes: Any) -> Shape:
     names = [f"v{index}" for index in range(len(inputs))]
     infos = [helper.make_tensor_value_info(name, 1, shape) for name, shape in zip(names, inputs, strict=True)]
     node = helper.make_node(op_type, names, ["y"], **attributes)
@@ -118,13 +133,13 @@ def by_onnx(op_type, inputs, **attributes):
 
 @QUICK
 @given(dims, dims, dims, st.booleans(), st.booleans())
-def test_gemm(m, k, n, trans_a, trans_b):
+def test_gemm(m: int, k: int, n: int, trans_a: bool, trans_b: bool) -> None:
     a, b = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
     for c in ((), (1,), (n,), (m, 1), (m, n)):
         assert shape_of(Gemm(trans_a=trans_a, trans_b=trans_b), a, b, c) == (m, n)
 
 
-def test_the_rest():
+def test_the_rest() -> None:
     x = (2, 3, 4, 5)
     assert shape_of(GlobalPool("max"), x) == (2, 3, 1, 1)
     assert shape_of(BatchNorm(), x, (3,), (3,), (3,), (3,)) == x
@@ -132,7 +147,7 @@ def test_the_rest():
     assert shape_of(Reshape(()), (1, 1)) == ()
 
 
-def test_element_types():
+def test_element_types() -> None:
     (result,) = infer(Elementwise("Less"), values((2,), (2,)))
     assert result.dtype == "bool"
     mixed = [Value("c", (2,), "bool"), *values((2,), (2,), dtype="float16")]
@@ -172,12 +187,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("op", "inputs"), WRONG, ids=str)
-def test_what_does_not_fit_is_refused(op, inputs):
+def test_what_does_not_fit_is_refused(op: Op, inputs: list[Shape]) -> None:
     with pytest.raises(GraphError):
         infer(op, values(*inputs))
 
 
-def test_unknown_and_absent_inputs_are_refused():
+def test_unknown_and_absent_inputs_are_refused() -> None:
     with pytest.raises(GraphError, match="no static shape"):
         infer(Elementwise("Relu"), [Value("x", None)])
     with pytest.raises(GraphError, match="first input"):

@@ -1,6 +1,10 @@
 """The verifier: a sound graph passes, and each broken rule is named."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from pimflow.ir import Concat, Conv2d, Elementwise, Graph, Node, OnnxOp, Value
 from pimflow.ir.verify import verify_graph
 
 
-def sound():
+def sound() -> Graph:
     values = (
         Value("x", (1, 2, 5, 5)),
         Value("w", (4, 2, 3, 3)),
@@ -32,37 +36,37 @@ def sound():
     )
 
 
-def changed_node(index, **fields):
+def changed_node(index: int, **fields: Any) -> Graph:
     graph = sound()
     nodes = list(graph.nodes)
     nodes[index] = replace(nodes[index], **fields)
     return graph.replace(nodes=nodes)
 
 
-def changed_value(key, **fields):
+def changed_value(key: str, **fields: Any) -> Graph:
     graph = sound()
     return graph.replace(values={**graph.values, key: replace(graph.value(key), **fields)})
 
 
-def without_value(name):
+def without_value(name: str) -> Graph:
     graph = sound()
     return graph.replace(values={key: value for key, value in graph.values.items() if key != name})
 
 
-def two_outputs():
+def two_outputs() -> Graph:
     graph = changed_node(1, outputs=("b", "b2"))
     return graph.replace(values={**graph.values, "b2": Value("b2", (1, 4, 3, 3))})
 
 
-def test_a_sound_graph_passes():
+def test_a_sound_graph_passes() -> None:
     verify_graph(sound())
 
 
-def test_a_value_may_be_an_output_twice():
+def test_a_value_may_be_an_output_twice() -> None:
     verify_graph(sound().replace(outputs=("y", "y")))  # exporters write `return y, y` so
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
     "undefined input": (lambda: changed_node(1, inputs=("q",)), "'q', which nothing makes"),
     "read before made": (lambda: sound().replace(nodes=sound().nodes[::-1]), "before it is made"),
     "duplicate node name": (lambda: changed_node(1, name="conv"), "node name 'conv'"),
@@ -88,7 +92,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_rule_is_named(what):
+def test_a_broken_rule_is_named(what: str) -> None:
     make, words = BROKEN[what]
     graph = make()
     with pytest.raises(GraphError) as caught:
@@ -96,7 +100,7 @@ def test_a_broken_rule_is_named(what):
     assert words in str(caught.value), str(caught.value)
 
 
-def test_concat_of_parts_that_differ():
+def test_concat_of_parts_that_differ() -> None:
     graph = sound()
     nodes = [*graph.nodes[:1], Node(Concat(1), ("a", "x"), ("b",), "cat"), graph.nodes[2]]
     with pytest.raises(GraphError, match="'cat'"):

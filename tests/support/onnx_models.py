@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ ORT_REFUSALS = (ort_errors.Fail, ort_errors.InvalidGraph, ort_errors.NotImplemen
 
 def model_of(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple],
+    inputs: Mapping[str, Sequence[int | str]],
     outputs: Sequence[str] = ("y",),
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 17,
@@ -40,11 +41,11 @@ def model_of(
 
 def single(
     op_type: str,
-    shape: tuple,
+    shape: Sequence[int | str],
     constants: Sequence[np.ndarray | None] = (),
     opset: int = 17,
     dtype: int = onnx.TensorProto.FLOAT,
-    **attributes,
+    **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node: input x, constants c0, c1, .. (None: absent), output y."""
     names = ["x", *(f"c{index}" if array is not None else "" for index, array in enumerate(constants))]

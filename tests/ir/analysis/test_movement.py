@@ -357,7 +357,8 @@ shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
 
 def in_memory(array: np.ndarray) -> list[int]:
     """The elements in the order in which they lie in memory."""
-    return array.transpose(axis_order(array.ndim)).ravel().tolist()
+    elements: list[int] = array.transpose(axis_order(array.ndim)).ravel().tolist()
+    return elements
 
 
 @given(shapes, st.randoms(use_true_random=False))

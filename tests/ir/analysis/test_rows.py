@@ -14,6 +14,7 @@ from pimflow.ir import (
     Gemm,
     GlobalPool,
     MatMul,
+    Op,
     Pad,
     Pool2d,
     Reshape,
@@ -23,6 +24,8 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.rows import row_count, rows_needed
 from pimflow.ir.refusal import Refusal
+
+Shape = tuple[int, ...]
 
 
 def taps(size: int, op: Conv2d | Pool2d, row: int) -> list[int | str]:
@@ -67,7 +70,8 @@ def test_a_part_reads_what_the_whole_reads(case: tuple[Conv2d | Pool2d, int, int
         assert not inside
         return
     assert isinstance(part.op, Conv2d | Pool2d)
-    (first, end) = part.spans[0]
+    assert part.spans[0] is not None
+    first, end = part.spans[0]
     assert all(first <= tap < end for tap in inside)
     count = window_out(
         end - first, op.kernel[0], op.strides[0], part.op.pads[0], part.op.pads[2], op.dilations[0],
@@ -111,7 +115,9 @@ def test_a_part_of_padding_alone_is_refused() -> None:
         (Conv2d((1, 1), (1, 1)), [(1, 8, 8, 4), (3, 8, 1, 1), (3,)], (1, 3, 8, 4), ((2, 5), None, None)),
     ],
 )
-def test_what_each_input_gives(op, shapes, out, spans) -> None:
+def test_what_each_input_gives(
+    op: Op, shapes: list[Shape | None], out: Shape, spans: tuple[tuple[int, int] | None, ...]
+) -> None:
     assert op.part_rows(shapes, out, 2, 5) == RowPart(op, spans)
 
 
@@ -139,7 +145,7 @@ def test_padding_moves_rows() -> None:
         (BatchNorm(), [(1, 8, 4), *[(8,)] * 4], (1, 8, 4)),
     ],
 )
-def test_refusals_say_why(op, shapes, out) -> None:
+def test_refusals_say_why(op: Op, shapes: list[Shape | None], out: Shape | None) -> None:
     refusal = op.part_rows(shapes, out, 0, 1)
     assert isinstance(refusal, Refusal)
     assert refusal.reason

@@ -9,7 +9,7 @@ import pytest
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.runtime.newton.energy import stream_energy
 from pimflow.runtime.newton.timing import StreamTiming
-from support.pim_streams import PIM
+from support.newton.streams import PIM
 
 ONES = dataclasses.replace(
     PIM.energy.strict, activate_pj=1.0, column_read_pj=10.0, mac_pj=100.0, buffer_read_pj=1e3, buffer_write_pj=1e4,

@@ -18,8 +18,8 @@ from pimflow.errors import CommandOrderError, OptionError
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.values import execute, round_to
 from pimflow.targets import PimSpec
-from support.pim_problems import PIM, machines, problems, relative_error, tensors
-from support.plain_machine import run_stream
+from support.newton.plain_machine import run_stream
+from support.newton.problems import PIM, checked_error, machines, problems, tensors
 
 
 def plain(program: PimProgram, source: np.ndarray, weights: np.ndarray, operand: str, half: bool) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_equals_the_plain_machine(problem: PimProblem, pim: PimSpec, pick: int, 
     accumulator = "fp16" if half else "fp32"
     result = execute(program, source, weights, operand, accumulator)
     expected = plain(program, source, weights, operand, half)
-    assert relative_error(result, expected) < (2e-3 if half else 1e-5)
+    assert checked_error(result, expected) < (2e-3 if half else 1e-5)
 
 
 def small_program() -> tuple[PimProgram, np.ndarray, np.ndarray, np.ndarray]:

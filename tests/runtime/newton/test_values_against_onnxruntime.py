@@ -13,7 +13,7 @@ from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.values import execute
 from pimflow.targets import PimSpec, load_target
-from support.pim_problems import PIM, convolutions, machines, problems, reference, relative_error, tensors
+from support.newton.problems import PIM, checked_error, convolutions, machines, problems, reference, tensors
 
 
 def check(problem: PimProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) -> None:
@@ -23,7 +23,7 @@ def check(problem: PimProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) ->
     assert commands.comp >= program.shape.least_comps
     source, weights = tensors(problem, seed)
     result = execute(program, source, weights, "fp32", "fp32")
-    assert relative_error(result, reference(problem, source, weights)) < 1e-4
+    assert checked_error(result, reference(problem, source, weights)) < 1e-4
 
 
 @settings(deadline=None, max_examples=60)
@@ -79,7 +79,7 @@ def test_narrow_operands_err_by_their_precision() -> None:
     source, weights = tensors(problem, 3)
     expected = reference(problem, source, weights)
     errors = {
-        (operand, accumulator): relative_error(execute(program, source, weights, operand, accumulator), expected)
+        (operand, accumulator): checked_error(execute(program, source, weights, operand, accumulator), expected)
         for operand in ("fp32", "fp16", "bf16")
         for accumulator in ("fp32", "fp16")
     }

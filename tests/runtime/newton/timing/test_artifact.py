@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
 from pimflow.errors import OptionError
 from pimflow.runtime.newton.timing import time_stream
-from support import oracle_artifact
-from support.pim_streams import COMP, PIM, READRES, SWEEP, artifact_word, comps, gwrite, nests, stream, with_timing
+from support.newton import oracle_artifact
+from support.newton.streams import COMP, PIM, READRES, SWEEP, artifact_word, comps, gwrite, nests, stream, with_timing
 
 
 def oracle(program, **changes):

@@ -16,8 +16,8 @@ from pimflow.errors import CommandOrderError, PimflowError, TraceError
 from pimflow.runtime.newton import trace_timing
 from pimflow.runtime.newton.timing import time_stream
 from pimflow.runtime.newton.trace_timing import simulate_file
-from support.golden_traces import EXPECTED, path
-from support.pim_streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, stream
+from support.newton.golden_traces import EXPECTED, path
+from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, stream
 
 
 def lines(program, pim=PIM, **options):

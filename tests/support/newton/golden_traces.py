@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent.parent / "runtime" / "newton" / "timing" / "golden"
+FOLDER = Path(__file__).parents[2] / "runtime" / "newton" / "timing" / "golden"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 COUNTS = ("gwrite", "g_act", "comp", "readres", "prea", "ref")
 CASES = [(name, latency) for name in sorted(EXPECTED) for latency in ("hidden", "exposed")]
 
 
 def expected(name: str, latency: str) -> dict[str, Any]:
-    return EXPECTED[name][f"gwrite_{latency}"]
+    found: dict[str, Any] = EXPECTED[name][f"gwrite_{latency}"]
+    return found
 
 
 def path(name: str) -> Path:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.ir import Array
 from pimflow.targets import PimSpec, load_target
+from support.values import assert_varies, relative_error
 
 PIM = load_target("pimflow").pim
+Floats = npt.NDArray[np.float32]
 
 
 @st.composite
@@ -75,19 +79,22 @@ def machines(draw: st.DrawFn) -> PimSpec:
     )
 
 
-def tensors(problem: PimProblem, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def tensors(problem: PimProblem, seed: int) -> tuple[Floats, Floats]:
     """(source, weights) of a problem, seeded."""
     rng = np.random.default_rng(seed)
+    source, weights = (rng.standard_normal(shape).astype(np.float32) for shape in _shapes(problem))
+    return source, weights
+
+
+def _shapes(problem: PimProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(problem, ConvProblem):
         source = (problem.batch, problem.in_channels, problem.in_h, problem.in_w)
-        weights = (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)
-    else:
-        source = (problem.batch, problem.m, problem.k)
-        weights = ((problem.batch,) if problem.batched_rhs else ()) + (problem.k, problem.n)
-    return rng.standard_normal(source).astype(np.float32), rng.standard_normal(weights).astype(np.float32)
+        return source, (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)
+    batches = (problem.batch,) if problem.batched_rhs else ()
+    return (problem.batch, problem.m, problem.k), (*batches, problem.k, problem.n)
 
 
-def reference(problem: PimProblem, source: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def reference(problem: PimProblem, source: Floats, weights: Floats) -> Floats:
     """ONNX Runtime's result."""
     if isinstance(problem, ConvProblem):
         node = helper.make_node(
@@ -107,13 +114,13 @@ def reference(problem: PimProblem, source: np.ndarray, weights: np.ndarray) -> n
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": source, "w": weights})[0]
+    (result,) = session.run(None, {"x": source, "w": weights})
+    return np.asarray(result, np.float32)
 
 
-def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference over the largest magnitude; the reference must vary unless it has one element."""
+def checked_error(result: Array, expected: Array) -> float:
+    """`relative_error` against a reference of any shape; it must vary, unless it is one element or all zeros."""
     expected = expected.reshape(result.shape)
-    scale = float(np.abs(expected).max())
-    if expected.size > 1 and scale > 0:
-        assert expected.std() > 1e-3 * scale
-    return float(np.abs(result - expected).max()) / (scale or 1.0)
+    if expected.size > 1 and expected.any():
+        assert_varies(expected)
+    return relative_error(result, expected)

@@ -7,8 +7,11 @@ the package.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+Word = tuple[Any, ...]
 LONG_AGO = -(10**9)
 
 
@@ -91,7 +94,7 @@ class Channel:
             return False
         return clock >= self.last_act + self.machine.t_faw and clock >= self.banks_closed_at
 
-    def allowed(self, command: tuple, clock: int) -> bool:
+    def allowed(self, command: Word, clock: int) -> bool:
         machine = self.machine
         if command[0] == "G_ACT":
             return self.can_activate(clock)
@@ -106,7 +109,7 @@ class Channel:
         unread = clock >= self.last_read.get(command[1], LONG_AGO) + machine.t_ccd
         return turned and unread and clock >= self.bus_free_at
 
-    def refuse(self, command: tuple, index: int) -> None:
+    def refuse(self, command: Word, index: int) -> None:
         if command[0] == "READRES" and not self.comps_since_readres:
             raise Refused(index)
         if command[0] != "COMP":
@@ -114,7 +117,7 @@ class Channel:
         if len(self.open_groups) < self.machine.bank_groups or command[1] not in self.filled_at:
             raise Refused(index)
 
-    def execute(self, command: tuple, clock: int) -> None:
+    def execute(self, command: Word, clock: int) -> None:
         machine = self.machine
         self.issue(clock, command[0])
         self.last_issue = clock
@@ -133,7 +136,7 @@ class Channel:
             self.bus_free_at = self.filled_at[command[1]] = clock + bursts * machine.t_ccd
             self.transfers_end = max(self.transfers_end, self.bus_free_at)
 
-    def run(self, command: tuple, index: int) -> None:
+    def run(self, command: Word, index: int) -> None:
         self.refuse(command, index)
         clock = self.last_issue + 1
         if command[0] == "G_ACT" and (not self.open_groups or command[1] in self.open_groups):
@@ -148,7 +151,7 @@ class Channel:
             clock += 1
         self.execute(command, clock)
 
-    def sweep(self, command: tuple, clock: int) -> None:
+    def sweep(self, command: Word, clock: int) -> None:
         nothing_open = not self.open_groups
         if not nothing_open:
             self.precharge_from(max(self.last_act, self.last_comp))
@@ -181,7 +184,7 @@ class Channel:
         return end
 
 
-def simulate(commands: list[tuple], machine: Jedec) -> tuple[int, Counter[str], list[tuple[int, str]]]:
+def simulate(commands: Sequence[Word], machine: Jedec) -> tuple[int, Counter[str], list[tuple[int, str]]]:
     """(cycles, commands issued by name, every issue as (clock, name)).
 
     Raises:

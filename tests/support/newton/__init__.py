@@ -1,0 +1,1 @@
+"""Streams, problems and step-by-step oracles of Newton channels."""
