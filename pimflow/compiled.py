@@ -7,7 +7,8 @@ import json
 import platform
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,16 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.folder import new_output, read_manifest, write_json
+from pimflow.bundle.folder import new_output, read_json, read_manifest, write_json
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.newton.archive import archive_program, decode, encode, restore_program
+from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.errors import ModelError, OptionError, did_you_mean
+from pimflow.data import decode, encode, pick
+from pimflow.errors import DataError, ModelError, OptionError, did_you_mean
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
-from pimflow.ir.plan import PLAN_CLASSES
 from pimflow.onnxio import save_onnx
 from pimflow.options import Options
 from pimflow.report.chrome_trace import chrome_trace
@@ -225,7 +226,7 @@ class CompiledModel:
         """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
         document = self.document()
         del document["search"]["seconds"], document["output_dir"]
-        return {**document, "plan": encode(replace(self.plan, search_seconds=0.0))}
+        return {**document, "plan": encode(replace(self.plan, search_seconds=0.0), tagged=True)}
 
     def _save_original(self, folder: Path) -> str:
         if self.source.zoo is not None:
@@ -239,29 +240,33 @@ class CompiledModel:
         return copy.relative_to(folder).as_posix()
 
     def _config(self, original: str) -> dict[str, Any]:
-        options = self.options
-        return {
-            "format": FORMAT,
-            "versions": {
+        header = _Header(
+            format=FORMAT,
+            versions={
                 "pimflow": __version__,
                 "python": platform.python_version(),
                 "onnx": onnx.__version__,
                 "onnxruntime": onnxruntime.__version__,
                 "numpy": np.__version__,
             },
-            "model": self.source.text,
-            "name": self.source.name,
-            "original": original,
-            "original_sha256": self.source.digest(),
-            "policy": self.plan.policy,
-            "shapes": {name: list(size) if isinstance(size, tuple) else size for name, size in options.shapes.items()},
-            "grid": options.grid,
-            "stages": None if options.stages is None else list(options.stages),
-            "time_budget_s": options.time_budget_s,
-            "disabled_passes": list(options.disabled_passes),
-            "seed": options.seed,
-            "profile": options.profile,
-        }
+            model=self.source.text,
+            name=self.source.name,
+            original=original,
+            original_sha256=self.source.digest(),
+        )
+        return {**encode(header), **encode(replace(self.options, policy=self.plan.policy))}
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What config.json says beside the options."""
+
+    format: str
+    versions: Mapping[str, str]
+    model: str
+    name: str
+    original: str
+    original_sha256: str | None
 
 
 def _write_streams(path: Path, programs: Mapping[str, PimProgram]) -> None:
@@ -279,40 +284,49 @@ def load(folder: str | Path) -> CompiledModel:
     folder = Path(folder)
     if read_manifest(folder) is None:
         raise ModelError(f"{folder} is no output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
-    try:
-        return _load(folder)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
-        raise ModelError(f"{folder} is damaged: {error}", "compile the model again") from None
-
-
-def _load(folder: Path) -> CompiledModel:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config["format"] != FORMAT:
-        raise ModelError(f"{folder} was written by pimflow {config['versions']['pimflow']}", "compile the model again")
-    target = parse_target((folder / "target.toml").read_text(encoding="utf-8"), str(folder / "target.toml"))
-    shapes = {name: tuple(size) if isinstance(size, list) else size for name, size in config["shapes"].items()}
-    options = Options(
-        target=target,
-        policy=config["policy"],
-        shapes=shapes,
-        grid=config["grid"],
-        stages=None if config["stages"] is None else tuple(config["stages"]),
-        time_budget_s=config["time_budget_s"],
-        disabled_passes=tuple(config["disabled_passes"]),
-        seed=config["seed"],
-        profile=config["profile"],
-    )
-    zoo = config["original"].startswith(ZOO_PREFIX)
-    source = model_source(config["original"] if zoo else folder / config["original"])
-    document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    graph = load_model(folder / "model.onnx", annotations=True)
-    streams = json.loads(gzip.decompress((folder / "streams.json.gz").read_bytes()))["nodes"]
+    header, options = _read_config(folder)
+    original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original
+    with _part(folder, "plan.json") as path:
+        document = read_json(path)
+        plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
+        report = PlanReport.from_json(document)
     return CompiledModel(
-        source=replace(source, name=config["name"]),
+        source=replace(model_source(original), name=header.name),
         options=options,
-        machine=Machine(target, options.measured_table()),
-        plan=decode(document["plan"], PLAN_CLASSES),
-        graph=graph,
-        programs={name: restore_program(data, target.pim) for name, data in streams.items()},
-        report=PlanReport.from_json(document),
+        machine=Machine(options.target, options.measured_table()),
+        plan=plan,
+        graph=load_model(folder / "model.onnx", annotations=True),
+        programs=_read_streams(folder, options.target),
+        report=report,
     )
+
+
+@contextmanager
+def _part(folder: Path, name: str) -> Iterator[Path]:
+    """A file of an output folder, for as long as it is read: whatever damage to it raises becomes one line."""
+    try:
+        yield folder / name
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError, DataError) as error:
+        raise ModelError(f"{folder} is damaged: {name}: {error}", "compile the model again") from None
+
+
+def _read_config(folder: Path) -> tuple[_Header, Options]:
+    with _part(folder, "config.json") as path:
+        config = decode(Mapping[str, Any], read_json(path))
+        form, versions = pick(config, "format", "versions")
+        if form != FORMAT:
+            (version,) = pick(versions, "pimflow")
+            raise ModelError(f"{folder} was written by pimflow {version}", "compile the model again")
+        names = {field.name for field in fields(_Header)}
+        header = decode(_Header, {key: value for key, value in config.items() if key in names})
+        options = decode(Options, {key: value for key, value in config.items() if key not in names})
+    with _part(folder, "target.toml") as path:
+        target = parse_target(path.read_text(encoding="utf-8"), str(path))
+    return header, replace(options, target=target)
+
+
+def _read_streams(folder: Path, target: Target) -> dict[str, PimProgram]:
+    with _part(folder, "streams.json.gz") as path:
+        (nodes,) = pick(json.loads(gzip.decompress(path.read_bytes())), "nodes")
+        archived = decode(Mapping[str, Any], nodes, path="nodes")
+        return {name: restore_program(data, target.pim) for name, data in archived.items()}

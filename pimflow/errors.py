@@ -67,6 +67,10 @@ class InputDataError(PimflowError):
     """Data given to run or verify a model does not match the model's inputs."""
 
 
+class DataError(PimflowError):
+    """Plain data, as of a JSON or TOML file, do not have the form they should; the message names the key."""
+
+
 class GraphError(ValueError):
     """An IR graph breaks one of its own rules: a bug in a frontend or a pass, not a user's mistake."""
 

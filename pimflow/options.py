@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pimflow.data import NOT_DATA
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
@@ -35,6 +36,8 @@ class Debug:
 class Options:
     """One compilation's options. Numbers are None where the policy's or the target's own default holds.
 
+    An output folder keeps them all but the target, which has a file of its own, and what does not change the result.
+
     Args:
         target: the machine.
         policy: the search policy's name.
@@ -49,7 +52,7 @@ class Options:
         debug: what to show and check between passes.
     """
 
-    target: Target = field(default_factory=lambda: load_target(DEFAULT_TARGET))
+    target: Target = field(default_factory=lambda: load_target(DEFAULT_TARGET), metadata=NOT_DATA)
     policy: str = DEFAULT_POLICY
     shapes: Shapes = field(default_factory=dict)
     grid: int | None = None
@@ -57,9 +60,9 @@ class Options:
     time_budget_s: float | None = None
     disabled_passes: tuple[str, ...] = ()
     seed: int = 0
-    use_cache: bool = True
+    use_cache: bool = field(default=True, metadata=NOT_DATA)
     profile: str | None = None
-    debug: Debug = field(default_factory=Debug)
+    debug: Debug = field(default_factory=Debug, metadata=NOT_DATA)
 
     def measured_table(self) -> MeasuredTable | None:
         """The table that `profile` names.

@@ -9,10 +9,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
 
 # Room -> the rooms that it may import from (besides itself). Rooms are packages of pimflow/, or the top-level files.
-BASE = {"errors"}
+BASE = {"errors", "data"}
 FORMS = {"ir", "targets"} | BASE
 ALLOWED = {
     "errors": set(),
+    "data": {"errors"},
     "version": set(),
     "ir": BASE,
     "targets": BASE,

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pimflow.errors import OutputError
+from pimflow.data import decode, encode
+from pimflow.errors import DataError, OutputError
 
 MANIFEST = "manifest.json"
 _FORMAT = "pimflow-output/1"
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The file by which a folder is known as an output of pimflow: sizes of all other files, by name."""
+
+    format: str
+    files: Mapping[str, int]
 
 
 def check_output(folder: Path) -> None:
@@ -54,11 +64,10 @@ def _check_ours(folder: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, int] | None:
     """File sizes by name of an output folder of ours; None if it is not one."""
     try:
-        data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = data["files"]
-        return {str(name): int(size) for name, size in files.items()} if data["format"] == _FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = decode(_Manifest, read_json(folder / MANIFEST))
+    except (OSError, ValueError, DataError):
         return None
+    return dict(manifest.files) if manifest.format == _FORMAT else None
 
 
 @contextmanager
@@ -85,13 +94,23 @@ def new_output(folder: Path) -> Iterator[Path]:
 
 def _write_manifest(folder: Path) -> None:
     files = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    write_json(folder / MANIFEST, {"format": _FORMAT, "files": files})
+    write_json(folder / MANIFEST, encode(_Manifest(_FORMAT, files)))
 
 
 def write_json(path: Path, document: Any, indent: int | None = 2) -> None:
     """One JSON document as a file, byte-stable."""
     text = json.dumps(document, indent=indent, allow_nan=False, separators=None if indent else (",", ":"))
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no UTF-8, or no JSON.
+    """
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -100,7 +100,3 @@ class Plan:
     candidates: int = 0
     search_seconds: float = field(default=0.0, compare=False)
     host: str = "gpu"
-
-
-PLAN_CLASSES = (Plan, OnDevice, SplitRows, Pipeline, Parallel)
-"""Every class that a plan is made of."""

@@ -8,11 +8,12 @@ of nodes that share a region, and so may overlap, can add up to more than the re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.work import problem_of
+from pimflow.data import decode, encode, pick
 from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.runtime.costs import CostModel
@@ -94,13 +95,17 @@ class NodeRow:
 
     def as_json(self) -> dict[str, Any]:
         """As one object of the report's "nodes"."""
-        return {**asdict(self), "commands": self.commands.as_json()}
+        return {**encode(self), "commands": self.commands.as_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeRow:
-        """Reads what `as_json` wrote."""
-        counts = {name.lower(): count for name, count in data["commands"].items()}
-        return cls(**{**data, "commands": CommandCounts(**counts)})
+        """Reads what `as_json` wrote.
+
+        Raises:
+            DataError: a key is missing, unknown or of another type.
+        """
+        counts = decode(Mapping[str, Any], pick(data, "commands")[0], path="commands")
+        return decode(cls, {**data, "commands": {name.lower(): count for name, count in counts.items()}})
 
 
 @dataclass(frozen=True)
@@ -124,23 +129,26 @@ class PlanReport:
     def as_json(self) -> dict[str, Any]:
         """The keys "baseline", "result" and "nodes" of a compile report."""
         return {
-            "baseline": asdict(self.baseline),
-            "result": {**asdict(self.result), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
+            "baseline": encode(self.baseline),
+            "result": {**encode(self.result), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
             "nodes": [row.as_json() for row in self.nodes],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PlanReport:
-        """Reads what `as_json` wrote; other keys are ignored.
+        """Reads what `as_json` wrote; keys beside those are passed over.
 
         Raises:
-            KeyError, TypeError: a key is missing or unknown within them.
+            DataError: a key is missing, or within one of the three unknown or of another type.
         """
-        baseline, result = (
-            Measure(**{name: data[part][name] for name in ("time_us", "energy_mj", "conv_us")})
-            for part in ("baseline", "result")
+        baseline, result, nodes = pick(data, "baseline", "result", "nodes")
+        result = decode(Mapping[str, float], result, path="result")
+        measured = {key: value for key, value in result.items() if key not in ("speedup", "conv_speedup")}
+        return cls(
+            decode(Measure, baseline, path="baseline"),
+            decode(Measure, measured, path="result"),
+            tuple(NodeRow.from_json(row) for row in decode(tuple[Any, ...], nodes, path="nodes")),
         )
-        return cls(baseline, result, tuple(NodeRow.from_json(row) for row in data["nodes"]))
 
 
 def report_plan(original: Graph, plan: Plan, graph: Graph, costs: CostModel) -> PlanReport:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-import types
-import typing
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
 
-from pimflow.errors import TargetError, choose_one
+from pimflow.data import decode
+from pimflow.errors import DataError, TargetError, choose_one
 from pimflow.targets.schema import Target
 
 if sys.version_info >= (3, 11):
@@ -20,7 +17,7 @@ else:
     import tomli as tomllib
 
 DEFAULT_TARGET = "pimflow"
-T = TypeVar("T")
+_HINT = "add it; `pimflow targets show pimflow` has all"
 
 
 def target_names() -> tuple[str, ...]:
@@ -70,59 +67,15 @@ def parse_target(content: str, where: str) -> Target:
         data = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise TargetError(f"{where} is not valid TOML: {error}", "correct the file") from None
-    target = _build(Target, data, where, "")
+    try:
+        target = decode(Target, data)
+    except DataError as error:
+        raise TargetError(f"{where}: {error.what}", error.hint or _HINT) from None
     _check(target, where)
     return target
 
 
-def _build(cls: type[T], data: dict[str, Any], where: str, path: str) -> T:
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in fields:
-            raise TargetError(f"{where}: unknown key {path + key!r}", choose_one(key, fields))
-    values = {}
-    for name, field in fields.items():
-        if name in data:
-            values[name] = _convert(hints[name], data[name], where, path + name)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise TargetError(f"{where}: missing key {path + name!r}", "add it; `pimflow targets show pimflow` has all")
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any, where: str, path: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise TargetError(f"{where}: {path!r} must be a table", f"write it as [{path}]")
-        return _build(typing.cast("type[Any]", hint), value, where, path + ".")
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        return _convert(options[0], value, where, path)
-    if origin is typing.Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise TargetError(f"{where}: {path!r} is {value!r}", f"it must be one of {', '.join(map(str, choices))}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TargetError(f"{where}: {path!r} must be a list", "write it as [a, b, ...]")
-        inner = typing.get_args(hint)[0]
-        return tuple(_convert(inner, item, where, f"{path}[{index}]") for index, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise TargetError(f"{where}: {path!r} must be a table", f"write it as [{path}]")
-        inner = typing.get_args(hint)[1]
-        return {key: _convert(inner, item, where, f"{path}.{key}") for key, item in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise TargetError(f"{where}: {path!r} is {value!r}", f"it must be of type {hint.__name__}")
-    return value
-
-
 def _check(target: Target, where: str) -> None:
-    _check_numbers(target, where, "")
     pim = target.pim
     artifact, strict = pim.timing.artifact, pim.timing.strict
     refresh_cycles = strict.t_rp + strict.t_rfc + pim.bank_groups * strict.t_faw + strict.t_ras + strict.t_rcd
@@ -137,17 +90,3 @@ def _check(target: Target, where: str) -> None:
     for key, problem in problems.items():
         if problem:
             raise TargetError(f"{where}: {key!r} {problem}", "correct the file")
-
-
-_MAY_BE_ZERO = ("_pj", "_nj", "_mw", "_w", "_per_byte", "drain", "launch_cycles", "_to_next_hidden", "postponed")
-
-
-def _check_numbers(item: Any, where: str, path: str) -> None:
-    for field in dataclasses.fields(item):
-        value = getattr(item, field.name)
-        if dataclasses.is_dataclass(value):
-            _check_numbers(value, where, f"{path}{field.name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            zero_ok = any(part in field.name for part in _MAY_BE_ZERO)
-            if not value < float("inf") or value < 0 or (value == 0 and not zero_ok):
-                raise TargetError(f"{where}: {path + field.name!r} is {value}", "it must be positive and finite")

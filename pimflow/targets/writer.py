@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from pimflow.data import encode
 from pimflow.targets.schema import Target
 
 
 def to_toml(target: Target) -> str:
     """TOML text from which `parse_target` makes an equal target."""
     lines: list[str] = []
-    _write(target, "", lines)
+    _write(encode(target), "", lines)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _write(item: Any, path: str, lines: list[str]) -> None:
-    tables = []
-    for field in dataclasses.fields(item):
-        value = getattr(item, field.name)
-        if dataclasses.is_dataclass(value) or isinstance(value, dict):
-            tables.append((f"{path}.{field.name}" if path else field.name, value))
-        elif value is not None:
-            lines.append(f"{field.name} = {_scalar(value)}")
-    for name, value in tables:
-        lines.extend(("", f"[{name}]"))
+def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
+    """Plain values first, then the tables within; None is left out."""
+    for key, value in table.items():
+        if value is not None and not isinstance(value, dict):
+            # JSON's spelling of strings, numbers and lists of them is TOML's too.
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    for key, value in table.items():
         if isinstance(value, dict):
-            lines.extend(f"{json.dumps(key)} = {_scalar(entry)}" for key, entry in value.items())
-        else:
+            name = f"{path}.{key}" if path else key
+            lines.extend(("", f"[{name}]"))
             _write(value, name, lines)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_scalar, value)) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # JSON's spelling of strings and numbers is TOML's too.
-    return json.dumps(value, ensure_ascii=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from pimflow.errors import TextError
+from pimflow.errors import TextError, did_you_mean
 from pimflow.ir.graph import Graph, Node, Value
 from pimflow.ir.ops.base import OPS
 from pimflow.ir.ops.opaque import OpaqueAttribute
@@ -113,8 +113,8 @@ class _Parser:
         found = "the end of the text" if token.kind == "end" else f"'{token.text}'"
         raise self._error(token, f"{what} but found {found}")
 
-    def _error(self, token: Token, what: str) -> TextError:
-        return _error(self._text, token.start, what)
+    def _error(self, token: Token, what: str, hint: str = "") -> TextError:
+        return _error(self._text, token.start, what, hint)
 
     # ---- the graph
 
@@ -227,7 +227,7 @@ class _Parser:
         op_token = self._expect_kind("word", "an op")
         kind = OPS.get(op_token.text)
         if kind is None:
-            raise self._error(op_token, f"unknown op {op_token.text}")
+            raise self._error(op_token, f"unknown op {op_token.text}", did_you_mean(op_token.text, OPS))
         self._expect("(")
         inputs = tuple(self._list(lambda: "" if self._accept("_") else self._use(), ")"))
         op = self._dataclass(kind, op_token)
@@ -281,7 +281,7 @@ class _Parser:
         known = {item.name: item for item in fields(kind)}
         for key_token, key, value in self._braced(self._pair) if self._next.text == "{" else ():
             if key not in known:
-                raise self._error(key_token, f"{kind.__name__} has no field {key!r}")
+                raise self._error(key_token, f"{kind.__name__} has no field {key!r}", did_you_mean(key, known))
             if key in given:
                 raise self._error(key_token, f"the field {key!r} is given twice")
             given[key] = value
@@ -363,10 +363,10 @@ def _content(text: str, kind: str, letters: str, start: int) -> str:
         raise _error(text, start, f"{spelled} is not a valid string: {error}") from None
 
 
-def _error(text: str, start: int, what: str) -> TextError:
+def _error(text: str, start: int, what: str, hint: str = "") -> TextError:
     line = text.count("\n", 0, start) + 1
     column = start - text.rfind("\n", 0, start)
-    return TextError(f"line {line}, column {column}: {what}")
+    return TextError(f"line {line}, column {column}: {what}", hint)
 
 
 def _bytes(text: str) -> bytes:

@@ -8,19 +8,18 @@ attributes are a JSON object of its fields. `op`, shapes and attributes together
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
 import math
 import statistics
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pimflow.errors import InputDataError, OutputError
+from pimflow.data import decode, encode
+from pimflow.errors import DataError, InputDataError, OutputError
 from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Value
 from pimflow.ir.ops.base import op_of_onnx_name
 
@@ -83,10 +82,8 @@ def kernel_key(op: Op, inputs: Sequence[Shape | None]) -> tuple[str, tuple[Shape
 
 def attributes_text(op: Op) -> str:
     """An op's fields as a JSON object with sorted keys; what the compiler carries but does not read, as a digest."""
-    pairs = (
-        op.attributes if hasattr(op, "attributes") else [(f.name, getattr(op, f.name)) for f in dataclasses.fields(op)]
-    )
-    return json.dumps({key: _plain(value) for key, value in pairs}, sort_keys=True, separators=(",", ":"))
+    fields = {key: _plain(value) for key, value in op.attributes} if hasattr(op, "attributes") else encode(op)
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def _plain(value: object) -> object:
@@ -212,29 +209,12 @@ def _op(name: str, attributes: str, where: str) -> Op:
         raise InputDataError(f"{where}: attributes are not JSON: {error}", "write {} where there are none") from None
     if not isinstance(fields, dict) or not name:
         raise InputDataError(f"{where}: op or attributes missing", "write {} where an op has no attributes")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     kind: type[Any] | None = op_of_onnx_name(name)
     if kind is None:
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
         return OnnxOp(name, attributes=tuple(sorted(values.items())))
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    needed = {key for key, field in known.items() if field.default is dataclasses.MISSING}
-    hints = typing.get_type_hints(kind)
-    if not needed <= set(values) <= set(known) or not all(_fits(value, hints[key]) for key, value in values.items()):
-        fields_text = ", ".join(f"{key}: {field.type}" for key, field in known.items())
-        raise InputDataError(f"{where}: attributes of {name} are {attributes}", f"it has {fields_text}")
-    op: Op = kind(**values)
+    try:
+        op: Op = decode(kind, fields)
+    except DataError as error:
+        raise InputDataError(f"{where}: attributes of {name} are {attributes}: {error.what}", error.hint) from None
     return op
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a JSON value has the type that a field of an op declares."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        fixed = arguments[-1] is not Ellipsis
-        whole = isinstance(value, tuple) and (not fixed or len(value) == len(arguments))
-        return whole and all(_fits(item, arguments[0]) for item in typing.cast("Shape", value))
-    if hint is bool:
-        return isinstance(value, bool)
-    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)

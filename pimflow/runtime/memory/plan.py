@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pimflow.data import encode
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.movement import Movement, Places, place
@@ -75,28 +76,28 @@ class MemoryPlan:
     in one step has space of its own.
 
     Args:
-        regions: the pieces of the arena.
-        places: the place of every value in it, by name.
-        movements: what holds for every movement node when the graph is run in this arena, by node name.
         arena_bytes: size of the arena: the peak with reuse.
         bytes_without_reuse: what it would take if no region shared space with another.
         live_bytes: the most that is alive at one step, which no arena can go below.
         weight_bytes: constants, which lie outside the arena.
         filled_bytes: padding filled before the first write, in all regions together.
-        outside: values that have no place in the arena (no static shape, or no fixed element size).
         steps: number of steps.
+        outside: values that have no place in the arena (no static shape, or no fixed element size).
+        regions: the pieces of the arena.
+        places: the place of every value in it, by name.
+        movements: what holds for every movement node when the graph is run in this arena, by node name.
     """
 
-    regions: tuple[ArenaRegion, ...]
-    places: Mapping[str, ValuePlace]
-    movements: Mapping[str, Movement]
     arena_bytes: int
     bytes_without_reuse: int
     live_bytes: int
     weight_bytes: int
     filled_bytes: int
-    outside: tuple[str, ...]
     steps: int
+    outside: tuple[str, ...]
+    regions: tuple[ArenaRegion, ...]
+    places: Mapping[str, ValuePlace]
+    movements: Mapping[str, Movement]
 
     @cached_property
     def eliminated(self) -> tuple[str, ...]:
@@ -123,46 +124,8 @@ class MemoryPlan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as JSON values, byte-stable."""
-        return {
-            "arena_bytes": self.arena_bytes,
-            "bytes_without_reuse": self.bytes_without_reuse,
-            "live_bytes": self.live_bytes,
-            "weight_bytes": self.weight_bytes,
-            "filled_bytes": self.filled_bytes,
-            "steps": self.steps,
-            "outside": list(self.outside),
-            "regions": [_region_json(region) for region in self.regions],
-            "places": {name: _plain(spot) for name, spot in self.places.items()},
-            "movements": {name: _plain(verdict) for name, verdict in self.movements.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MemoryPlan:
-        """The plan that `as_json` was called on."""
-        plan = dict(data)
-        plan["outside"] = tuple(plan["outside"])
-        plan["regions"] = tuple(_region_of(region) for region in plan["regions"])
-        plan["places"] = {name: ValuePlace(**_tuples(spot)) for name, spot in plan["places"].items()}
-        plan["movements"] = {name: Movement(**_tuples(verdict)) for name, verdict in plan["movements"].items()}
-        return cls(**plan)
-
-
-def _plain(item: Any) -> dict[str, Any]:
-    values = {name: getattr(item, name) for name in item.__dataclass_fields__}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-
-
-def _region_json(region: ArenaRegion) -> dict[str, Any]:
-    return {**_plain(region), "filled": [_plain(box) for box in region.filled]}
-
-
-def _region_of(data: Mapping[str, Any]) -> ArenaRegion:
-    filled = tuple(FilledBox(**_tuples(box)) for box in data["filled"])
-    return ArenaRegion(**{**_tuples(data), "filled": filled})
+        plan: dict[str, Any] = encode(self)
+        return plan
 
 
 def _check_place(name: str, spot: ValuePlace, region: ArenaRegion) -> None:

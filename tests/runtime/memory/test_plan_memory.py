@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pimflow.data import decode
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Builder, Conv2d, Graph, OnDevice, Plan, SplitRows
 from pimflow.ir.analysis.movement import movement
@@ -134,7 +135,7 @@ def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
         assert addresses.min() >= region.offset
         assert addresses.max() < region.offset + region.bytes
         assert len(set(addresses.tolist())) == addresses.size
-    assert MemoryPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert decode(MemoryPlan, json.loads(json.dumps(plan.as_json()))) == plan
 
 
 @given(moving_graphs())

@@ -1,0 +1,356 @@
+"""One strict codec for frozen dataclasses: to the plain data that JSON and TOML hold, and back.
+
+A dataclass becomes a mapping of its fields, a tuple a list; numbers, text, truth values and None stay what they are.
+With `tagged`, every dataclass carries its class's name under "type", so that a field may hold one of several classes.
+
+Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
+out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
+The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
+dataclasses, unions of these, and Any. A whole number is a float too; True is no number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal, TypeVar, Union, overload
+
+from pimflow.errors import DataError, choose_one
+
+T = TypeVar("T")
+Read = Callable[[Any], Any]
+TAG = "type"
+NOT_DATA: Mapping[str, Any] = {"data": False}
+"""Metadata of a field that data do not hold: it is not written, and its default is what is read."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a number, which must be finite, has to keep within, as in `Annotated[int, Limits(least=1)]`.
+
+    Args:
+        least: the smallest value allowed.
+        most: the largest value allowed.
+        above: every value must be larger than this.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Whether a number keeps within them."""
+        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        return low and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"between {self.least} and {self.most}"
+        above = "positive" if self.above == 0 else f"above {self.above}"
+        words = (above, self.above), (f"{self.least} or more", self.least), (f"{self.most} or less", self.most)
+        return " and ".join(word for word, limit in words if limit is not None)
+
+
+def encode(item: Any, *, tagged: bool = False) -> Any:
+    """The plain data of a tree of dataclasses, tuples, mappings and plain values.
+
+    Fields keep their order; those that a class does not take when it is made, or marks as `NOT_DATA`, are left out.
+
+    Raises:
+        TypeError: something else is in the tree.
+    """
+    if item is None or isinstance(item, (bool, int, float, str)):
+        return item
+    if isinstance(item, (tuple, list)):
+        return [encode(entry, tagged=tagged) for entry in item]
+    if isinstance(item, Mapping):
+        return {key: encode(value, tagged=tagged) for key, value in item.items()}
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        fields = {f.name: encode(getattr(item, f.name), tagged=tagged) for f in _fields(type(item))}
+        return {TAG: type(item).__name__, **fields} if tagged else fields
+    raise TypeError(f"a {type(item).__name__} has no form as plain data")
+
+
+def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a dataclass that data hold."""
+    return tuple(f for f in dataclasses.fields(cls) if f.init and f.metadata.get("data", True))
+
+
+@overload
+def decode(form: type[T], data: Any, *, tagged: bool = False, path: str = "") -> T: ...
+@overload
+def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any: ...
+def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any:
+    """What `encode` was given, from its plain data.
+
+    Args:
+        form: the type to read: a dataclass, or any other type that this module names.
+        data: plain data. Keys of mappings are text.
+        tagged: whether dataclasses carry their class's name.
+        path: where the data are, in front of the paths in errors.
+
+    Raises:
+        DataError: the data do not have that form.
+    """
+    try:
+        return _reader(form, tagged)(data)
+    except _Fault as fault:
+        raise DataError(fault.text(path), fault.hint) from None
+
+
+def pick(data: Any, *keys: str) -> tuple[Any, ...]:
+    """The values of some keys of a mapping; others are passed over.
+
+    Raises:
+        DataError: it is no mapping, or lacks one of the keys.
+    """
+    try:
+        values: dict[str, Any] = _mapping(_reader(Any, False))(data)
+    except _Fault as fault:
+        raise DataError(fault.text(""), fault.hint) from None
+    for key in keys:
+        if key not in values:
+            raise DataError(f"missing key {key!r}")
+    return tuple(values[key] for key in keys)
+
+
+class _Fault(Exception):
+    """What is wrong, around the path to it, which grows as the fault leaves one level after the other."""
+
+    def __init__(self, before: str, after: str, hint: str, *path: str | int) -> None:
+        super().__init__(before, after, hint)
+        self.before, self.after, self.hint = before, after, hint
+        self.path = list(path)
+
+    def text(self, start: str) -> str:
+        where = start
+        for step in self.path:
+            where += f"[{step}]" if isinstance(step, int) else f".{step}" if where else step
+        return f"{self.before}{repr(where) if where else 'the whole'}{self.after}"
+
+
+_show = reprlib.Repr()
+_show.maxstring = _show.maxother = _show.maxlong = 60
+
+
+def _wrong(data: Any, needed: str) -> _Fault:
+    return _Fault("", f" is {_show.repr(data)}", f"it must be {needed}")
+
+
+@cache
+def _reader(form: Any, tagged: bool) -> Read:
+    """What reads data of one form."""
+    origin, arguments = typing.get_origin(form), typing.get_args(form)
+    if form is Any:
+        return lambda data: data
+    if origin is Annotated:
+        (limits,) = (extra for extra in arguments[1:] if isinstance(extra, Limits))
+        return _limited(_reader(arguments[0], tagged), limits)
+    if origin is Literal:
+        return _literal(arguments)
+    if origin in (Union, types.UnionType):
+        return _union(arguments, tagged)
+    if origin is tuple:
+        return _tuple(arguments, tagged)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(_reader(arguments[1], tagged))
+    if dataclasses.is_dataclass(form):
+        return _Record(typing.cast("type[Any]", form), tagged)
+    return _SCALARS[form]
+
+
+def _scalar(kind: type[Any], needed: str) -> Read:
+    def read(data: Any) -> Any:
+        if type(data) is not kind:
+            raise _wrong(data, needed)
+        return data
+
+    return read
+
+
+def _float(data: Any) -> float:
+    if type(data) is float:
+        return data
+    if type(data) is not int:
+        raise _wrong(data, "a number")
+    try:
+        return float(data)
+    except OverflowError:
+        raise _wrong(data, "a number that a float can hold") from None
+
+
+def _none(data: Any) -> None:
+    if data is not None:
+        raise _wrong(data, "null")
+
+
+_SCALARS: dict[Any, Read] = {
+    bool: _scalar(bool, "true or false"),
+    int: _scalar(int, "a whole number"),
+    float: _float,
+    str: _scalar(str, "text"),
+    type(None): _none,
+}
+
+
+def _limited(read: Read, limits: Limits) -> Read:
+    def read_limited(data: Any) -> Any:
+        value = read(data)
+        if not math.isfinite(value):
+            raise _wrong(data, "finite")
+        if not limits.hold(value):
+            raise _wrong(data, str(limits))
+        return value
+
+    return read_limited
+
+
+def _literal(choices: tuple[Any, ...]) -> Read:
+    def read(data: Any) -> Any:
+        for choice in choices:
+            if choice == data and type(choice) is type(data):
+                return choice
+        raise _Fault("", f" is {_show.repr(data)}", choose_one(str(data), map(str, choices)))
+
+    return read
+
+
+def _tuple(forms: tuple[Any, ...], tagged: bool) -> Read:
+    every = len(forms) == 2 and forms[1] is Ellipsis
+    readers = () if every else tuple(_reader(form, tagged) for form in forms)
+    one = _reader(forms[0], tagged) if every else None
+
+    def read(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, (list, tuple)):
+            raise _wrong(data, "a list")
+        if one is None and len(data) != len(readers):
+            raise _wrong(data, f"a list of {len(readers)}")
+        values = []
+        for index, entry in enumerate(data):
+            try:
+                values.append((one or readers[index])(entry))
+            except _Fault as fault:
+                fault.path.insert(0, index)
+                raise
+        return tuple(values)
+
+    return read
+
+
+def _mapping(read_value: Read) -> Read:
+    def read(data: Any) -> dict[str, Any]:
+        if not isinstance(data, Mapping):
+            raise _wrong(data, "a table")
+        values = {}
+        for key, value in data.items():
+            try:
+                values[key] = read_value(value)
+            except _Fault as fault:
+                fault.path.insert(0, key)
+                raise
+        return values
+
+    return read
+
+
+class _Record:
+    """Reads one dataclass. The types of its fields, which may name the class itself, are looked up when first used."""
+
+    def __init__(self, cls: type[Any], tagged: bool) -> None:
+        self._cls = cls
+        self._tagged = tagged
+
+    @cached_property
+    def _fields(self) -> dict[str, Read]:
+        forms = typing.get_type_hints(self._cls, include_extras=True)
+        return {f.name: _reader(forms[f.name], self._tagged) for f in _fields(self._cls)}
+
+    @cached_property
+    def _needed(self) -> tuple[str, ...]:
+        missing = dataclasses.MISSING
+        return tuple(f.name for f in _fields(self._cls) if f.default is missing and f.default_factory is missing)
+
+    def __call__(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise _wrong(data, "a table")
+        if self._tagged:
+            _check_tag(data, (self._cls.__name__,))
+        fields, values = self._fields, {}
+        for key, value in data.items():
+            if key not in fields:
+                if key == TAG and self._tagged:
+                    continue
+                raise _Fault("unknown key ", "", choose_one(key, fields), key)
+            try:
+                values[key] = fields[key](value)
+            except _Fault as fault:
+                fault.path.insert(0, key)
+                raise
+        for name in self._needed:
+            if name not in values:
+                raise _Fault("missing key ", "", "", name)
+        return self._cls(**values)
+
+
+def _check_tag(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """The name of the class that a mapping says it is."""
+    if TAG not in data:
+        raise _Fault("missing key ", "", f"it is one of {', '.join(names)}", TAG)
+    name = data[TAG]
+    if name not in names:
+        raise _Fault("", f" is {_show.repr(name)}", choose_one(str(name), names), TAG)
+    return str(name)
+
+
+_KINDS = ((bool, "true or false"), ((int, float), "a number"), (str, "text"), ((list, tuple), "a list"),
+          (Mapping, "a table"), (type(None), "null"))  # fmt: skip
+
+
+def _kind_of_data(data: Any) -> str:
+    return next((word for kind, word in _KINDS if isinstance(data, kind)), "")
+
+
+def _kind_of_form(form: Any) -> str:
+    """The kind of the data that a member of a union takes."""
+    origin, arguments = typing.get_origin(form), typing.get_args(form)
+    if origin is Annotated:
+        return _kind_of_form(arguments[0])
+    if origin is Literal:
+        return _kind_of_data(arguments[0])
+    plain = origin or form
+    if dataclasses.is_dataclass(plain):
+        return "a table"
+    return next(word for kind, word in _KINDS if issubclass(plain, kind))
+
+
+def _union(forms: tuple[Any, ...], tagged: bool) -> Read:
+    """Reads one of several forms: the one that data of this kind can only mean, or that their tag names."""
+    by_kind: dict[str, list[Any]] = {}
+    for form in forms:
+        by_kind.setdefault(_kind_of_form(form), []).append(form)
+    readers = {kind: _one_kind(members, tagged) for kind, members in by_kind.items()}
+    needed = " or ".join(kind for kind in readers if kind != "null")
+
+    def read(data: Any) -> Any:
+        reader = readers.get(_kind_of_data(data))
+        if reader is None:
+            raise _wrong(data, needed)
+        return reader(data)
+
+    return read
+
+
+def _one_kind(forms: list[Any], tagged: bool) -> Read:
+    if len(forms) == 1:
+        return _reader(forms[0], tagged)
+    if not all(dataclasses.is_dataclass(form) for form in forms):
+        raise TypeError(f"data cannot tell {forms} from each other")
+    records = {form.__name__: _reader(form, tagged) for form in forms}
+    names = tuple(records)
+    return lambda data: records[_check_tag(data, names)](data)
