@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pimflow
+from pimflow.frontend.convert import CONVERSIONS
 from pimflow.ir import Op, OpRules, register_op
 from pimflow.ir.ops import rules
 from pimflow.ir.ops.base import OPS
@@ -46,6 +47,11 @@ def test_no_room_lacks_a_rule(room: OpRules[Any]) -> None:
 def test_what_a_room_leaves_out_has_a_reason_and_no_rule(room: OpRules[Any]) -> None:
     assert all(room.left_out.values())
     assert not set(room.left_out) & set(room)
+
+
+def test_every_operator_that_is_a_typed_op_is_converted() -> None:
+    operators = {(kind.onnx_domain, name) for kind in OPS.values() for name in kind.onnx_names}
+    assert operators <= set(CONVERSIONS)
 
 
 def test_only_registered_ops_have_rules() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -12,9 +13,9 @@ from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
+from pimflow.frontend.convert import TypedForm, typed_form
 from pimflow.frontend.folding import fold, node_session, without_like
 from pimflow.frontend.importing import fresh_name, import_node
-from pimflow.frontend.recognise import typed_form
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
@@ -27,7 +28,14 @@ SMALL_ELEMENTS = 1024
 Types = dict[str, Value]
 
 
-def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Graph:
+class Inferred(NamedTuple):
+    """A graph with its shapes, and the typed forms that were found on the way, by node name."""
+
+    graph: Graph
+    forms: Mapping[str, TypedForm]
+
+
+def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
     """The graph with constants folded and, as far as they do not depend on data, all shapes known.
 
     Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also knows operators outside the
@@ -44,7 +52,7 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Graph:
     walk = _Walk(graph, declared)
     for node in graph.nodes:
         walk.visit(node)
-    return walk.finish()
+    return Inferred(walk.finish(), walk.forms)
 
 
 class _Walk:
@@ -55,6 +63,7 @@ class _Walk:
         self.constants: dict[str, Array] = dict(graph.constants)
         self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
+        self.forms: dict[str, TypedForm] = {}
         self.names = {node.name for node in graph.nodes}
 
     def visit(self, node: Node) -> None:
@@ -124,8 +133,11 @@ class _Walk:
 
     def _by_rule(self, node: Node) -> Types:
         """Our own formulas come first: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
-        typed = typed_form(node, self.values, self.constants, self.graph.opset.get("", 0))
-        return {} if typed is None else {node.output: Value(node.output, *typed[1])}
+        form = typed_form(node, self.values, self.constants, self.graph.opset.get("", 0))
+        if form is None:
+            return {}
+        self.forms[node.name] = form
+        return {node.output: Value(node.output, *form.result)}
 
     def _by_onnx(self, node: Node) -> Types:
         assert isinstance(node.op, OnnxOp)

@@ -8,10 +8,10 @@ import onnx
 
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
+from pimflow.frontend.convert import convert_graph
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import declared_types, infer_graph
 from pimflow.frontend.reading import read_source
-from pimflow.frontend.recognise import recognise
 from pimflow.ir import Graph
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.session import GraphSession
@@ -43,7 +43,7 @@ def load_model(
     except UnicodeDecodeError as error:
         raise ModelError(f"the model holds a name that is not text ({error})", "the file is damaged") from error
     _require_runnable(opaque)
-    graph = recognise(infer_graph(opaque, declared_types(given.proto.graph)))
+    graph = convert_graph(*infer_graph(opaque, declared_types(given.proto.graph)))
     verify_graph(graph)
     return graph
 

@@ -1,0 +1,116 @@
+"""Elementwise operators and batch normalisation."""
+
+from __future__ import annotations
+
+from pimflow.frontend.convert.site import Site, Typed, converts, identity
+from pimflow.ir import Array, AttributeValue, BatchNorm, Elementwise, OnnxOp, Op
+from pimflow.onnxio.tensors import shortest
+
+ELEMENTWISE = (
+    # of one input
+    "Relu",
+    "LeakyRelu",
+    "ThresholdedRelu",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Gelu",
+    "Mish",
+    "Swish",
+    "HardSwish",
+    "HardSigmoid",
+    "Sigmoid",
+    "Tanh",
+    "Softplus",
+    "Softsign",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Abs",
+    "Neg",
+    "Reciprocal",
+    "Sign",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Erf",
+    "Sin",
+    "Cos",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "Not",
+    "IsNaN",
+    "IsInf",
+    "BitwiseNot",
+    # of several, with broadcasting
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Mod",
+    "PRelu",
+    "Min",
+    "Max",
+    "Mean",
+    "And",
+    "Or",
+    "Xor",
+    "Equal",
+    "Greater",
+    "Less",
+    "GreaterOrEqual",
+    "LessOrEqual",
+    "Where",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+)
+"""Operators of ONNX's own domain that become `Elementwise` as they are."""
+
+
+@converts(*ELEMENTWISE)
+def _elementwise(site: Site) -> Op | None:
+    assert isinstance(site.node.op, OnnxOp)
+    return Elementwise(site.node.kind, site.node.op.attributes) if all(site.node.inputs) else None
+
+
+@converts("Sum")
+def _sum(site: Site) -> Typed | Op | None:
+    return identity(site) if len(site.node.inputs) == 1 else _elementwise(site)
+
+
+@converts("Clip")
+def _clip(site: Site) -> Typed | None:
+    if site.opset < 11:
+        names = ("max", "min")
+        bounds = {name: site.number(name, 0.0) for name in names if name in site.attributes}
+        return Typed((Elementwise("Clip", tuple(sorted(bounds.items()))),), site.node.inputs[:1])
+    found: list[tuple[str, AttributeValue]] = []
+    for index, name in ((2, "max"), (1, "min")):
+        bound = site.constant(index)
+        if site.has(index) and (bound is None or bound.size != 1):
+            return None
+        if bound is not None:
+            scalar = bound.reshape(())
+            found.append((name, int(scalar) if bound.dtype.kind in "iu" else decimal(scalar)))
+    return Typed((Elementwise("Clip", tuple(found)),), site.node.inputs[:1])
+
+
+def decimal(scalar: Array) -> float:
+    """A scalar as a Python float, written as short as its type allows."""
+    return shortest(float(scalar)) if scalar.dtype.itemsize <= 4 and scalar.dtype.kind not in "iu" else float(scalar)
+
+
+@converts("BatchNormalization")
+def _batch_norm(site: Site) -> Op | None:
+    training = site.integer("training_mode", 0) or not site.integer("spatial", 1)
+    return None if training or not site.is_float() else BatchNorm(site.number("epsilon", 1e-5))

@@ -1,0 +1,111 @@
+"""Opaque nodes -> typed ops. What has no exact typed form stays opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pimflow.errors import GraphError
+from pimflow.frontend.convert.site import CONVERSIONS, Site, Typed
+from pimflow.frontend.importing import fresh_name
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir.shapes import TensorType, infer
+
+
+class TypedForm(NamedTuple):
+    """A node's exact typed form, and the type of what it makes."""
+
+    typed: Typed
+    result: TensorType
+
+
+def convert_graph(graph: Graph, forms: Mapping[str, TypedForm]) -> Graph:
+    """The graph with every node in typed form that has one which gives the very shape and type known for the node.
+
+    Args:
+        graph: opaque nodes, with all shapes that can be known.
+        forms: typed forms that are known already, by node name.
+    """
+    nodes: list[Node] = []
+    values = dict(graph.values)
+    names = {node.name for node in graph.nodes}
+    for node in graph.nodes:
+        node = _without_unused(node, graph)
+        form = forms.get(node.name) or typed_form(node, graph.values, graph.constants, graph.opset.get("", 0))
+        if form is None or not _agrees(form.result, graph.value(node.output)):
+            nodes.append(node)
+        else:
+            nodes.extend(_chain(node, form.typed, values, names))
+    used = {*graph.inputs, *graph.outputs}
+    used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
+    return graph.replace(
+        nodes=nodes,
+        values={name: value for name, value in values.items() if name in used},
+        constants={name: array for name, array in graph.constants.items() if name in used},
+    )
+
+
+def _agrees(result: TensorType, known: Value) -> bool:
+    return (result.shape, result.dtype) == (known.shape, known.dtype)
+
+
+def typed_form(node: Node, values: Mapping[str, Value], constants: Mapping[str, Array], opset: int) -> TypedForm | None:
+    """A node's exact typed form and what it makes; None where the node has to stay opaque.
+
+    Args:
+        node: an opaque node.
+        values: the values that it reads, and what it makes as far as that is known.
+        constants: those of them that are constants.
+        opset: version of ONNX's own operators.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or len(node.outputs) != 1:
+        return None
+    rule = CONVERSIONS.get((op.domain, op.op_type))
+    static = all(values[name].shape is not None and values[name].dtype for name in node.inputs if name)
+    if rule is None or not static or not node.inputs or not node.inputs[0]:
+        return None
+    found = rule(Site(node, values, constants, opset))
+    if found is None:
+        return None
+    typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
+    result = _result(typed, [values[name] if name else None for name in typed.inputs])
+    return None if result is None else TypedForm(typed, result)
+
+
+def _result(typed: Typed, inputs: Sequence[Value | None]) -> TensorType | None:
+    """What a chain of ops makes; None where its inputs do not fit."""
+    if isinstance(typed.ops[-1], OnnxOp):  # Identity
+        (value,) = inputs
+        return None if value is None or value.shape is None else TensorType(value.shape, value.dtype)
+    try:
+        for op in typed.ops:
+            (result,) = infer(op, inputs)
+            inputs = [Value("", result.shape, result.dtype)]
+    except GraphError:
+        return None
+    return result
+
+
+def _without_unused(node: Node, graph: Graph) -> Node:
+    """The node without a second output that nobody reads (the mask of Dropout, the indices of MaxPool)."""
+    if len(node.outputs) != 2 or node.kind not in ("Dropout", "MaxPool"):
+        return node
+    unused = not graph.users(node.outputs[1]) and node.outputs[1] not in graph.outputs
+    return replace(node, outputs=node.outputs[:1]) if unused else node
+
+
+def _chain(node: Node, typed: Typed, values: dict[str, Value], names: set[str]) -> list[Node]:
+    """One node for each op; the last keeps the original's name and output."""
+    chain: list[Node] = []
+    inputs = typed.inputs
+    for step, op in enumerate(typed.ops[:-1]):
+        (result,) = infer(op, [values[name] if name else None for name in inputs])
+        output = fresh_name(f"{node.output}_{step}", values)
+        values[output] = Value(output, result.shape, result.dtype)
+        name = fresh_name(f"{node.name}_{step}", names)
+        names.add(name)
+        chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
+        inputs = (output,)
+    return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]

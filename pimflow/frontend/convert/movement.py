@@ -1,0 +1,88 @@
+"""Operators that move elements and compute none."""
+
+from __future__ import annotations
+
+from pimflow.frontend.convert.elementwise import decimal
+from pimflow.frontend.convert.site import Site, Typed, converts, identity
+from pimflow.ir import Concat, Op, Pad, Reshape, Slice, Transpose
+
+
+@converts("Slice")
+def _cut(site: Site) -> Typed | None:
+    """Slice: one typed Slice for each axis that it really cuts."""
+    rank = len(site.shape())
+    if site.opset < 10:
+        starts, ends = site.integers("starts"), site.integers("ends")
+        axes, steps = site.integers("axes"), None
+    else:
+        starts, ends = site.constant_integers(1), site.constant_integers(2)
+        axes, steps = site.constant_integers(3), site.constant_integers(4)
+        if (site.has(3) and axes is None) or (site.has(4) and steps is None):
+            return None
+    if starts is None or ends is None:
+        return None
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if any(step < 1 for step in steps):
+        return None
+    ops: list[Op] = []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = site.shape()[axis % rank]
+        first, last, _ = slice(start, end, step).indices(size)
+        if (first, last, step) != (0, size, 1):
+            ops.append(Slice(axis % rank, first, max(first, last), step))
+    return Typed(tuple(ops), site.node.inputs[:1]) if ops else identity(site)
+
+
+@converts("Pad")
+def _pad(site: Site) -> Typed | None:
+    if site.text("mode", "constant") != "constant":
+        return None
+    rank = len(site.shape())
+    if site.opset < 11:
+        pads, value = site.integers("pads"), site.number("value", 0.0)
+    else:
+        pads, fill = site.constant_integers(1), site.constant(2)
+        if site.has(2) and (fill is None or fill.dtype.kind not in "fiu"):
+            return None
+        value = 0.0 if fill is None else decimal(fill.reshape(()))
+        if fill is not None and fill.dtype.kind != "f" and int(value) != int(fill.reshape(())):
+            return None
+    axes = tuple(range(rank)) if not site.has(3) else site.constant_integers(3)
+    if pads is None or axes is None or len(pads) != 2 * len(axes) or min(pads, default=0) < 0:
+        return None
+    before, after = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        before[axis % rank], after[axis % rank] = pads[index], pads[index + len(axes)]
+    return Typed((Pad(tuple(before), tuple(after), value),), site.node.inputs[:1])
+
+
+@converts("Concat")
+def _concat(site: Site) -> Op | None:
+    rank = len(site.shape())
+    return Concat(site.integer("axis", 1) % rank) if rank and all(site.node.inputs) else None
+
+
+@converts("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def _reshape(site: Site) -> Typed | None:
+    shape = site.out_shape()
+    if shape is None or any(site.constant(i) is None for i in range(1, len(site.node.inputs))):
+        return None
+    if 0 in shape and site.opset < 14:  # nothing but allowzero says a size of 0
+        return None
+    return Typed((Reshape(shape),), site.node.inputs[:1])
+
+
+@converts("Transpose")
+def _transpose(site: Site) -> Op | None:
+    rank = len(site.shape())
+    return Transpose(site.integers("perm") or tuple(reversed(range(rank))))
+
+
+@converts("Dropout")
+def _dropout(site: Site) -> Typed | None:
+    """Dropout outside training is the identity."""
+    training = site.constant(2)
+    if site.has(2) and (training is None or bool(training.reshape(()))):
+        return None
+    return identity(site)

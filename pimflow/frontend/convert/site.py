@@ -1,0 +1,109 @@
+"""What a conversion is given and what it gives, and the registry of conversions by ONNX operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pimflow.ir import Array, AttributeValue, Node, OnnxOp, Op, Value
+from pimflow.ir.registry import Registry
+
+FLOATS = frozenset({"float32", "float16", "bfloat16"})
+"""Element types of the products and windows that the compiler reasons about; others stay opaque."""
+
+
+class Typed(NamedTuple):
+    """Ops applied one after the other; the first reads `inputs`, each later one the result before it."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One opaque node with what is known of its inputs."""
+
+    node: Node
+    values: Mapping[str, Value]
+    constants: Mapping[str, Array]
+    opset: int
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """The node's attributes."""
+        assert isinstance(self.node.op, OnnxOp)
+        return dict(self.node.op.attributes)
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def value(self, index: int = 0) -> Value:
+        """An input's value."""
+        return self.values[self.node.inputs[index]]
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """An input's shape; () where it is unknown or absent."""
+        return self.value(index).shape or () if self.has(index) else ()
+
+    def is_float(self) -> bool:
+        """Whether the first input is of a type that the compiler reasons about."""
+        return self.value().dtype in FLOATS
+
+    def integer(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute."""
+        value = self.attributes.get(name, default)
+        return float(value) if isinstance(value, (int, float)) else default
+
+    def text(self, name: str, default: str) -> str:
+        """A string attribute."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, str) else default
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """An attribute of integers, None where it is absent."""
+        value = self.attributes.get(name)
+        if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+            return tuple(int(item) for item in value if isinstance(item, int))
+        return None
+
+    def constant(self, index: int) -> Array | None:
+        """A constant input's elements; None where it is absent or computed."""
+        return self.constants.get(self.node.inputs[index]) if self.has(index) else None
+
+    def constant_integers(self, index: int) -> tuple[int, ...] | None:
+        """A constant input as integers; None where it is absent or computed."""
+        array = self.constant(index)
+        return None if array is None else tuple(int(item) for item in array.reshape(-1))
+
+    def out_shape(self) -> tuple[int, ...] | None:
+        """The first output's shape, None where it is not known yet."""
+        value = self.values.get(self.node.output)
+        return None if value is None else value.shape
+
+
+Conversion = Callable[[Site], "Typed | Op | None"]
+"""From an opaque node to its exact typed form, over all spellings since opset 7; None where it has none."""
+
+CONVERSIONS: Registry[tuple[str, str], Conversion] = Registry("conversions")
+"""By domain and op_type."""
+
+
+def converts(*op_types: str, domain: str = "") -> Callable[[Conversion], Conversion]:
+    """A decorator that makes a function the conversion of some operators.
+
+    Raises:
+        ValueError: an operator has a conversion already.
+    """
+    return CONVERSIONS.register(*((domain, op_type) for op_type in op_types))
+
+
+def identity(site: Site) -> Typed:
+    """The node as an Identity of its first input."""
+    return Typed((OnnxOp("Identity"),), site.node.inputs[:1])

@@ -1,0 +1,92 @@
+"""Pooling, and what the attributes of all windows have in common."""
+
+from __future__ import annotations
+
+import math
+
+from pimflow.frontend.convert.site import FLOATS, Site, Typed, converts
+from pimflow.ir import GlobalPool, Op, Pool2d, window_out
+
+
+def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int] | None:
+    """Two numbers from 1 up, for H and W: the default where the attribute is absent; None where it is anything else."""
+    if values is None:
+        return (default, default)
+    return (values[0], values[1]) if len(values) == 2 and min(values) >= 1 else None
+
+
+def resolve_pads(
+    site: Site, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
+) -> tuple[int, int, int, int] | None:
+    """Explicit pads (top, left, bottom, right); None for what has none (negative ones, unknown modes)."""
+    mode = site.text("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        pads = site.integers("pads") or (0, 0, 0, 0)
+        return (pads[0], pads[1], pads[2], pads[3]) if len(pads) == 4 and min(pads) >= 0 else None
+    if mode == "VALID":
+        return (0, 0, 0, 0)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    sizes = site.shape()[2:]
+    totals = [
+        max(0, (math.ceil(size / stride) - 1) * stride + dilation * (extent - 1) + 1 - size)
+        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    begin, end = (less, more) if mode == "SAME_UPPER" else (more, less)
+    return (begin[0], begin[1], end[0], end[1])
+
+
+@converts("MaxPool", "AveragePool")
+def _pool(site: Site) -> Op | None:
+    kernel, strides = site.integers("kernel_shape"), pair(site.integers("strides"), 1)
+    dilations = pair(site.integers("dilations"), 1)
+    if len(site.shape()) != 4 or kernel is None or len(kernel) != 2 or strides is None or dilations is None:
+        return None
+    if site.value().dtype not in FLOATS or site.integer("storage_order", 0):
+        return None
+    size = (kernel[0], kernel[1])
+    pads = resolve_pads(site, size, strides, dilations)
+    if pads is None:
+        return None
+    average = site.node.kind == "AveragePool"
+    include = average and bool(site.integer("count_include_pad", 0))
+    ceil = bool(site.integer("ceil_mode", 0)) and site.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    op = Pool2d("average" if average else "max", size, strides, pads, dilations, ceil, include)
+    return _without_ceil(op, site.shape()) if ceil else op
+
+
+def _without_ceil(op: Pool2d, shape: tuple[int, ...]) -> Pool2d:
+    """The same pooling with floor mode and the trailing pads that the last windows reach into, where that is exact.
+
+    Padding counts neither for a maximum nor for an average that leaves it out, so then it may be explicit.
+    """
+    ends = []
+    for axis in range(2):
+        extent = op.dilations[axis] * (op.kernel[axis] - 1) + 1
+        before, after = op.pads[axis], op.pads[2 + axis]
+        count = window_out(shape[2 + axis], op.kernel[axis], op.strides[axis], before, after, op.dilations[axis], True)
+        ends.append(max(after, (count - 1) * op.strides[axis] + extent - before - shape[2 + axis]))
+    pads = (op.pads[0], op.pads[1], ends[0], ends[1])
+    exact = pads == op.pads or not op.count_include_pad
+    if exact and all(end < size for end, size in zip(ends, op.kernel, strict=True)):
+        return Pool2d(op.kind, op.kernel, op.strides, pads, op.dilations, False, op.count_include_pad)
+    return op
+
+
+@converts("GlobalMaxPool", "GlobalAveragePool")
+def _global_pool(site: Site) -> Op | None:
+    if len(site.shape()) != 4 or not site.is_float():
+        return None
+    return GlobalPool("average" if site.node.kind == "GlobalAveragePool" else "max")
+
+
+@converts("ReduceMean", "ReduceMax")
+def _reduce(site: Site) -> Typed | None:
+    """ReduceMean or ReduceMax over exactly H and W, kept as dims of 1."""
+    axes = site.constant_integers(1) if site.has(1) else site.integers("axes")
+    if len(site.shape()) != 4 or site.value().dtype not in ("float32", "float16") or axes is None:
+        return None
+    if sorted(axis % 4 for axis in axes) != [2, 3] or not site.integer("keepdims", 1):
+        return None
+    return Typed((GlobalPool("average" if site.node.kind == "ReduceMean" else "max"),), site.node.inputs[:1])
