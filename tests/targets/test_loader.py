@@ -1,0 +1,320 @@
+"""The strict loader, key by key: every key of every shipped target left out, misspelt, mistyped and out of range."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from pimflow.errors import TargetError
+from pimflow.targets import load_target, override, parse_target, target_names, target_text, to_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "machine.toml"
+OPTIONAL = {"pim.transfer_gb_per_s": 12.5}
+"""Keys that a file may leave out, with a value that they may have."""
+COUNTS_THAT_MAY_BE_ZERO = {
+    "gpu.launch_cycles",
+    "pim.timing.artifact.gwrite_to_next_hidden",
+    "pim.timing.strict.t_drain",
+    "pim.timing.strict.max_postponed_refreshes",
+}
+"""Besides all energies and powers."""
+
+
+class Key(NamedTuple):
+    """One key of one shipped target, by its path from the root of the file."""
+
+    target: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.path.split(".")[-1]
+
+    def table_in(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The table of a file that holds the key."""
+        table: Any = data
+        for step in self.path.split(".")[:-1]:
+            table = table[step]
+        return cast("dict[str, Any]", table)
+
+    @property
+    def value(self) -> Any:
+        """What the file says."""
+        return self.table_in(content(self.target))[self.name]
+
+    @property
+    def type(self) -> type[Any]:
+        """What the machine holds: a file may write a float as a whole number."""
+        item: Any = load_target(self.target)
+        for step in self.path.split("."):
+            item = item[step] if isinstance(item, Mapping) else getattr(item, step)
+        return float if self.path in OPTIONAL else type(item)
+
+    def changed(self, value: Any) -> str:
+        """The file with another value for the key."""
+        data = content(self.target)
+        self.table_in(data)[self.name] = value
+        return toml(data)
+
+    def without(self) -> str:
+        """The file without the key."""
+        data = content(self.target)
+        del self.table_in(data)[self.name]
+        return toml(data)
+
+
+def content(target: str) -> dict[str, Any]:
+    """A shipped file as plain data, with optional keys added."""
+    data: dict[str, Any] = tomllib.loads(target_text(target))
+    for path, value in OPTIONAL.items():
+        key = Key(target, path)
+        key.table_in(data).setdefault(key.name, value)
+    return data
+
+
+def toml(data: Mapping[str, Any], path: str = "") -> str:
+    """TOML text, by other code than the package's."""
+    lines = [f"{key} = {literal(value)}" for key, value in data.items() if not isinstance(value, dict)]
+    for key, value in data.items():
+        if isinstance(value, dict):
+            lines += [f"[{path}{key}]", toml(value, f"{path}{key}.")]
+    return "\n".join(lines)
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # repr: TOML's nan and inf
+
+
+def walk(target: str, table: Mapping[str, Any], start: str = "") -> Iterator[Key]:
+    for name, value in table.items():
+        yield Key(target, start + name)
+        if isinstance(value, dict):
+            yield from walk(target, value, f"{start}{name}.")
+
+
+KEYS = [key for target in target_names() for key in walk(target, content(target))]
+TABLES = [key for key in KEYS if isinstance(key.value, dict)]
+LEAVES = [key for key in KEYS if key not in TABLES]
+NUMBERS = [key for key in LEAVES if key.type in (int, float)]
+FLOATS = [key for key in NUMBERS if key.type is float]
+COUNTS = [key for key in NUMBERS if key.type is int]
+LISTS = [key for key in LEAVES if isinstance(key.value, list)]
+WORDS = [key for key in LEAVES if isinstance(key.value, str) and key.path not in ("name", "description")]
+
+
+def each(keys: list[Key]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("key", keys, ids=[f"{key.target}: {key.path}" for key in keys])
+
+
+def refusal(text: str) -> str:
+    """Why a file is refused: one line that begins with the file and ends with what to do."""
+    with pytest.raises(TargetError) as caught:
+        parse_target(text, FILE)
+    message = str(caught.value)
+    assert message.startswith(FILE)
+    assert "\n" not in message
+    assert caught.value.hint
+    return message
+
+
+def assert_refused(text: str, path: str) -> str:
+    """The refusal names the key; returns its message."""
+    message = refusal(text)
+    assert re.search(rf"'{re.escape(path)}(\[\d+\])*'", message), f"{path} is not in: {message}"
+    return message
+
+
+def test_there_are_keys_of_every_kind() -> None:
+    assert len(target_names()) >= 3
+    assert all(len(keys) >= 3 for keys in (TABLES, FLOATS, COUNTS, LISTS, WORDS))
+    assert len(NUMBERS) > 150
+
+
+@each(KEYS)
+def test_a_missing_key_is_named(key: Key) -> None:
+    if key.path in OPTIONAL:
+        assert parse_target(key.without(), FILE)
+        return
+    assert "missing key" in assert_refused(key.without(), key.path)
+
+
+@each(KEYS)
+def test_a_misspelt_key_is_unknown_and_the_right_one_is_proposed(key: Key) -> None:
+    data = content(key.target)
+    table = key.table_in(data)
+    table[key.name + "x"] = table[key.name]
+    message = assert_refused(toml(data), key.path + "x")
+    assert "unknown key" in message
+    assert f"did you mean {key.name!r}?" in message
+
+
+@each(LEAVES)
+def test_a_value_of_another_type_is_refused(key: Key) -> None:
+    accepted: dict[type[Any], tuple[type[Any], ...]] = {float: (int, float), tuple: (list,)}
+    values: tuple[Any, ...] = (True, 3, 2.5, "text", [1], {"a": 1})
+    for wrong in values:
+        if type(wrong) not in accepted.get(key.type, (key.type,)):
+            assert_refused(key.changed(wrong), key.path)
+
+
+@each(TABLES)
+def test_a_table_cannot_be_a_value(key: Key) -> None:
+    for wrong in (1, "text", [1], True):
+        assert_refused(key.changed(wrong), key.path)
+
+
+@each(TABLES)
+def test_an_unknown_table_is_refused(key: Key) -> None:
+    data = content(key.target)
+    key.table_in(data)[key.name]["nonsense"] = {"a": 1}
+    assert "unknown key" in assert_refused(toml(data), f"{key.path}.nonsense")
+
+
+@pytest.mark.parametrize("target", target_names())
+def test_an_unknown_table_at_the_root_is_refused(target: str) -> None:
+    assert "unknown key 'cpu'" in refusal(toml(content(target)) + "\n[cpu]\ncores = 4")
+
+
+@each(NUMBERS)
+def test_a_negative_number_is_refused(key: Key) -> None:
+    assert_refused(key.changed(-1), key.path)
+    if key.type is float:
+        assert_refused(key.changed(-0.25), key.path)
+
+
+@each(NUMBERS)
+def test_zero_is_allowed_where_it_makes_sense(key: Key) -> None:
+    if ".energy." in key.path or key.path in COUNTS_THAT_MAY_BE_ZERO:
+        assert parse_target(key.changed(0), FILE)
+    else:
+        assert_refused(key.changed(0), key.path)
+
+
+@each(NUMBERS)
+def test_a_number_that_is_none_or_infinite_is_refused(key: Key) -> None:
+    for wrong in (math.nan, math.inf, -math.inf):
+        assert_refused(key.changed(wrong), key.path)
+
+
+@each(FLOATS)
+def test_a_whole_number_will_do_for_any_other(key: Key) -> None:
+    assert parse_target(key.changed(7), FILE) == parse_target(key.changed(7.0), FILE)
+
+
+@each(WORDS)
+def test_an_unknown_word_is_refused_with_the_words_there_are(key: Key) -> None:
+    message = assert_refused(key.changed("xyz"), key.path)
+    assert "'xyz'" in message
+    assert str(key.value) in message
+
+
+@each(LISTS)
+def test_lists_are_checked_element_by_element(key: Key) -> None:
+    """The lists there are hold pairs of counts."""
+    assert_refused(key.changed([]), key.path)
+    first, second = key.value[0]
+    for wrong in ([], [first], [first, second, 1], [0, second], [first, -1], [first, 1.5], [first, True], "text", 3):
+        assert_refused(key.changed([*key.value, wrong]), key.path)
+
+
+@pytest.mark.parametrize("target", target_names())
+def test_limits_between_keys(target: str) -> None:
+    machine = load_target(target)
+    gpu, pim = machine.gpu, machine.pim
+    wrong: dict[str, dict[str, Any]] = {
+        "pim.channels": {"pim.channels": gpu.memory_channels, "pim.buffers": 1},
+        "pim.bank_groups": {"pim.bank_groups": pim.banks - 1},
+        "pim.buffers": {"pim.buffers": pim.channels + 1},
+    }
+    for path, changes in wrong.items():
+        data = content(target)
+        for changed, value in changes.items():
+            key = Key(target, changed)
+            key.table_in(data)[key.name] = value
+        assert_refused(toml(data), path)
+
+
+# 11 (tRP) + 105 (tRFC) + 4 * 17 (tFAW) + 25 (tRAS) + 11 (tRCD) cycles to refresh and reopen all rows; 11 + 350.
+@pytest.mark.parametrize(
+    ("path", "limit"), [("pim.timing.strict.t_refi", 220), ("pim.timing.artifact.refresh_interval", 361)]
+)
+def test_the_refresh_interval_must_exceed_what_a_refresh_takes(path: str, limit: int) -> None:
+    key = Key("pimflow", path)
+    assert parse_target(key.changed(limit + 1), FILE)
+    assert "leaves no time between refreshes" in assert_refused(key.changed(limit), path)
+
+
+@pytest.mark.parametrize("text", ["gpu = ", "[gpu\n", "name = 'a'\nname = 'b'", "\x00", "a = 1979-13-01"])
+def test_what_is_not_toml_is_refused(text: str) -> None:
+    assert "not valid TOML" in refusal(text)
+
+
+def test_a_date_is_no_value() -> None:
+    assert_refused(Key("pimflow", "name").without() + "\n[name]\nday = 2023-02-25", "name")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("absent.toml", "latin.toml", "folder.toml"):
+        with pytest.raises(TargetError, match=rf"cannot read target file .*{name}"):
+            load_target(tmp_path / name)
+
+
+def test_a_file_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(target_text("pimflow"), encoding="utf-8")
+    assert load_target(path) == load_target(str(path)) == load_target("pimflow")
+    path.write_text(Key("pimflow", "gpu.sms").changed("many"), encoding="utf-8")
+    with pytest.raises(TargetError, match=r"mine\.toml: 'gpu\.sms'"):
+        load_target(path)
+
+
+def test_shipped_targets_are_found_in_any_case() -> None:
+    assert load_target("PIMFlow") == load_target("pimflow")
+    assert target_text("AIM-GDDR6") == target_text("aim-gddr6")
+    for find in (load_target, target_text):
+        with pytest.raises(TargetError, match=r"unknown target 'pimfow'; did you mean 'pimflow'\?.* FILE\.toml"):
+            find("pimfow")
+
+
+@cache
+def overridden() -> list[Any]:
+    return [
+        override(load_target(target), **options)
+        for target in target_names()
+        for options in (
+            {},
+            {"timing": "artifact", "gwrite_latency": "exposed"},
+            {"pim_channels": 1},
+            {"pim_channels": 31, "buffers": 31, "buffers_per_channel": 64},
+        )
+    ]
+
+
+@pytest.mark.parametrize("index", range(4 * len(target_names())))
+def test_a_written_target_reads_back_equal(index: int) -> None:
+    machine = overridden()[index]
+    assert parse_target(to_toml(machine), FILE) == machine
+
+
+def test_optional_keys_survive_writing() -> None:
+    for path, value in OPTIONAL.items():
+        machine = parse_target(Key("pimflow", path).changed(value), FILE)
+        assert parse_target(to_toml(machine), FILE) == machine
+        assert machine != load_target("pimflow")
