@@ -19,18 +19,14 @@ import pimflow_zoo
 from pimflow.compiled import Machine
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
-from pimflow.ir.analysis.movement import annotate_movement
-from pimflow.passes import ApplyPlan, cleanup_passes
+from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, prove, solve
 from pimflow.targets import load_target
 
 
 def clean_graph(model: str) -> Graph:
-    graph = load_model(pimflow_zoo.build(model))
-    for one in cleanup_passes():
-        graph = one.run(graph).graph
-    return annotate_movement(graph)
+    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(model))).graph
 
 
 def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:

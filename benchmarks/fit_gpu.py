@@ -28,7 +28,7 @@ from pimflow.codegen.work import ConvProblem, MatmulProblem
 from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, Value
 from pimflow.ir.analysis.rows import RowWindow, rows_needed
-from pimflow.passes import cleanup_passes
+from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.gpu.kernels import kernel_cycles
 from pimflow.runtime.gpu.work import MatrixWork, StreamWork, gpu_work
 from pimflow.runtime.newton.autotune.choose import choose_mapping
@@ -96,9 +96,7 @@ class Layer:
 @cache
 def layers(model: str) -> tuple[Layer, ...]:
     """The convolutions of a zoo model, in order."""
-    graph = load_model(pimflow_zoo.build(model))
-    for step in cleanup_passes():
-        graph = step.run(graph).graph
+    graph = PassManager(CLEANUP).run(load_model(pimflow_zoo.build(model))).graph
     return tuple(
         Layer(
             node.op,

@@ -13,7 +13,7 @@ import numpy as np
 from pimflow.ir import Conv2d, Decision, Elementwise, Graph, Node, Pipeline, Plan, SplitRows, Value
 from pimflow.ir.analysis.regions import followers_of
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, PassManager, cleanup_passes
+from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 
 LENGTHS = (1250, 2500, 5000)
 
@@ -63,7 +63,7 @@ def main() -> None:
     print("convolutions  clean-ups [s]  split + verify [s]  pipeline + verify [s]")
     for length in LENGTHS:
         graph = chain(length)
-        clean = seconds(lambda graph=graph: PassManager(cleanup_passes()).run(graph))
+        clean = seconds(lambda graph=graph: PassManager(CLEANUP).run(graph))
         split = seconds(lambda graph=graph, length=length: applied(graph, splits(graph, length)))
         piped = seconds(lambda graph=graph, length=length: applied(graph, pipelines(graph, length)))
         print(f"{length:12d}  {clean:13.2f}  {split:18.2f}  {piped:21.2f}")

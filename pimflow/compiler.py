@@ -1,28 +1,25 @@
-"""The pipeline as visible data: one ordered tuple of stages, each from a state to the next."""
+"""Every compilation, from a model to a `CompiledModel`; and what else starts from a cleaned-up model."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.codegen import problem_of
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.compiled import CompiledModel, Machine
-from pimflow.errors import OptionError
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Plan, Refusal
-from pimflow.ir.analysis.movement import annotate_movement
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
-from pimflow.passes import ApplyPlan, Pass, PassManager, cleanup_passes
+from pimflow.passes import CLEANUP, COMPILATION, Pass, PassManager, place, times_table
 from pimflow.report.inspection import Inspection, inspect_graph
-from pimflow.report.plan_report import PlanReport, report_plan
+from pimflow.report.plan_report import report_plan
 from pimflow.search import find_policy, solve
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
-from pimflow.verify.each_pass import EachPass, fold_with_ort
+from pimflow.verify.each_pass import EachPass
 
 if TYPE_CHECKING:
     import onnx
@@ -31,95 +28,10 @@ if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredRow
 
 ProgressSink = Callable[[str], None]
-T = TypeVar("T")
 
 
 def _silent(text: str) -> None:
     """Progress that nobody wants to see."""
-
-
-@dataclass(frozen=True)
-class State:
-    """What the stages have made so far; each stage fills its own field."""
-
-    source: ModelSource
-    options: Options
-    machine: Machine
-    progress: ProgressSink
-    loaded: Graph | None = None
-    clean: Graph | None = None
-    plan: Plan | None = None
-    graph: Graph | None = None
-    programs: Mapping[str, PimProgram] | None = None
-    report: PlanReport | None = None
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step of a compilation."""
-
-    name: str
-    run: Callable[[State], State]
-
-
-def _have(item: T | None) -> T:
-    if item is None:
-        raise RuntimeError("a stage ran before the one that it builds on")
-    return item
-
-
-def _load(state: State) -> State:
-    return replace(state, loaded=load_model(state.source.content, state.options.shapes))
-
-
-def _clean(state: State) -> State:
-    clean = _run_passes(state, _have(state.loaded), _cleanups())
-    return replace(state, clean=annotate_movement(clean))
-
-
-def _search(state: State) -> State:
-    options = state.options
-    plan = solve(
-        _have(state.clean),
-        options.target,
-        options.policy,
-        costs=state.machine.costs,
-        cache=options.use_cache,
-        grid=None if options.grid is None else options.grid / 100,
-        stages=options.stages,
-        time_budget_s=options.time_budget_s,
-        progress=lambda what, count: state.progress(f"search: {what}: {count}"),
-    )
-    return replace(state, plan=plan)
-
-
-def _rewrite(state: State) -> State:
-    return replace(state, graph=_run_passes(state, _have(state.clean), (ApplyPlan(_have(state.plan)),)))
-
-
-def _lower(state: State) -> State:
-    graph, programs = _have(state.graph), {}
-    for node in graph.nodes:
-        if node.device == "pim":
-            state.progress(f"lowering {node.name}")
-            programs[node.name] = program_of(graph, node.name, state.machine)
-    return replace(state, programs=programs)
-
-
-def _report(state: State) -> State:
-    report = report_plan(_have(state.clean), _have(state.plan), _have(state.graph), state.machine.costs)
-    return replace(state, report=report)
-
-
-STAGES = (
-    Stage("load", _load),
-    Stage("clean", _clean),
-    Stage("search", _search),
-    Stage("rewrite", _rewrite),
-    Stage("lower", _lower),
-    Stage("report", _report),
-)
-"""Every compilation, in order. What else follows from the result (timeline, memory) `CompiledModel` makes on demand."""
 
 
 def program_of(graph: Graph, name: str, machine: Machine) -> PimProgram:
@@ -141,30 +53,17 @@ def program_of(graph: Graph, name: str, machine: Machine) -> PimProgram:
     return program
 
 
-def _cleanups() -> tuple[Pass, ...]:
-    return cleanup_passes(evaluate=fold_with_ort)
-
-
-def _run_passes(state: State, graph: Graph, passes: Sequence[Pass]) -> Graph:
-    debug = state.options.debug
-    show = debug.show or _to_stderr
-    names = {one.name for one in passes}
-    manager = PassManager(
-        tuple(passes),
-        disabled=state.options.disabled_passes,
+def _manager(passes: tuple[Pass, ...], options: Options) -> PassManager:
+    debug = options.debug
+    return PassManager(
+        passes,
+        disabled=options.disabled_passes,
         print_before=debug.print_before,
         print_after_all=debug.print_after_all,
-        show=show,
-        check=EachPass(state.options.seed) if debug.verify_each else None,
-        known=tuple({one.name for one in (*_cleanups(), ApplyPlan(Plan("", (), 0.0, 0.0)))} - names),
+        show=debug.show or _to_stderr,
+        check=EachPass(options.seed) if debug.verify_each else None,
+        known=COMPILATION,
     )
-    for name in state.options.disabled_passes:
-        if name == "apply-plan":
-            raise OptionError("pass 'apply-plan' carries out the plan and cannot be disabled", "use --policy gpu")
-    result = manager.run(graph)
-    if debug.print_times:
-        show(result.times_table())
-    return result.graph
 
 
 def _to_stderr(text: str) -> None:
@@ -172,26 +71,54 @@ def _to_stderr(text: str) -> None:
 
 
 def compile_with(source: ModelSource, options: Options, progress: ProgressSink = _silent) -> CompiledModel:
-    """Runs every stage.
+    """Compiles a model: load, clean, search, rewrite, lower, report.
 
     Raises:
         PimflowError: the model, the target or an option is wrong.
         PassError: a pass is faulty; the message names it.
     """
-    find_policy(options.policy)  # a wrong name is said before the model is read
-    state = State(source, options, Machine(options.target, options.measured_table()), progress)
-    for stage in STAGES:
-        progress(f"{stage.name} {source.name}")
-        state = stage.run(state)
-    return CompiledModel(
-        source=source,
-        options=options,
-        machine=state.machine,
-        plan=_have(state.plan),
-        graph=_have(state.graph),
-        programs=dict(_have(state.programs)),
-        report=_have(state.report),
+    find_policy(options.policy)  # wrong names are reported before the model is read
+    cleanup = _manager(CLEANUP, options)
+    machine = Machine(options.target, options.measured_table())
+    progress(f"load {source.name}")
+    loaded = load_model(source.content, options.shapes)
+    progress(f"clean {source.name}")
+    clean = cleanup.run(loaded)
+    progress(f"search {source.name}")
+    plan = _search(clean.graph, options, machine, progress)
+    progress(f"rewrite {source.name}")
+    rewritten = _manager(place(plan), options).run(clean.graph)
+    if options.debug.print_times:
+        (options.debug.show or _to_stderr)(times_table((*clean.records, *rewritten.records)))
+    progress(f"lower {source.name}")
+    programs = _lower(rewritten.graph, machine, progress)
+    progress(f"report {source.name}")
+    report = report_plan(clean.graph, plan, rewritten.graph, machine.costs)
+    return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report)
+
+
+def _search(clean: Graph, options: Options, machine: Machine, progress: ProgressSink) -> Plan:
+    return solve(
+        clean,
+        options.target,
+        options.policy,
+        costs=machine.costs,
+        cache=options.use_cache,
+        grid=None if options.grid is None else options.grid / 100,
+        stages=options.stages,
+        time_budget_s=options.time_budget_s,
+        progress=lambda what, count: progress(f"search: {what}: {count}"),
     )
+
+
+def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, PimProgram]:
+    """The programs of all nodes that are placed on PIM, by node name."""
+    programs = {}
+    for node in graph.nodes:
+        if node.device == "pim":
+            progress(f"lowering {node.name}")
+            programs[node.name] = program_of(graph, node.name, machine)
+    return programs
 
 
 def compile(
@@ -252,8 +179,7 @@ def clean_graph(source: ModelSource, options: Options) -> Graph:
     Raises:
         PimflowError: the model cannot be read, or its shapes are not bound.
     """
-    state = State(source, options, Machine(options.target), _silent)
-    return _have(_clean(_load(state)).clean)
+    return _manager(CLEANUP, options).run(load_model(source.content, options.shapes)).graph
 
 
 def inspect_model(

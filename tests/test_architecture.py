@@ -19,7 +19,7 @@ ALLOWED = {
     "targets": BASE,
     "onnxio": FORMS,
     "frontend": {"onnxio"} | FORMS,
-    "passes": FORMS,
+    "passes": {"onnxio"} | FORMS,
     "codegen": FORMS,
     "runtime": {"codegen", "frontend", "onnxio"} | FORMS,
     "search": {"runtime", "passes", "codegen", "version"} | FORMS,

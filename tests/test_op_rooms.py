@@ -27,7 +27,6 @@ NAMES = {
     "work on the GPU",
     "values on PIM",
     "kernels on CUDA",
-    "exact folding",
     "identity test",
     "movement analysis",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +15,13 @@ from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import TypedForm, typed_form
-from pimflow.frontend.folding import fold, node_session, without_like
 from pimflow.frontend.importing import fresh_name, import_node
-from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
+from pimflow.onnxio.folding import evaluate, node_session
 from pimflow.onnxio.session import ort_dtype
-from pimflow.onnxio.tensors import NUMPY_NATIVE, sparse_to_array, to_array, to_tensor, type_proto, type_text
+from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, sparse_to_array, to_array, to_tensor, type_proto, type_text
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
@@ -72,9 +73,9 @@ class _Walk:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = without_like(node, self.values)
-        arrays = fold(node, self.graph, self.values, self.constants)
-        if arrays is None:
+        node = _without_like(node, self.values)
+        arrays = evaluate(node, self.graph, self.values, self.constants)
+        if arrays is None or isinstance(arrays, Refusal):
             self.nodes.append(node)
             self.values |= self._types(node)
             return
@@ -209,6 +210,16 @@ class _Walk:
             values={name: value for name, value in self.values.items() if name in used},
             constants={name: array for name, array in self.constants.items() if name in used},
         )
+
+
+def _without_like(node: Node, values: Mapping[str, Value]) -> Node:
+    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
+    op = node.op
+    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "CastLike"):
+        return node
+    code = dtype_code(values[node.inputs[1]].dtype)
+    attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
+    return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
 
 
 def _has_ceil_mode(node: Node) -> bool:

@@ -1,44 +1,41 @@
-"""Rewrites of graphs: clean-ups, and carrying out a plan. One pass per file, and the manager that runs them."""
+"""Rewrites of graphs, one a file and named by what it does; the manager that runs them; the pipelines as data."""
 
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
-from pimflow.passes.fold_constants import Evaluate, FoldConstants
-from pimflow.passes.fuse_activations import FuseActivations
-from pimflow.passes.manager import ManagerResult, PassManager, PassRecord
+from pimflow.passes.fold_constants import FoldConstants
+from pimflow.passes.fuse_epilogues import FuseEpilogues
+from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, times_table
+from pimflow.passes.md_dp_split import MdDpSplit
+from pimflow.passes.movement_elimination import MovementElimination
+from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, place
+from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_dropout import RemoveDropout
 from pimflow.passes.remove_identity import RemoveIdentity
 
 __all__ = [
+    "CLEANUP",
+    "COMPILATION",
+    "PASSES",
     "ApplyPlan",
+    "DevicePlacement",
     "FoldBatchNorm",
     "FoldConstants",
-    "FuseActivations",
+    "FuseEpilogues",
     "ManagerResult",
+    "MdDpSplit",
+    "MovementElimination",
     "Pass",
     "PassManager",
     "PassRecord",
     "PassResult",
+    "Pipelining",
     "RemoveDeadCode",
     "RemoveDropout",
     "RemoveIdentity",
-    "cleanup_passes",
+    "place",
+    "times_table",
     "why_not",
 ]
-
-
-def cleanup_passes(evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
-    """The clean-ups that every compilation starts with, in order.
-
-    Args:
-        evaluate: runs one node on arrays, for folding what numpy does not do to the last bit alike.
-    """
-    return (
-        RemoveIdentity(),
-        RemoveDropout(),
-        FoldConstants(evaluate),
-        FoldBatchNorm(),
-        RemoveDeadCode(),
-        FuseActivations(residual=True),  # as cuDNN does; behind PIM the cost model charges the Add as a kernel
-    )

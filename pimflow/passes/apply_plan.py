@@ -1,84 +1,90 @@
-"""Carries out a plan: devices for nodes, MD-DP splits, pipelines and parallel branches."""
+"""Carries out a plan: every decision by its own pass, in the plan's order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from pimflow.errors import PlanError, did_you_mean
-from pimflow.ir import Decision, Graph, GraphEditor, Node, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.errors import PlanError
+from pimflow.ir import Decision, Graph, GraphEditor, Node, OnDevice, Parallel, Plan, SplitRows
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.rowwise.parts import Layout, pipeline_layout, split_layout
-from pimflow.passes.rowwise.writer import PartWriter
+from pimflow.passes.decision import DecisionPass, Site, unknown_node
+from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.md_dp_split import MdDpSplit
+from pimflow.passes.pipelining import Pipelining
 
 
 @dataclass(frozen=True)
 class ApplyPlan(Pass):
-    """Rewrites the graph as the plan says; nodes come out in the order of the plan's decisions.
+    """Rewrites the graph as a plan says; nodes come out in the order of the plan's decisions.
 
-    Every node is placed: on a device, in a region (the decision's index). Nodes that the pass makes have an `origin`
+    Every node is placed: on a device, in a region (the decision's index). Nodes that the passes make have an `origin`
     (the node they come from) and, in pipelines, a `stage`; nodes that leave the host have a `choice`. Slices and
     Concats run on the host. The `fused_into` of a node that is cut up names the part that its own part is fused into.
 
     Time is linear in the nodes of the graph and the parts of the plan.
 
-    Raises (by `run`):
-        PlanError: the plan does not cover the graph, its order breaks the data flow, or a decision is impossible.
+    Args:
+        plan: decisions that cover every node of the graph once.
     """
+
+    name: ClassVar[str] = "apply-plan"
+    required: ClassVar[bool] = True
 
     plan: Plan
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
+        """Rewrites the graph.
+
+        Raises:
+            PlanError: the plan does not cover the graph, its order breaks the data flow, or a decision is impossible.
+        """
         regions = _regions(graph, self.plan)
         editor = GraphEditor(graph)
         first_parts: dict[str, str] = {}
         nodes: list[Node] = []
-        for index, decision in enumerate(self.plan.decisions):
-            _check_order(graph, decision, index, regions)
-            nodes.extend(_carry_out(graph, decision, index, self.plan.host, editor, first_parts))
+        for region, decision in enumerate(self.plan.decisions):
+            _check_order(graph, decision, region, regions)
+            site = Site(editor, region, first_parts)
+            for step in passes_of(decision, self.plan.host):
+                made = step.rewrite(site)
+                if isinstance(made, Refusal):
+                    kind = type(decision).__name__
+                    raise PlanError(f"decision {region} of the plan ({kind}): {made.reason}", made.remedy)
+                nodes.extend(made)
         return PassResult(editor.finish(nodes), changed=True)
+
+
+def passes_of(decision: Decision, host: str) -> tuple[DecisionPass, ...]:
+    """The passes that carry out a decision, in order; `host` is the plan's."""
+    if isinstance(decision, OnDevice):
+        return (DevicePlacement(decision.nodes, decision.device, decision.choice, host),)
+    if isinstance(decision, SplitRows):
+        return (
+            MdDpSplit(decision.node, decision.gpu_rows, decision.choice, decision.followers, decision.device, host),
+        )
+    if isinstance(decision, Parallel):
+        return tuple(step for branch in decision.branches for placed in branch for step in passes_of(placed, host))
+    return (
+        Pipelining(decision.run, decision.devices, decision.stage_rows, decision.choice, decision.bottom_first, host),
+    )
 
 
 def why_not(graph: Graph, decision: Decision, host: str = "gpu") -> Refusal | None:
     """Why a decision cannot be carried out on this graph, or None. Costs about as much as carrying it out."""
-    unknown = [name for name in decision.nodes if name not in graph.node_by_name]
-    if unknown:
-        return Refusal(_unknown_node(graph, unknown[0]))
-    if isinstance(decision, SplitRows | Pipeline):
-        layout = _layout(graph, decision, host)
-        return layout if isinstance(layout, Refusal) else None
-    for placed in _placements(decision):
-        node = graph.node(placed.node)
-        if placed.device != host and not node.op.is_contraction:
-            return Refusal(f"{node.name}: {node.kind} cannot run on {placed.device.upper()}")
-    return None
+    refusals = (step.why_not(graph) for step in passes_of(decision, host))
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
-def _placements(decision: OnDevice | Parallel) -> tuple[OnDevice, ...]:
-    if isinstance(decision, OnDevice):
-        return (decision,)
-    return tuple(placed for branch in decision.branches for placed in branch)
-
-
-def _layout(graph: Graph, decision: SplitRows | Pipeline, host: str) -> Layout | Refusal:
-    if isinstance(decision, SplitRows):
-        return split_layout(graph, decision, host)
-    return pipeline_layout(graph, decision, host)
-
-
-def _unknown_node(graph: Graph, name: str) -> str:
-    hint = did_you_mean(name, graph.node_by_name)
-    return f"no node {name!r} in graph {graph.name!r}" + (f" ({hint})" if hint else "")
-
-
-def _regions(graph: Graph, plan: Plan) -> dict[str, int]:
+def _regions(graph: Graph, plan: Plan) -> Mapping[str, int]:
     """The decision that covers each node, by name."""
     regions: dict[str, int] = {}
     for index, decision in enumerate(plan.decisions):
         for name in decision.nodes:
             if name not in graph.node_by_name:
-                raise PlanError(f"decision {index} of the plan: {_unknown_node(graph, name)}", _HINT)
+                raise PlanError(f"decision {index} of the plan: {unknown_node(graph, name)}", _HINT)
             if name in regions:
                 raise PlanError(f"node {name!r} is in decision {regions[name]} and again in decision {index}", _HINT)
             regions[name] = index
@@ -91,7 +97,7 @@ def _regions(graph: Graph, plan: Plan) -> dict[str, int]:
 _HINT = "make the plan anew for this graph"
 
 
-def _check_order(graph: Graph, decision: Decision, index: int, regions: dict[str, int]) -> None:
+def _check_order(graph: Graph, decision: Decision, index: int, regions: Mapping[str, int]) -> None:
     seen: set[str] = set()
     for name in decision.nodes:
         seen.add(name)
@@ -105,29 +111,3 @@ def _check_order(graph: Graph, decision: Decision, index: int, regions: dict[str
                 f"(decision {where})",
                 "order the decisions, and the nodes within them, along the data flow",
             )
-
-
-def _carry_out(
-    graph: Graph, decision: Decision, region: int, host: str, editor: GraphEditor, first_parts: dict[str, str]
-) -> list[Node]:
-    if isinstance(decision, SplitRows | Pipeline):
-        layout = _layout(graph, decision, host)
-        if isinstance(layout, Refusal):
-            raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {layout.reason}")
-        writer = PartWriter(editor, region, host, decision.choice, first_parts)
-        writer.write(layout)
-        return writer.nodes
-    refusal = why_not(graph, decision, host)
-    if refusal is not None:
-        raise PlanError(f"decision {region} of the plan ({type(decision).__name__}): {refusal.reason}")
-    return [_placed(graph.node(placed.node), placed, region, first_parts) for placed in _placements(decision)]
-
-
-def _placed(node: Node, decision: OnDevice, region: int, first_parts: dict[str, str]) -> Node:
-    into = node.placement.fused_into
-    return node.placed(
-        device=decision.device,
-        region=region,
-        choice=decision.choice or None,
-        fused_into=None if into is None else first_parts.get(into, into),
-    )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pimflow.ir import Graph
-
-_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,20 @@ class PassResult:
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """One rewrite. Graphs in, graphs out; nothing is changed behind the caller."""
+    """One rewrite. Graphs in, graphs out; nothing is changed behind the caller.
 
-    @property
-    def name(self) -> str:
-        """The pass's name on the command line: its class name in kebab-case."""
-        return _WORD_START.sub("-", type(self).__name__).lower()
+    Attributes:
+        name: the name by which people call the pass, in kebab-case.
+        required: whether what comes after depends on the pass, so that it may not be disabled.
+    """
+
+    name: ClassVar[str]
+    required: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
+        """Rewrites the graph.
+
+        Raises:
+            PimflowError: the options ask for something that this graph does not allow.
+        """

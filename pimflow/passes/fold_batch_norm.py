@@ -8,6 +8,7 @@ A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,9 @@ class FoldBatchNorm(Pass):
     that cannot be folded takes up the steps behind it.
     """
 
+    name: ClassVar[str] = "fold-batch-norm"
+
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
         chains: dict[str, _Affine] = {}  # by name of the matrix node
         ends: dict[str, Node] = {}  # value that a chain has come to -> its matrix node
         notes: list[str] = []

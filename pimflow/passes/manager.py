@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pimflow.errors import GraphError, OptionError, PassError, PimflowError, choose_one
 from pimflow.ir import Graph
@@ -33,27 +34,22 @@ class PassRecord:
 
 
 @dataclass(frozen=True)
-class ManagerResult:
-    """The graph after all passes, and one record for each that ran."""
+class ManagerResult(PassResult):
+    """The graph after all passes, and one record for each that ran, those of nested managers in their place."""
 
-    graph: Graph
-    records: tuple[PassRecord, ...]
+    records: tuple[PassRecord, ...] = ()
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """All notes, each "pass: note"."""
-        return tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
 
-    def times_table(self) -> str:
-        """Pass times for people, one line a pass."""
-        rows = [f"{r.seconds * 1e3:9.2f} ms  {r.nodes:6d} nodes  {r.name}" for r in self.records]
-        total = sum(record.seconds for record in self.records)
-        return "\n".join([*rows, f"{total * 1e3:9.2f} ms  in all"])
+def times_table(records: Sequence[PassRecord]) -> str:
+    """Pass times in human-readable form, one line a pass."""
+    rows = [f"{record.seconds * 1e3:9.2f} ms  {record.nodes:6d} nodes  {record.name}" for record in records]
+    total = sum(record.seconds for record in records)
+    return "\n".join([*rows, f"{total * 1e3:9.2f} ms  in all"])
 
 
 @dataclass(frozen=True)
-class PassManager:
-    """Runs passes in order.
+class PassManager(Pass):
+    """Runs passes in order. It is a pass itself: in another manager's list its passes run under both their options.
 
     Args:
         passes: the passes; a name may occur twice.
@@ -64,11 +60,13 @@ class PassManager:
         show: receives the text; needed if anything is to be shown.
         verify: verify the structure of the graph after every pass.
         check: compares values before and after every pass that changed the graph.
-        known: further names that `disabled` and `print_*` may mention: passes of other managers of the same program.
+        known: further passes that `disabled` and `print_*` may name: those of other managers of the same program.
 
     Raises (when made):
-        OptionError: a name in `disabled`, `print_before` or `print_after` is not a pass.
+        OptionError: `disabled`, `print_before` or `print_after` name what is no pass, or a required one is disabled.
     """
+
+    name: ClassVar[str] = "pass-manager"
 
     passes: tuple[Pass, ...]
     disabled: tuple[str, ...] = ()
@@ -78,13 +76,25 @@ class PassManager:
     show: Show | None = None
     verify: bool = True
     check: Check | None = None
-    known: tuple[str, ...] = ()
+    known: tuple[type[Pass], ...] = ()
 
     def __post_init__(self) -> None:
-        names = dict.fromkeys((*(one.name for one in self.passes), *self.known))
+        kinds = {kind.name: kind for kind in (*(type(leaf) for leaf in self._leaves()), *self.known)}
         for name in (*self.disabled, *self.print_before, *self.print_after):
-            if name not in names:
-                raise OptionError(f"unknown pass {name!r}", choose_one(name, names))
+            if name not in kinds:
+                raise OptionError(f"unknown pass {name!r}", choose_one(name, kinds))
+        for name in self.disabled:
+            if kinds[name].required:
+                optional = ", ".join(name for name, kind in kinds.items() if not kind.required)
+                raise OptionError(f"pass {name!r} is required and cannot be disabled", f"what can be is {optional}")
+
+    def _leaves(self) -> Iterator[Pass]:
+        """All passes that are no managers, in order."""
+        for child in self.passes:
+            if isinstance(child, PassManager):
+                yield from child._leaves()
+            else:
+                yield child
 
     def run(self, graph: Graph) -> ManagerResult:
         """Runs all passes that are not disabled.
@@ -93,39 +103,60 @@ class PassManager:
             PassError: a pass failed, broke the graph, or changed a value; the message names it.
             PimflowError: as a pass raised it.
         """
+        before = graph
         records: list[PassRecord] = []
-        for one in self.passes:
-            if one.name in self.disabled:
-                continue
-            if one.name in self.print_before:
-                self._print(f"before {one.name}", graph)
-            start = time.perf_counter()
-            result = self._run_one(one, graph)
-            seconds = time.perf_counter() - start
-            self._judge(one, graph, result)
-            graph = result.graph
-            records.append(PassRecord(one.name, seconds, result.changed, len(graph.nodes), result.notes))
-            if self.print_after_all or one.name in self.print_after:
-                self._print(f"after {one.name}", graph)
-        return ManagerResult(graph, tuple(records))
+        for child in self.passes:
+            if isinstance(child, PassManager):
+                nested = child._within(self).run(graph)
+                graph = nested.graph
+                records.extend(nested.records)
+            elif child.name not in self.disabled:
+                result, seconds = self._run_one(child, graph)
+                graph = result.graph
+                records.append(PassRecord(child.name, seconds, result.changed, len(graph.nodes), result.notes))
+        notes = tuple(note for record in records for note in record.notes)
+        return ManagerResult(graph, graph is not before, notes, tuple(records))
 
-    def _run_one(self, one: Pass, graph: Graph) -> PassResult:
+    def _within(self, outer: PassManager) -> PassManager:
+        """This manager with the options of the one that it runs in added to its own."""
+        return replace(
+            self,
+            disabled=(*self.disabled, *outer.disabled),
+            print_before=(*self.print_before, *outer.print_before),
+            print_after=(*self.print_after, *outer.print_after),
+            print_after_all=self.print_after_all or outer.print_after_all,
+            show=self.show or outer.show,
+            verify=self.verify or outer.verify,
+            check=self.check or outer.check,
+            known=(*self.known, *outer.known, *(type(leaf) for leaf in outer._leaves())),
+        )
+
+    def _run_one(self, child: Pass, graph: Graph) -> tuple[PassResult, float]:
+        """A pass's result, judged, and how many seconds the pass alone took."""
+        if child.name in self.print_before:
+            self._print(f"before {child.name}", graph)
+        start = time.perf_counter()
         try:
-            return one.run(graph)
+            result = child.run(graph)
         except PimflowError:
             raise
         except _BUGS as error:
-            raise PassError(f"pass {one.name!r} failed: {error}") from error
+            raise PassError(f"pass {child.name!r} failed: {error}") from error
+        seconds = time.perf_counter() - start
+        self._judge(child, graph, result)
+        if self.print_after_all or child.name in self.print_after:
+            self._print(f"after {child.name}", result.graph)
+        return result, seconds
 
-    def _judge(self, one: Pass, before: Graph, result: PassResult) -> None:
+    def _judge(self, child: Pass, before: Graph, result: PassResult) -> None:
         if self.verify:
             try:
                 verify_graph(result.graph)
             except GraphError as error:
-                raise PassError(f"pass {one.name!r} broke the graph: {error}") from error
+                raise PassError(f"pass {child.name!r} broke the graph: {error}") from error
         difference = self.check(before, result.graph) if self.check is not None and result.changed else None
         if difference is not None:
-            raise PassError(f"pass {one.name!r} changed a value: {difference}")
+            raise PassError(f"pass {child.name!r} changed a value: {difference}")
 
     def _print(self, moment: str, graph: Graph) -> None:
         if self.show is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pimflow.ir import Graph
 from pimflow.passes.base import Pass, PassResult
@@ -12,8 +13,9 @@ from pimflow.passes.base import Pass, PassResult
 class RemoveDeadCode(Pass):
     """Keeps what the outputs depend on. Graph inputs stay, read or not: they are the model's interface."""
 
+    name: ClassVar[str] = "remove-dead-code"
+
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
         live = set(graph.outputs)
         kept = []
         for node in reversed(graph.nodes):

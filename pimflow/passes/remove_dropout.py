@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pimflow.ir import Graph, GraphEditor, Node, OnnxOp
 from pimflow.passes.base import Pass, PassResult
@@ -15,8 +16,9 @@ class RemoveDropout(Pass):
     It stays if its mask is read, or if it is in training mode (a third input that is not a constant false).
     """
 
+    name: ClassVar[str] = "remove-dropout"
+
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
         editor = GraphEditor(graph)
         notes = []
         for node in graph.nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pimflow.ir import Concat, Elementwise, Graph, GraphEditor, Node, OnnxOp, OpRules, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.movement import MovementOp
@@ -20,8 +20,9 @@ class RemoveIdentity(Pass):
     One that only gives a graph input, a constant or another output the name of a graph output stays.
     """
 
+    name: ClassVar[str] = "remove-identity"
+
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph."""
         editor = GraphEditor(graph)
         named = set(graph.inputs) | set(graph.outputs) | set(graph.constants)  # values that must keep their names
         source: dict[str, str] = {}

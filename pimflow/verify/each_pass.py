@@ -1,18 +1,12 @@
-"""What the compiler lends to the passes: folding by ONNX Runtime, and a comparison of values after every pass."""
+"""What the compiler lends to the pass manager: a comparison of values after every pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pimflow.ir import Array, Graph, Node
-from pimflow.runtime.execute.ort import NodeKernels, random_inputs, run_graph
+from pimflow.ir import Array, Graph
+from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.verify.compare import DEFAULT_RTOL, compare_outputs
-
-
-def fold_with_ort(graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """One node's results on constant inputs."""
-    return NodeKernels(graph).run(node, inputs)
 
 
 @dataclass

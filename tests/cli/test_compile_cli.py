@@ -211,7 +211,7 @@ def test_debugging_options_print_and_disable(tmp_path, capsys):
     assert run("compile", "zoo:mobilenet-v2", "-o", out, "--policy", "gpu", "--json", *options) == 0
     captured = capsys.readouterr()
     assert any(node["op"] == "BatchNormalization" for node in json.loads(captured.out)["nodes"])
-    assert "fuse-activations" in captured.err
+    assert "fuse-epilogues" in captured.err
     assert "before fold-constants" in captured.err
 
 

@@ -11,7 +11,7 @@ from pimflow.errors import OptionError, PassError, PlanError
 from pimflow.ir import Builder, Elementwise, Graph, OnDevice, Plan
 from pimflow.ir.compare import graphs_equal
 from pimflow.ir.text import parse_graph
-from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity
+from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity, times_table
 from pimflow.runtime.execute.ort import random_inputs
 from support.values import run_in_ort
 
@@ -27,6 +27,8 @@ def graph() -> Graph:
 class RenameEverything(Pass):
     """Breaks the graph."""
 
+    name = "rename-everything"
+
     def run(self, graph: Graph) -> PassResult:
         return PassResult(graph.replace(nodes=[replace(node, outputs=("?",)) for node in graph.nodes]), True)
 
@@ -35,6 +37,8 @@ class RenameEverything(Pass):
 class DivideByZero(Pass):
     """Has a bug."""
 
+    name = "divide-by-zero"
+
     def run(self, graph: Graph) -> PassResult:
         return PassResult(graph, 1 // 0 == 0)
 
@@ -42,6 +46,8 @@ class DivideByZero(Pass):
 @dataclass(frozen=True)
 class ReluToAbs(Pass):
     """Keeps the graph sound, but not its values."""
+
+    name = "relu-to-abs"
 
     def run(self, graph: Graph) -> PassResult:
         nodes = [replace(n, op=Elementwise("Abs")) if n.kind == "Relu" else n for n in graph.nodes]
@@ -57,19 +63,14 @@ def differs(before: Graph, after: Graph) -> str | None:
     return None
 
 
-def test_names_are_kebab_case() -> None:
-    assert RemoveDeadCode().name == "remove-dead-code"
-    assert ReluToAbs().name == "relu-to-abs"
-
-
 def test_records() -> None:
     result = PassManager((RemoveIdentity(), RemoveDeadCode(), ReluToAbs())).run(graph())
     assert [(r.name, r.changed, r.nodes) for r in result.records] == [
         ("remove-identity", False, 3), ("remove-dead-code", True, 2), ("relu-to-abs", True, 2),
     ]  # fmt: skip
     assert all(record.seconds >= 0 for record in result.records)
-    assert result.notes == ("relu-to-abs: relu: is Abs now",)
-    assert [line.split()[-1] for line in result.times_table().splitlines()] == [
+    assert result.notes == ("relu: is Abs now",)
+    assert [line.split()[-1] for line in times_table(result.records).splitlines()] == [
         "remove-identity", "remove-dead-code", "relu-to-abs", "all",
     ]  # fmt: skip
 
@@ -128,4 +129,30 @@ def test_unknown_names_are_refused_with_a_proposal() -> None:
         PassManager((RemoveDeadCode(),), disabled=("remove-deadcode",))
     with pytest.raises(OptionError, match=r"unknown pass .*choose one of remove-dead-code"):
         PassManager((RemoveDeadCode(),), print_before=("xyz",))
-    PassManager((RemoveDeadCode(),), print_before=("apply-plan",), known=("apply-plan",))
+    PassManager((RemoveDeadCode(),), print_before=("apply-plan",), known=(ApplyPlan,))
+
+
+def test_a_required_pass_cannot_be_disabled() -> None:
+    with pytest.raises(OptionError, match=r"'apply-plan' is required and .* what can be is remove-dead-code"):
+        PassManager((RemoveDeadCode(),), disabled=("apply-plan",), known=(ApplyPlan,))
+
+
+def test_a_manager_is_a_pass() -> None:
+    """Its passes run in their place, under its own options and those of the manager around it."""
+    shown: list[str] = []
+    inner = PassManager((RemoveDeadCode(), ReluToAbs()), disabled=("relu-to-abs",))
+    outer = PassManager(
+        (RemoveIdentity(), inner, RemoveIdentity()), print_after=("remove-dead-code",), show=shown.append
+    )
+    result = outer.run(graph())
+    assert [record.name for record in result.records] == ["remove-identity", "remove-dead-code", "remove-identity"]
+    assert result.changed
+    assert [text.splitlines()[0] for text in shown] == ["// IR after remove-dead-code"]
+    disabled = PassManager((inner,), disabled=("remove-dead-code",)).run(graph())
+    assert not disabled.records
+    assert not disabled.changed
+
+
+def test_a_fault_in_a_nested_pass_is_found_and_named() -> None:
+    with pytest.raises(PassError, match="pass 'relu-to-abs' changed a value"):
+        PassManager((PassManager((ReluToAbs(),)),), check=differs).run(graph())

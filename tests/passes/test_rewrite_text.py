@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pimflow.ir import Decision, Pipeline, Plan, SplitRows
 from pimflow.ir.text import parse_graph, print_graph
-from pimflow.passes import ApplyPlan, FoldBatchNorm, FuseActivations, Pass, RemoveDropout, RemoveIdentity
+from pimflow.passes import ApplyPlan, FoldBatchNorm, FuseEpilogues, Pass, RemoveDropout, RemoveIdentity
 from pimflow.passes.manager import PassManager
 
 HEAD = 'graph @g opset {"" = 17} {\n'
@@ -132,7 +132,7 @@ def test_identities_and_dropout_disappear() -> None:
 
 def test_fusion_is_an_annotation() -> None:
     check(
-        FuseActivations(),
+        FuseEpilogues(),
         f"""
   input %x : float32[1, 1, 6, 4]
 {WEIGHTS}

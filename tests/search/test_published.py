@@ -7,8 +7,7 @@ import pytest
 import pimflow_zoo
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
-from pimflow.ir.analysis.movement import annotate_movement
-from pimflow.passes import cleanup_passes
+from pimflow.passes import CLEANUP, PassManager
 from pimflow.report.policies import PolicyResult, compare
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune.choose import choose_mapping
@@ -18,10 +17,7 @@ POLICIES = ("newton++", "pipeline", "md-dp", "pimflow")
 
 
 def clean(name: str) -> Graph:
-    graph = load_model(pimflow_zoo.build(name))
-    for step in cleanup_passes():
-        graph = step.run(graph).graph
-    return annotate_movement(graph)
+    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(name))).graph
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 import pimflow_zoo
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Pipeline, Plan, SplitRows
-from pimflow.ir.analysis.movement import annotate_movement
-from pimflow.passes import ApplyPlan, cleanup_passes
+from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import build_timeline
@@ -25,10 +24,7 @@ CASES = [(model, policy) for model in ("toy", "mobilenet-v2") for policy in poli
 
 @cache
 def graph_of(model: str) -> Graph:
-    graph = load_model(pimflow_zoo.build(model))
-    for one in cleanup_passes():
-        graph = one.run(graph).graph
-    return annotate_movement(graph)
+    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(model))).graph
 
 
 @cache

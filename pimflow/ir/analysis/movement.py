@@ -17,8 +17,8 @@ Kernels read and write boxes with strides, so that a box of a larger space needs
 layout has to be dense.
 
 Rules are local. With a region, a node places values written by its own region only, so its verdict depends on nothing
-else; a graph without regions is one space of decisions. `annotate_movement` decides for a whole graph and writes the
-verdicts into the nodes' placements, which rewrites keep and which count wherever the node is seen again.
+else; a graph without regions is one space of decisions. The pass `MovementElimination` writes the verdicts that hold
+for a whole graph into the nodes' placements, which rewrites keep and which count wherever the node is seen again.
 """
 
 from __future__ import annotations
@@ -96,21 +96,6 @@ def place(graph: Graph) -> Places:
 def movement(graph: Graph) -> Mapping[str, Movement]:
     """The verdict on every movement node, by node name."""
     return place(graph).movements
-
-
-def annotate_movement(graph: Graph) -> Graph:
-    """The same graph, its movement nodes placed with the verdicts that hold for the graph as it is.
-
-    To be run before a graph is cut into regions: a Concat of values that other regions make is then decided once.
-    """
-    verdicts = movement(graph)
-    if not verdicts:
-        return graph
-    return graph.replace(
-        nodes=(
-            node.placed(movement=verdicts[node.name].verdict) if node.name in verdicts else node for node in graph.nodes
-        )
-    )
 
 
 def _movement_of(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:

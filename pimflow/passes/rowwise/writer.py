@@ -8,11 +8,11 @@ old name, so nothing outside the region changes.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 
-from pimflow.ir import Concat, GraphEditor, Node, Op, Placement, Slice
+from pimflow.ir import Concat, Node, Op, Placement, Slice
 from pimflow.ir.analysis.rows import Shape, Span, row_count
+from pimflow.passes.decision import Site
 from pimflow.passes.rowwise.parts import Layout, PartJob
 
 
@@ -29,29 +29,24 @@ class PartWriter:
     """Writes the nodes of one region.
 
     Args:
-        editor: takes new values, constants and node names.
-        region: of every node.
+        site: where they are written.
         host: the device that runs the movements.
-        choice: what the backends of the other devices are asked for.
-        first_parts: receives, for every node that is cut up, the name of its first part.
+        choice: what the backends of the other devices are asked for; "" is their default.
     """
 
-    def __init__(
-        self, editor: GraphEditor, region: int, host: str, choice: str, first_parts: MutableMapping[str, str]
-    ) -> None:
-        self.nodes: list[Node] = []
-        self._editor = editor
-        self._region = region
+    def __init__(self, site: Site, host: str, choice: str) -> None:
+        self._site = site
+        self._editor = site.editor
         self._host = host
-        self._choice = choice
-        self._first_parts = first_parts
+        self._choice = choice or None
+        self._nodes: list[Node] = []
         self._parts: dict[str, list[_Rows]] = {}
         self._moved: dict[tuple[str, int, int], _Rows] = {}
         self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}  # by node and suffix, with the part's name
         self._cut_up: set[str] = set()
 
-    def write(self, layout: Layout) -> None:
-        """Appends the region's nodes to `nodes`."""
+    def write(self, layout: Layout) -> list[Node]:
+        """The region's nodes, in the order of the layout."""
         self._parts = {job.node.output: [] for job in layout.jobs}
         last = {job.node.output: index for index, job in enumerate(layout.jobs)}
         closing: dict[int, list[str]] = {}
@@ -61,6 +56,7 @@ class PartWriter:
             self._write_part(job)
             for value in closing.get(index, ()):
                 self._bring(value, (0, row_count(self._shape(value))), job)
+        return self._nodes
 
     def _write_part(self, job: PartJob) -> None:
         node = job.node
@@ -73,16 +69,16 @@ class PartWriter:
         placement = replace(
             node.placement,
             device=job.device,
-            region=self._region,
+            region=self._site.region,
             stage=job.stage,
             choice=self._choice if job.device != self._host else None,
             origin=node.name,
             fused_into=self._fused_into(job),
         )
-        self.nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
+        self._nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)
         self._cut_up.add(node.name)
-        self._first_parts.setdefault(node.name, name)
+        self._site.first_parts.setdefault(node.name, name)
         self._parts[node.output].append(_Rows(job.start, job.stop, output))
 
     def _fused_into(self, job: PartJob) -> str | None:
@@ -90,7 +86,7 @@ class PartWriter:
         into = job.node.placement.fused_into
         if into is None:
             return None
-        other, name = self._jobs.get((into, job.suffix), (None, self._first_parts.get(into, into)))
+        other, name = self._jobs.get((into, job.suffix), (None, self._site.first_parts.get(into, into)))
         cut_apart = other is None or (other.start, other.stop) != (job.start, job.stop)
         return None if into in self._cut_up and cut_apart else name
 
@@ -135,8 +131,8 @@ class PartWriter:
 
     def _move(self, op: Op, sources: tuple[str, ...], output: str, job: PartJob) -> None:
         name = self._editor.new_node_name(f"{type(op).__name__.lower()}_{output}")
-        placement = Placement(self._host, self._region, job.stage, origin=job.node.name)
-        self.nodes.append(Node(op, sources, (output,), name, placement))
+        placement = Placement(self._host, self._site.region, job.stage, origin=job.node.name)
+        self._nodes.append(Node(op, sources, (output,), name, placement))
 
     def _shape(self, value: str) -> Shape:
         shape = self._editor.value(value).shape

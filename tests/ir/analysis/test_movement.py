@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.ir import Builder, Graph, MatMul, Node, OnnxOp, Value
-from pimflow.ir.analysis.movement import Movement, annotate_movement, movement
+from pimflow.ir.analysis.movement import Movement, movement
 from pimflow.ir.analysis.tensor_layout import (
     axis_order,
     dense_strides,
@@ -17,10 +17,15 @@ from pimflow.ir.analysis.tensor_layout import (
     same_strides,
     transpose_keeps_bytes,
 )
+from pimflow.passes import MovementElimination
 from pimflow.runtime.memory import plan_memory
 from support.graphs import attention
 
 F = 4  # bytes of a float
+
+
+def annotated(graph: Graph) -> Graph:
+    return MovementElimination().run(graph).graph
 
 
 def last(build: Builder, *outputs: str) -> Movement:
@@ -309,7 +314,7 @@ def test_attention_reads_its_heads_with_strides() -> None:
     graph = attention()
     kept = [graph.node(name) for name, verdict in movement(graph).items() if not verdict.free]
     assert [(node.kind, graph.shape(node.output)) for node in kept] == [("Reshape", (1, 5, 8))]
-    assert movement(annotate_movement(graph)) == movement(graph)
+    assert movement(annotated(graph)) == movement(graph)
 
 
 def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
@@ -344,12 +349,12 @@ def test_annotation_carries_verdicts_through_tags() -> None:
     a = build.relu(x)
     joined = build.concat(1, a, x, a)
     graph = build.graph(build.reshape(joined, 1, 360), build.slice(joined, 2, 0, 1))
-    annotated = annotate_movement(graph)
-    assert {node.name: node.placement.movement is not None for node in annotated.nodes} == {
+    once = annotated(graph)
+    assert {node.name: node.placement.movement is not None for node in once.nodes} == {
         "relu0": False, "concat1": True, "reshape2": True, "slice3": True
     }  # fmt: skip
-    assert movement(annotated) == movement(graph)
-    assert movement(annotate_movement(annotated)) == movement(graph)
+    assert movement(once) == movement(graph)
+    assert movement(annotated(once)) == movement(graph)
 
 
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)

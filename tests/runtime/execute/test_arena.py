@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from pimflow.errors import InputDataError, MemoryPlanError
 from pimflow.ir import Array, Builder, Graph, Node, OnnxOp
-from pimflow.ir.analysis.movement import annotate_movement
+from pimflow.passes import MovementElimination
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import NodeKernels, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
@@ -42,7 +42,7 @@ def assert_runs(graph: Graph) -> MemoryPlan:
 @settings(max_examples=150, deadline=None)
 def test_random_graphs_give_the_same_values_in_the_arena(graph: Graph) -> None:
     assert_runs(graph)
-    assert_runs(annotate_movement(graph))
+    assert_runs(MovementElimination().run(graph).graph)
 
 
 def padded_branches() -> Graph:

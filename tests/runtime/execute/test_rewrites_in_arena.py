@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, Slice, SplitRows
-from pimflow.ir.analysis.movement import annotate_movement, movement
+from pimflow.ir.analysis.movement import movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.ir.placement import MovementVerdict
-from pimflow.passes import ApplyPlan
+from pimflow.passes import ApplyPlan, MovementElimination
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.memory import plan_memory
@@ -118,7 +118,7 @@ def _dense_block(draw: st.DrawFn, build: Builder, decisions: list[Decision], x: 
 def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
     assert_same_in_arena(graph, applied(graph, decisions))
-    annotated = annotate_movement(graph)
+    annotated = MovementElimination().run(graph).graph
     assert_same_in_arena(graph, applied(annotated, decisions))
 
 
@@ -126,7 +126,7 @@ def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph
 @settings(max_examples=60, deadline=None)
 def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
-    for clean in (graph, annotate_movement(graph)):
+    for clean in (graph, MovementElimination().run(graph).graph):
         compiled = applied(clean, decisions)
         assert_local(clean, compiled, decisions)
         found = movement(compiled)
@@ -152,7 +152,7 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
     assert movement(graph)["concat2"].free
     assert not movement(applied(graph, decisions))["concat2"].free
     assert movement(applied(graph, decisions))["concat2"].bytes == 2 * 4 * 5 * 16
-    annotated = applied(annotate_movement(graph), decisions)
+    annotated = applied(MovementElimination().run(graph).graph, decisions)
     assert movement(annotated)["concat2"].free
     assert not plan_memory(annotated).kept
 

@@ -12,7 +12,7 @@ import pimflow_zoo
 from pimflow.errors import OptionError
 from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Pool2d, Reshape, Value
-from pimflow.passes import cleanup_passes
+from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.profiling import CpuTimer, profile_model
@@ -21,10 +21,7 @@ from pimflow.runtime.gpu.profiling_cuda import INNER, CudaTimer
 
 @pytest.fixture(scope="module")
 def toy() -> Graph:
-    graph = load_model(pimflow_zoo.build("toy"))
-    for step in cleanup_passes():
-        graph = step.run(graph).graph
-    return graph
+    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build("toy"))).graph
 
 
 class FixedTimer:

@@ -1,65 +1,71 @@
-"""Nodes whose results are known before the model runs: functions of constants and of static shapes."""
+"""What nodes compute whose results are known before the model runs: functions of constants and of static shapes.
+
+The one evaluation of such nodes: shape inference asks it what a Reshape's sizes will be, `FoldConstants` puts its
+results in place of the nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, Graph, Node, OnnxOp, Value
-from pimflow.ir.ops.opaque import AttributeValue, OpaqueAttribute
+from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Refusal, Value
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.session import GraphSession, ort_dtype
-from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, sparse_to_array, to_array
+from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 
-RANDOM = frozenset(
+_RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 """Operators that give something else each time they run."""
 
 FOLD_LIMIT_BYTES = 256 * 2**20
-"""A folded result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""
+"""A result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""
 
 GROWTH_LIMIT = 8
 
 
-def fold(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> list[Array] | None:
-    """The node's results, or None where they depend on the model's inputs (or are better computed when it runs).
+def evaluate(
+    node: Node,
+    graph: Graph,
+    values: Mapping[str, Value],
+    constants: Mapping[str, Array],
+    limit_bytes: int = FOLD_LIMIT_BYTES,
+) -> list[Array] | Refusal | None:
+    """The node's results, one for each output; arrays may be views of constants and are not to be written to.
 
     Args:
-        node: an opaque node.
+        node: any node.
         graph: the graph it is from (for the opset).
         values: all values known so far, with shapes.
         constants: all constants known so far.
+        limit_bytes: size of the largest result, unless its inputs are nearly as large.
+
+    Returns:
+        The results; None where they depend on the model's inputs or on chance; a refusal where they do not, but are
+        better (or only) computed when the model runs.
     """
-    op = node.op
-    if not isinstance(op, OnnxOp) or capture_count(node) or op.op_type in RANDOM:
-        return None
-    attributes = dict(op.attributes)
-    if op.domain == "" and op.op_type in ("Shape", "Size"):
-        return _fold_shape(op.op_type, values[node.inputs[0]].shape, attributes)
+    if isinstance(node.op, OnnxOp):
+        if capture_count(node) or node.op.op_type in _RANDOM:
+            return None
+        if node.op.domain == "" and node.op.op_type in ("Shape", "Size"):
+            return _shape_of(node.op, values[node.inputs[0]].shape)
     if not all(name in constants for name in node.inputs if name):
         return None
     arrays = [constants[name] if name else None for name in node.inputs]
-    if op.domain == "" and op.op_type in _DIRECT:
-        return [_frozen(_DIRECT[op.op_type](arrays, attributes))]
-    if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
-        return None
-    return _run(node, graph, arrays, values)
-
-
-def without_like(node: Node, values: Mapping[str, Value]) -> Node:
-    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
-    op = node.op
-    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "CastLike"):
-        return node
-    code = dtype_code(values[node.inputs[1]].dtype)
-    attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
-    return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
+    if isinstance(node.op, OnnxOp):
+        attributes = dict(node.op.attributes)
+        if node.op.domain == "" and node.op.op_type in _DIRECT:
+            return [_frozen(_DIRECT[node.op.op_type](arrays, attributes))]
+        if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
+            return Refusal(f"{node.name}: {node.kind} has subgraphs")
+    return _run(node, graph, arrays, values, limit_bytes)
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:
@@ -74,13 +80,12 @@ def _frozen(array: Array) -> Array:
     return array
 
 
-def _fold_shape(
-    op_type: str, shape: tuple[int, ...] | None, attributes: Mapping[str, AttributeValue]
-) -> list[Array] | None:
+def _shape_of(op: OnnxOp, shape: tuple[int, ...] | None) -> list[Array] | None:
     if shape is None:
         return None
-    if op_type == "Size":
+    if op.op_type == "Size":
         return [_frozen(np.array(np.prod(shape, dtype=np.int64)))]
+    attributes = dict(op.attributes)
     start, end = attributes.get("start"), attributes.get("end")
     bounds = slice(start if isinstance(start, int) else None, end if isinstance(end, int) else None)
     return [_frozen(np.array(shape[bounds], np.int64))]
@@ -122,21 +127,25 @@ def _constant_of_shape(arrays: Sequence[Array | None], attributes: Mapping[str, 
 _DIRECT = {"Constant": _constant, "ConstantOfShape": _constant_of_shape, "Identity": _identity}
 
 
-def _run(node: Node, graph: Graph, arrays: Sequence[Array | None], values: Mapping[str, Value]) -> list[Array] | None:
+def _run(
+    node: Node, graph: Graph, arrays: Sequence[Array | None], values: Mapping[str, Value], limit_bytes: int
+) -> list[Array] | Refusal:
     """Evaluates a node of constants by ONNX Runtime, unless its results grow beyond the limit."""
     given = sum(array.nbytes for array in arrays if array is not None)
-    limit = max(FOLD_LIMIT_BYTES, GROWTH_LIMIT * given)
+    limit_bytes = max(limit_bytes, GROWTH_LIMIT * given)
     baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
     try:
         session = node_session(node, graph, values, baked)
-    except ModelError:
-        return None  # it may still run inside the whole model, where less is known of its inputs
+    except ModelError as error:  # it may still run inside the whole model, where less is known of its inputs
+        return Refusal(f"{node.name}: {error.what}")
     for item in session.session.get_outputs():
         if not item.type.startswith("tensor(") or ort_dtype(item.type) not in NUMPY_NATIVE:
-            return None
+            return Refusal(f"{node.name}: numpy has no type for the {item.type} that {node.kind} makes")
         dims = [dim for dim in item.shape or () if isinstance(dim, int)]
-        if 8 * np.prod(dims, dtype=np.float64) > limit:
-            return None
+        size = int(np.prod(dims, dtype=np.float64)) * (element_bytes(ort_dtype(item.type)) or 8)
+        if size > limit_bytes:
+            reason = f"{node.name}: the result of {node.kind} would take {size} bytes, the limit is {limit_bytes}"
+            return Refusal(reason, size, limit_bytes, "bytes", "raise the limit")
     results = session.run({})
     return [_frozen(results[name]) if name else np.zeros(0) for name in node.outputs]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pimflow.ir import BatchNorm, Elementwise, Graph, Node
 from pimflow.ir.analysis.regions import elementwise_chain, outside_dependence
@@ -13,7 +14,7 @@ Accept = Callable[[Node, Mapping[str, Node]], bool]
 
 
 @dataclass(frozen=True)
-class FuseActivations(Pass):
+class FuseEpilogues(Pass):
     """Sets `fused_into` of elementwise nodes: the name of the node whose kernel computes them in its epilogue.
 
     What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
@@ -26,10 +27,11 @@ class FuseActivations(Pass):
         residual: whether Adds of a second, independent tensor are fused into convolutions and matrix products.
     """
 
+    name: ClassVar[str] = "fuse-epilogues"
+
     residual: bool = False
 
     def run(self, graph: Graph) -> PassResult:
-        """Marks nodes; the graph computes the same."""
         fused: dict[str, str] = {}
         matrix = [node for node in graph.nodes if node.op.is_contraction or isinstance(node.op, BatchNorm)]
         others = [node for node in graph.nodes if node.op.is_elementwise]

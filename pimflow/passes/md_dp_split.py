@@ -1,0 +1,95 @@
+"""MD-DP split: the output rows of one convolution or matrix product are divided between two devices.
+
+    y = conv(x)   becomes   y_gpu = conv(x[:, :, :b])     on the host
+                            y_pim = conv(x[:, :, a:])     on the other device, at the same time
+                            y     = concat(y_gpu, y_pim)  over the rows
+
+The input rows a .. b-1 are the halo, read by both; they follow from the receptive field. The name is PIMFlow's:
+multi-device data-parallel execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pimflow.ir import Graph, Node
+from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
+from pimflow.ir.refusal import Refusal
+from pimflow.passes.decision import DecisionPass, Site
+from pimflow.passes.rowwise.parts import Layout, PartJob
+from pimflow.passes.rowwise.writer import PartWriter
+
+
+@dataclass(frozen=True)
+class MdDpSplit(DecisionPass):
+    """Splits a node by rows: the first on the host, the rest on another device.
+
+    Rows are H of a convolution's output, M of a matrix product's (the second-last axis).
+
+    Args:
+        node: a convolution or matrix product.
+        gpu_rows: output rows that the host computes; neither none nor all.
+        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        followers: elementwise nodes, in order, that the host applies to the two halves before the one Concat.
+        device: computes the rows that are left.
+        host: computes the first rows and all movements.
+    """
+
+    name: ClassVar[str] = "md-dp-split"
+
+    node: str
+    gpu_rows: int
+    choice: str = ""
+    followers: tuple[str, ...] = ()
+    device: str = "pim"
+    host: str = "gpu"
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """The node and its followers."""
+        return (self.node, *self.followers)
+
+    def refusal(self, graph: Graph) -> Refusal | None:
+        """Why the node cannot be split so, or None."""
+        layout = self._layout(graph)
+        return layout if isinstance(layout, Refusal) else None
+
+    def rewrite(self, site: Site) -> list[Node] | Refusal:
+        """The halves, and the Slices and Concats around them."""
+        layout = self._layout(site.graph)
+        return layout if isinstance(layout, Refusal) else PartWriter(site, self.host, self.choice).write(layout)
+
+    def _layout(self, graph: Graph) -> Layout | Refusal:
+        nodes = [graph.node(name) for name in self.covers]
+        refusal = self._shape_refusal(graph, nodes)
+        if refusal is not None:
+            return refusal
+        rows = node_rows(graph, nodes[0])
+        jobs: list[PartJob] = []
+        for half, start, stop in ((self.host, 0, self.gpu_rows), (self.device, self.gpu_rows, rows)):
+            for node in nodes:
+                part = node_part(graph, node, start, stop)
+                if isinstance(part, Refusal):
+                    return part
+                jobs.append(PartJob(node, start, stop, part, half if node is nodes[0] else self.host, half))
+        return Layout(tuple(jobs), leaving_values(graph, nodes))
+
+    def _shape_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
+        first = nodes[0]
+        if not first.op.is_contraction:
+            return Refusal(f"{first.name}: {first.kind} is no convolution or matrix product")
+        rows = node_rows(graph, first)
+        if not 0 < self.gpu_rows < rows:
+            return Refusal(f"{first.name}: {self.gpu_rows} of {rows} rows on the GPU leave a part empty")
+        made = {first.output}
+        for node in nodes[1:]:
+            if not node.op.is_elementwise:
+                return Refusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the halves")
+            if made.isdisjoint(node.inputs):
+                return Refusal(f"{node.name}: does not read what the halves make")
+            made.add(node.output)
+            if node_rows(graph, node) != rows:
+                return Refusal(f"{node.name}: makes {node_rows(graph, node)} rows of {rows}")
+        return None
