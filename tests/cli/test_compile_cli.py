@@ -1,5 +1,7 @@
 """`pimflow compile` and `verify` as a user runs them: output folders, JSON, bad input."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import os
@@ -14,28 +16,17 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pimflow.cli import main
-
-pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def own_cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-
-
-def run(*arguments: str) -> int:
-    return main([str(argument) for argument in arguments])
+from support.cli import Capture, assert_one_line, document, run
 
 
 @pytest.fixture(scope="module")
-def toy_folder(tmp_path_factory) -> Path:
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy") / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "md-dp", "--no-cache") == 0
     return folder
 
 
-def test_compile_prints_a_table_and_a_summary(tmp_path, monkeypatch, capsys):
+def test_compile_prints_a_table_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("compile", "zoo:toy", "--policy", "MD-DP") == 0
     out = capsys.readouterr().out
@@ -45,38 +36,36 @@ def test_compile_prints_a_table_and_a_summary(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
 
 
-def test_json_is_one_document_with_the_promised_keys(tmp_path, capsys):
-    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "mddp", "--json", "--no-cache") == 0
-    document = json.loads(capsys.readouterr().out)
+def test_json_is_one_document_with_the_promised_keys(tmp_path: Path, capsys: Capture) -> None:
+    plan = document(capsys, "compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "mddp", "--no-cache")
     keys = {"pimflow", "model", "target", "policy", "baseline", "result", "nodes", "search", "output_dir"}
-    assert keys <= document.keys()
-    assert document["policy"] == "md-dp"
-    assert {"time_us", "energy_mj"} <= document["baseline"].keys()
-    assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= document["result"].keys()
-    assert {"candidates", "seconds"} <= document["search"].keys()
+    assert keys <= plan.keys()
+    assert plan["policy"] == "md-dp"
+    assert {"time_us", "energy_mj"} <= plan["baseline"].keys()
+    assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= plan["result"].keys()
+    assert {"candidates", "seconds"} <= plan["search"].keys()
     node_keys = {"name", "op", "mode", "pim_fraction", "gpu_us", "pim_us", "pim_cycles", "time_us", "commands", "why"}
-    for node in document["nodes"]:
+    for node in plan["nodes"]:
         assert node_keys <= node.keys()
         assert node["mode"] in {"gpu", "pim", "md-dp", "pipeline"}
         assert 0 <= node["pim_fraction"] <= 1
         assert set(node["commands"]) == {"GWRITE", "G_ACT", "COMP", "READRES"}
         on_pim = node["pim_fraction"] > 0
         assert (node["pim_cycles"] > 0) == on_pim == (node["commands"]["COMP"] > 0)
-    assert any(node["pim_fraction"] > 0 for node in document["nodes"])
-    assert document["result"]["time_us"] < document["baseline"]["time_us"]
+    assert any(node["pim_fraction"] > 0 for node in plan["nodes"])
+    assert plan["result"]["time_us"] < plan["baseline"]["time_us"]
 
 
-def test_the_plan_and_the_timeline_agree(tmp_path, capsys):
-    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--json", "--no-cache") == 0
-    document = json.loads(capsys.readouterr().out)
+def test_the_plan_and_the_timeline_agree(tmp_path: Path, capsys: Capture) -> None:
+    printed = document(capsys, "compile", "zoo:toy", "-o", tmp_path / "out", "--no-cache")
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
-    assert plan["plan"]["predicted_us"] == pytest.approx(document["result"]["time_us"], rel=1e-9)
+    assert plan["plan"]["predicted_us"] == pytest.approx(printed["result"]["time_us"], rel=1e-9)
     events = json.loads((tmp_path / "out" / "timeline.json").read_text())["traceEvents"]
     end = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
-    assert end == pytest.approx(document["result"]["time_us"], abs=1e-2)
+    assert end == pytest.approx(printed["result"]["time_us"], abs=1e-2)
 
 
-def test_the_output_folder_is_complete_and_runs(toy_folder):
+def test_the_output_folder_is_complete_and_runs(toy_folder: Path) -> None:
     names = {path.name for path in toy_folder.iterdir()}
     assert {"model.onnx", "plan.json", "memory.json", "timeline.json", "streams.json.gz"} <= names
     assert {"config.json", "target.toml", "manifest.json"} <= names
@@ -101,37 +90,35 @@ def test_the_output_folder_is_complete_and_runs(toy_folder):
     assert config["versions"]["onnxruntime"] == ort.__version__
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path, capsys):
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path, capsys: Capture) -> None:
     for name in ("a", "b"):
         assert run("compile", "zoo:toy", "-o", tmp_path / name, "--no-cache", "--policy", "pimflow") == 0
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
 
-def test_verify_passes_and_says_so(toy_folder, capsys):
-    assert run("verify", toy_folder, "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert {"passed", "max_abs_err", "max_rel_err", "output_std", "nodes_checked"} <= document.keys()
-    assert document["passed"] is True
-    assert document["output_std"] > 0.1
-    assert document["nodes_checked"] > 5
-    assert document["max_rel_err"] < 1e-4
+def test_verify_passes_and_says_so(toy_folder: Path, capsys: Capture) -> None:
+    result = document(capsys, "verify", toy_folder)
+    assert {"passed", "max_abs_err", "max_rel_err", "output_std", "nodes_checked"} <= result.keys()
+    assert result["passed"] is True
+    assert result["output_std"] > 0.1
+    assert result["nodes_checked"] > 5
+    assert result["max_rel_err"] < 1e-4
 
 
 @pytest.mark.parametrize(
     "extra", [("--pim", "values", "--operand", "fp32"), ("--pim", "values"), ("--arena",), ("--seed", "7")]
 )
-def test_verify_by_other_means(toy_folder, capsys, extra):
-    assert run("verify", toy_folder, "--json", *extra) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["passed"] is True
+def test_verify_by_other_means(toy_folder: Path, capsys: Capture, extra: tuple[str, ...]) -> None:
+    result = document(capsys, "verify", toy_folder, *extra)
+    assert result["passed"] is True
     if "fp32" in extra:
-        assert document["rtol"] == 1e-4
+        assert result["rtol"] == 1e-4
     elif "values" in extra:
-        assert document["max_rel_err"] > 1e-6  # fp16 operands show
+        assert result["max_rel_err"] > 1e-6  # fp16 operands show
 
 
-def test_verify_takes_inputs_by_name(toy_folder, tmp_path, capsys):
+def test_verify_takes_inputs_by_name(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "inputs.npz"
     np.savez(path, input=np.random.default_rng(3).standard_normal((1, 3, 16, 16)).astype(np.float32))
     assert run("verify", toy_folder, "--inputs", path) == 0
@@ -160,7 +147,7 @@ def damage_streams(folder: Path) -> None:
     (folder / "streams.json.gz").write_bytes(gzip.compress(broken.encode(), mtime=0))
 
 
-def test_verify_fails_where_a_value_is_wrong(tmp_path, capsys):
+def test_verify_fails_where_a_value_is_wrong(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     damage_weights(folder)
@@ -169,7 +156,7 @@ def test_verify_fails_where_a_value_is_wrong(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
 
-def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path, capsys):
+def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     assert run("verify", folder, "--pim", "values", "--operand", "fp32") == 0
@@ -179,7 +166,7 @@ def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim"])
-def test_every_machine_computes_right(tmp_path, target):
+def test_every_machine_computes_right(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--target", target, "--policy", "pim", "--no-cache") == 0
     assert run("verify", folder, "--pim", "values", "--operand", "fp32", "--rtol", "1e-5") == 0
@@ -187,25 +174,24 @@ def test_every_machine_computes_right(tmp_path, target):
     assert run("verify", folder, "--pim", "values") == 0
 
 
-def test_a_trace_times_as_the_report_says(tmp_path, capsys):
+def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
-    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache", "--json") == 0
-    nodes = {node["name"]: node for node in json.loads(capsys.readouterr().out)["nodes"]}
+    plan = document(capsys, "compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache")
+    nodes = {node["name"]: node for node in plan["nodes"]}
     name = max(nodes, key=lambda item: nodes[item]["pim_cycles"])
     cycles, comps = [], 0
     for channel in range(16):
         assert run("trace", folder, name, "--channel", str(channel)) == 0
         path = tmp_path / f"{channel}.pim"
         path.write_text(capsys.readouterr().out)
-        assert run("simulate", path, "--json") == 0
-        (document,) = json.loads(capsys.readouterr().out)
-        cycles.append(document["cycles"])
-        comps += document["commands"]["COMP"]
+        (timed,) = document(capsys, "simulate", path)
+        cycles.append(timed["cycles"])
+        comps += timed["commands"]["COMP"]
     assert max(cycles) == nodes[name]["pim_cycles"]
     assert comps == nodes[name]["commands"]["COMP"]
 
 
-def test_debugging_options_print_and_disable(tmp_path, capsys):
+def test_debugging_options_print_and_disable(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     options = ("--disable-pass", "fold-batch-norm", "--print-pass-times", "--print-ir-before", "fold-constants")
     assert run("compile", "zoo:mobilenet-v2", "-o", out, "--policy", "gpu", "--json", *options) == 0
@@ -299,16 +285,10 @@ BAD_OPTIONS = {
 }
 
 
-def assert_one_line(captured, pattern: str = "") -> None:
-    assert captured.out == ""
-    assert captured.err.startswith("pimflow: error: ")
-    assert captured.err.count("\n") == 1, captured.err
-    assert "Traceback" not in captured.err
-    assert re.search(pattern, captured.err), captured.err
-
-
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_are_one_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
+def test_bad_files_are_one_line_and_leave_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     make, pattern = BAD_FILES[name]
     folder = tmp_path / "work"
     folder.mkdir()
@@ -317,24 +297,26 @@ def test_bad_files_are_one_line_and_leave_nothing(name, tmp_path, monkeypatch, c
     before = sorted(folder.iterdir())
     for verb in ("compile", "inspect"):
         assert run(verb, "model.onnx") == 2
-        assert_one_line(capsys.readouterr(), pattern)
+        assert re.search(pattern, assert_one_line(capsys))
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_bad_options_are_one_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
+def test_bad_options_are_one_line_and_leave_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("compile", "zoo:toy", *BAD_OPTIONS[name]) == 2
-    assert_one_line(capsys.readouterr())
+    assert_one_line(capsys)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_users_files_are_not_touched(tmp_path, capsys):
+def test_a_users_files_are_not_touched(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     assert run("compile", "zoo:toy", "-o", folder) == 2
-    assert_one_line(capsys.readouterr(), "mine")
+    assert_one_line(capsys, "mine")
     assert (folder / "thesis.txt").read_text() == "years of work"
     target = tmp_path / "model.onnx"
     target.write_text("mine too")
@@ -342,7 +324,7 @@ def test_a_users_files_are_not_touched(tmp_path, capsys):
     assert target.read_text() == "mine too"
 
 
-def test_an_unchanged_output_is_replaced_and_a_changed_one_is_not(tmp_path, capsys):
+def test_an_unchanged_output_is_replaced_and_a_changed_one_is_not(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     for policy in ("gpu", "pim"):
         assert run("compile", "zoo:toy", "-o", folder, "--policy", policy, "--no-cache") == 0
@@ -356,7 +338,7 @@ def test_an_unchanged_output_is_replaced_and_a_changed_one_is_not(tmp_path, caps
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "plan.json", "streams.json.gz", "config.json", "target.toml"])
-def test_a_damaged_output_folder_is_one_line(name, tmp_path, capsys):
+def test_a_damaged_output_folder_is_one_line(name: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     for content in (b"", b"\x00\xff damaged", None):
@@ -365,12 +347,12 @@ def test_a_damaged_output_folder_is_one_line(name, tmp_path, capsys):
         if content is not None:
             (folder / name).write_bytes(content)
         assert run("verify", folder) == 2
-        assert_one_line(capsys.readouterr())
+        assert_one_line(capsys)
         if content is None:
             break
 
 
-def test_an_installed_program_keeps_stdout_clean(tmp_path):
+def test_an_installed_program_keeps_stdout_clean(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(tmp_path / "out"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
     assert done.returncode == 0, done.stderr
@@ -379,7 +361,7 @@ def test_an_installed_program_keeps_stdout_clean(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-def test_a_full_disk_behind_stdout_is_one_line():
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "pimflow", "zoo", "list"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -388,7 +370,9 @@ def test_a_full_disk_behind_stdout_is_one_line():
     assert done.stderr.count("\n") == 1
 
 
-def test_a_damaged_cache_is_one_line_of_warning(tmp_path, monkeypatch, capsys):
+def test_a_damaged_cache_is_one_line_of_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("one", "two"):
         assert run("compile", "zoo:toy", "-o", tmp_path / name, "--policy", "md-dp") == 0

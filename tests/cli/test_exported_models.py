@@ -1,7 +1,10 @@
 """Networks written by both exporters of PyTorch (benchmarks/export_torch_models.py), compiled and verified."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import pimflow
-from pimflow.cli import main
+from support.cli import Capture, run
 
 FOLDER = Path(__file__).parent.parent / "data" / "exported"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
@@ -18,22 +21,15 @@ RTOL = {"half": 1e-2}  # kernels of another order round to fp16 (2**-11) otherwi
 MODES = {("unet", 1): {"md-dp"}, ("unet", 2): {"md-dp", "pipeline", "pim"}, ("densenet", 2): {"pipeline"}}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-def compiled(name, folder, policy, *options) -> dict:
+def compiled(name: str, folder: Path, policy: str, *options: str) -> dict[str, Any]:
     """Compiles by the command line; returns plan.json."""
     shapes = [word for text in SHAPES.get(name, ()) for word in ("--shape", text)]
-    path = str(FOLDER / f"{name}.onnx")
-    assert main(["compile", path, "-o", str(folder), "--policy", policy, "--json", *shapes, *options]) == 0
-    return json.loads((folder / "plan.json").read_text())
+    assert run("compile", FOLDER / f"{name}.onnx", "-o", folder, "--policy", policy, "--json", *shapes, *options) == 0
+    plan: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    return plan
 
 
-def check_outputs(name, folder) -> None:
+def check_outputs(name: str, folder: Path) -> None:
     """ONNX Runtime alone, on the user's model and on the compiled one, with inputs of our own."""
     sessions = [
         ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -51,7 +47,7 @@ def check_outputs(name, folder) -> None:
 
 @pytest.mark.parametrize(("policy", "channels"), [("md-dp", 1), ("auto", 2), ("auto", 16)])  # few: more is shared
 @pytest.mark.parametrize("name", NAMES)
-def test_exported_model(name, policy, channels, tmp_path, capsys):
+def test_exported_model(name: str, policy: str, channels: int, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     document = compiled(name, folder, policy, "--verify-each", "--pim-channels", str(channels))
     time_us = document["result"]["time_us"]
@@ -67,7 +63,7 @@ def test_exported_model(name, policy, channels, tmp_path, capsys):
         assert result.notes == ()
 
 
-def test_the_exports_cover_what_they_should():
+def test_the_exports_cover_what_they_should() -> None:
     """Opsets, exporters and patterns are as many as the script says."""
     models = [onnx.load(FOLDER / f"{name}.onnx") for name in NAMES]
     assert len({model.opset_import[0].version for model in models}) >= 5

@@ -1,7 +1,8 @@
 """simulate, layer, compare, inspect, zoo, targets, cache, profile and calibrate as a user runs them."""
 
+from __future__ import annotations
+
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,35 +10,18 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from pimflow.cli import main
-
-GOLDEN = Path(__file__).parent.parent / "runtime" / "newton" / "timing" / "golden"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-
-
-def run(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def document(capsys, *arguments: object):
-    capsys.readouterr()
-    assert run(*arguments, "--json") == 0
-    captured = capsys.readouterr()
-    return json.loads(captured.out)
+from pimflow.targets import target_text
+from support.cli import Capture, assert_one_line, document, run
+from support.newton.golden_traces import EXPECTED, FOLDER
 
 
 @pytest.mark.parametrize("latency", ["hidden", "exposed"])
-def test_simulate_gives_what_the_published_simulator_gives(capsys, latency):
-    expected = json.loads((GOLDEN / "expected.json").read_text())
-    files = sorted(GOLDEN.rglob("*.pim.gz"))[:6]
+def test_simulate_gives_what_the_published_simulator_gives(capsys: Capture, latency: str) -> None:
+    files = sorted(FOLDER.rglob("*.pim.gz"))[:6]
     results = document(capsys, "simulate", *files, "--timing", "artifact", "--gwrite-latency", latency)
     assert [item["file"] for item in results] == [str(file) for file in files]
     for file, item in zip(files, results, strict=True):
-        wanted = expected[file.name.removesuffix(".pim.gz")][f"gwrite_{latency}"]
+        wanted = EXPECTED[file.name.removesuffix(".pim.gz")][f"gwrite_{latency}"]
         assert item["cycles"] == wanted["cycles"]
         for name in ("GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF"):
             assert item["commands"][name] == wanted[name.lower()]
@@ -55,24 +39,22 @@ def test_simulate_gives_what_the_published_simulator_gives(capsys, latency):
         (b"\xff\xfe\x00\x01", "1"),
     ],
 )
-def test_simulate_names_the_place_of_a_malformed_line(tmp_path, capsys, text, place):
+def test_simulate_names_the_place_of_a_malformed_line(tmp_path: Path, capsys: Capture, text: bytes, place: str) -> None:
     path = tmp_path / "bad.pim"
     path.write_bytes(text)
     assert run("simulate", path) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert str(path) in error
+    error = assert_one_line(capsys, str(path))
     assert place in error.split(str(path))[1]
 
 
-def test_simulate_refuses_a_truncated_gzip(tmp_path, capsys):
+def test_simulate_refuses_a_truncated_gzip(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "cut.pim.gz"
     path.write_bytes(gzip.compress(b"0x00000000 G_ACT0\n" * 5000)[:-20])
     assert run("simulate", path) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert_one_line(capsys)
 
 
-def test_layer_has_the_promised_keys(capsys):
+def test_layer_has_the_promised_keys(capsys: Capture) -> None:
     item = document(capsys, "layer", "--conv", "ic=16,oc=96,h=28,w=28,k=1,s=1,p=0")
     assert {"mapping", "pim_cycles", "commands", "utilisation", "energy_pj", "channels"} <= item.keys()
     assert len(item["channels"]) == 16
@@ -84,7 +66,7 @@ def test_layer_has_the_promised_keys(capsys):
     assert item["energy_pj"] > 0
 
 
-def test_layer_knobs_matter(capsys):
+def test_layer_knobs_matter(capsys: Capture) -> None:
     layer = ("layer", "--conv", "ic=64,oc=64,h=28,w=28,k=3,p=1/1/1/1")
     cycles = {
         options: document(capsys, *layer, *options)["pim_cycles"]
@@ -115,15 +97,12 @@ def test_layer_knobs_matter(capsys):
         (),
     ],
 )
-def test_layer_refuses_what_makes_no_sense_in_one_line(capsys, arguments):
+def test_layer_refuses_what_makes_no_sense_in_one_line(capsys: Capture, arguments: tuple[str, ...]) -> None:
     assert run("layer", *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith("pimflow: error: ")
+    assert_one_line(capsys)
 
 
-def test_compare_lists_policies_side_by_side(capsys):
+def test_compare_lists_policies_side_by_side(capsys: Capture) -> None:
     results = document(capsys, "compare", "zoo:toy", "--policies", "gpu,newton++,md-dp,auto")
     assert [item["policy"] for item in results] == ["gpu", "newton++", "md-dp", "auto"]
     times = [item["time_us"] for item in results]
@@ -133,7 +112,7 @@ def test_compare_lists_policies_side_by_side(capsys):
     assert "speedup" in capsys.readouterr().out
 
 
-def test_inspect_says_why_not(capsys):
+def test_inspect_says_why_not(capsys: Capture) -> None:
     report = document(capsys, "inspect", "zoo:toy")
     nodes = {node["name"]: node for node in report["nodes"]}
     assert nodes["conv1"]["can_pim"]
@@ -143,7 +122,7 @@ def test_inspect_says_why_not(capsys):
     assert "conv1" in capsys.readouterr().out
 
 
-def test_zoo_export_writes_a_model_that_runs(tmp_path, capsys):
+def test_zoo_export_writes_a_model_that_runs(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "toy.onnx"
     assert run("zoo", "export", "toy", "-o", path) == 0
     onnx.checker.check_model(str(path))
@@ -154,7 +133,7 @@ def test_zoo_export_writes_a_model_that_runs(tmp_path, capsys):
     assert {"toy", "mobilenet-v2", "efficientnet-b0", "mnasnet-1.0", "resnet-50", "vgg-16"} <= set(names)
 
 
-def test_targets_are_listed_and_shown(capsys, tmp_path):
+def test_targets_are_listed_and_shown(capsys: Capture, tmp_path: Path) -> None:
     names = [item["name"] for item in document(capsys, "targets", "list")]
     assert "pimflow" in names
     assert len(names) >= 3
@@ -177,32 +156,27 @@ def test_targets_are_listed_and_shown(capsys, tmp_path):
         ("banks = 16", "banks = 15"),
     ],
 )
-def test_a_bad_target_file_is_one_line_that_names_the_key(capsys, tmp_path, old, new):
-    from pimflow.targets import target_text
-
+def test_a_bad_target_file_is_one_line_that_names_the_key(capsys: Capture, tmp_path: Path, old: str, new: str) -> None:
     text = target_text("pimflow")
     assert old in text
     path = tmp_path / "mine.toml"
     path.write_text(text.replace(old, new, 1))
     assert run("layer", "--matmul", "m=1,k=64,n=64", "--target", path) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "mine.toml" in error
+    assert_one_line(capsys, "mine.toml")
 
 
-def test_the_cache_is_found_and_cleared(capsys, tmp_path):
+def test_the_cache_is_found_and_cleared(capsys: Capture, tmp_path: Path) -> None:
     assert run("compile", "zoo:toy", "-o", tmp_path / "out") == 0
     assert document(capsys, "cache", "info")["records"] > 0
     assert run("cache", "clear") == 0
     assert document(capsys, "cache", "info")["records"] == 0
 
 
-def test_profile_and_calibrate(capsys, tmp_path):
+def test_profile_and_calibrate(capsys: Capture, tmp_path: Path) -> None:
     table, target = tmp_path / "toy.csv", tmp_path / "mine.toml"
     assert run("profile", "zoo:toy", "--runs", 2, "--warmup", 1, "-o", table) == 0
     assert run("profile", "zoo:toy", "--runs", 2, "-o", table) == 2  # it exists
-    report = document(capsys, "calibrate", "--from", table, "--folds", 2, "-o", target)
-    assert report
+    assert document(capsys, "calibrate", "--from", table, "--folds", 2, "-o", target)
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--target", target, "--profile", table) == 0
     table.write_text(table.read_text().replace("Conv", "Conv,", 1))
     assert run("calibrate", "--from", table) == 2

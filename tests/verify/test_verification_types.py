@@ -1,14 +1,17 @@
 """`verify` on outputs that are no plain float tensors: exotic element types, text, sequences, inputs, constants."""
 
+from __future__ import annotations
+
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.runtime.execute.original import run_original
-from pimflow.verify.compare import compare_outputs
+from pimflow.verify.compare import OutputCheck, compare_outputs
 from support.onnx_models import model_of
 
 W = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
@@ -67,7 +70,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_verify(name):
+def test_verify(name: str) -> None:
     compiled = pimflow.compile(MODELS[name](), policy="pim", use_cache=False)
     for options in ({}, {"arena": True}, {"pim": "values", "operand": "fp32"}):
         result = compiled.verify(**options, seed=1)
@@ -78,7 +81,7 @@ def test_verify(name):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("int4", ml_dtypes.int4)])
-def test_exotic_outputs_of_the_original(name, dtype):
+def test_exotic_outputs_of_the_original(name: str, dtype: npt.DTypeLike) -> None:
     x = 0.4 * np.random.default_rng(3).standard_normal((4, 16)).astype(np.float32)
     y = run_original(MODELS[name](), {"x": x})["y"]
     assert y.dtype == dtype
@@ -88,19 +91,19 @@ def test_exotic_outputs_of_the_original(name, dtype):
     assert y.astype(np.float32).std() > 1
 
 
-def test_an_output_that_is_an_input_is_a_copy():
+def test_an_output_that_is_an_input_is_a_copy() -> None:
     x = np.ones((4, 16), np.float32)
     y = run_original(input_as_output(), {"x": x})["x"]
     x[:] = 7
     assert (y == 1).all()
 
 
-def test_sequences_are_compared_by_their_elements():
+def test_sequences_are_compared_by_their_elements() -> None:
     long = np.arange(10_000, dtype=np.float32)  # so long that its text leaves the middle out
     other = long.copy()
     other[5000] += 100
 
-    def check(expected, actual):
+    def check(expected: object, actual: object) -> OutputCheck:
         return compare_outputs({"s": expected}, {"s": actual}, 1e-4)[0]
 
     assert check([long, long], [long, long * (1 + 1e-6)]).passed

@@ -1,0 +1,34 @@
+"""The command line, run within the test's own process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pimflow.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: object) -> int:
+    """`pimflow ARGUMENTS`; returns the exit code."""
+    return main([str(argument) for argument in arguments])
+
+
+def document(capsys: Capture, *arguments: object) -> Any:
+    """What `pimflow ARGUMENTS --json` prints, which must be one document and exit code 0."""
+    capsys.readouterr()
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_one_line(capsys: Capture, *words: str) -> str:
+    """The last verb ended with one line on stderr that holds these words, and nothing on stdout; returns the line."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("pimflow: error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    assert all(word in captured.err for word in words), captured.err
+    return captured.err
