@@ -1,6 +1,9 @@
 """Files that are no models, or not ones we may open: one clear line each, never a traceback from below."""
 
+from __future__ import annotations
+
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,11 +17,11 @@ from support.onnx_models import model_of, single
 WEIGHTS = np.arange(4 * 3 * 9, dtype=np.float32).reshape(4, 3, 3, 3)
 
 
-def conv_model():
+def conv_model() -> onnx.ModelProto:
     return single("Conv", (1, 3, 8, 8), [WEIGHTS])
 
 
-def refused(source, *words):
+def refused(source: Path | bytes | onnx.ModelProto, *words: str) -> str:
     with pytest.raises(ModelError) as caught:
         load_model(source)
     message = str(caught.value)
@@ -28,7 +31,7 @@ def refused(source, *words):
     return message
 
 
-def refusal_of(source):
+def refusal_of(source: Path | bytes | onnx.ModelProto) -> str | None:
     """The refusal's message, or None where the model loads."""
     try:
         load_model(source)
@@ -37,7 +40,7 @@ def refusal_of(source):
     return None
 
 
-def test_every_truncation_is_refused_or_harmless(tmp_path):
+def test_every_truncation_is_refused_or_harmless(tmp_path: Path) -> None:
     """A model cut anywhere never escapes as anything but a PimflowError (a cut may leave a smaller valid model)."""
     data = conv_model().SerializeToString()
     path = tmp_path / "cut.onnx"
@@ -49,7 +52,7 @@ def test_every_truncation_is_refused_or_harmless(tmp_path):
     assert not any("\n" in message for message in messages if message)
 
 
-def test_damaged_bytes_never_escape(capfd):
+def test_damaged_bytes_never_escape(capfd: pytest.CaptureFixture[str]) -> None:
     data = bytearray(conv_model().SerializeToString())
     rng = np.random.default_rng(0)
     messages = []
@@ -66,13 +69,13 @@ def test_damaged_bytes_never_escape(capfd):
 @pytest.mark.parametrize(
     "data", [b"", b"not a model at all, just text\n" * 20, b"\x00" * 64, b"PK\x03\x04" + b"\x07" * 200, b"{}"]
 )
-def test_not_a_model(tmp_path, data):
+def test_not_a_model(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "some.onnx"
     path.write_bytes(data)
     refused(path, str(path))
 
 
-def test_no_file_folder_and_unreadable(tmp_path):
+def test_no_file_folder_and_unreadable(tmp_path: Path) -> None:
     refused(tmp_path / "missing.onnx", "no such file", "missing.onnx")
     refused(tmp_path, "folder")
     loop = tmp_path / "loop.onnx"
@@ -80,7 +83,7 @@ def test_no_file_folder_and_unreadable(tmp_path):
     refused(loop, "loop.onnx")
 
 
-def test_versions_beyond_onnx_runtime():
+def test_versions_beyond_onnx_runtime() -> None:
     model = conv_model()
     model.ir_version = 99
     refused(model, "99")
@@ -93,7 +96,7 @@ def test_versions_beyond_onnx_runtime():
     refused(model, "opset 6", "version_converter")
 
 
-def test_models_that_onnx_runtime_refuses():
+def test_models_that_onnx_runtime_refuses() -> None:
     refused(model_of([helper.make_node("NoSuchOp", ["x"], ["y"])], {"x": (2,)}), "NoSuchOp")
     refused(single("MatMul", (4, 3), [np.ones((4, 3), np.float32)]))
     refused(model_of([helper.make_node("Relu", ["nothing"], ["y"])], {"x": (2,)}), "nothing")
@@ -106,13 +109,13 @@ def test_models_that_onnx_runtime_refuses():
     refused(model_of([gradient], {"x": (2,)}, domains={"ai.onnx.preview.training": 1}), "Gradient")
 
 
-def test_weights_that_do_not_fill_their_shape():
+def test_weights_that_do_not_fill_their_shape() -> None:
     model = conv_model()
     model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
     refused(model, "ONNX Runtime refuses")  # new versions of it name the tensor
 
 
-def with_external(tmp_path, location, **entries):
+def with_external(tmp_path: Path, location: str, **entries: object) -> Path:
     """A model file whose weights refer to `location`."""
     model = conv_model()
     tensor = model.graph.initializer[0]
@@ -127,7 +130,7 @@ def with_external(tmp_path, location, **entries):
     return path
 
 
-def test_external_data(tmp_path, monkeypatch):
+def test_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = with_external(tmp_path, "weights.bin", offset=8, length=WEIGHTS.nbytes)
     (path.parent / "weights.bin").write_bytes(b"12345678" + WEIGHTS.tobytes() + b"more")
     graph = load_model(path)
@@ -138,14 +141,14 @@ def test_external_data(tmp_path, monkeypatch):
     assert load_model("model.onnx").nodes == graph.nodes
 
 
-def test_external_data_in_a_folder_below(tmp_path):
+def test_external_data_in_a_folder_below(tmp_path: Path) -> None:
     path = with_external(tmp_path, "data/weights.bin")
     (path.parent / "data").mkdir()
     (path.parent / "data" / "weights.bin").write_bytes(WEIGHTS.tobytes())
     np.testing.assert_array_equal(load_model(path).constants["c0"], WEIGHTS)
 
 
-def test_external_data_that_is_missing_or_too_short(tmp_path):
+def test_external_data_that_is_missing_or_too_short(tmp_path: Path) -> None:
     path = with_external(tmp_path, "weights.bin", length=WEIGHTS.nbytes)
     refused(path, "weights.bin", "does not exist")
     (path.parent / "weights.bin").write_bytes(WEIGHTS.tobytes()[:-1])
@@ -161,7 +164,7 @@ def test_external_data_that_is_missing_or_too_short(tmp_path):
 @pytest.mark.parametrize(
     "location", ["../secret.bin", "a/../../secret.bin", "/etc/hostname", "C:\\secret.bin", "..\\secret.bin", "", "."]
 )
-def test_external_data_outside_the_folder(tmp_path, location):
+def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
     path = with_external(tmp_path, location)
     (path.parent / "a").mkdir()
@@ -170,7 +173,7 @@ def test_external_data_outside_the_folder(tmp_path, location):
     )
 
 
-def test_external_data_behind_a_link_out_of_the_folder(tmp_path):
+def test_external_data_behind_a_link_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
     path = with_external(tmp_path, "weights.bin")
     os.symlink(tmp_path / "secret.bin", path.parent / "weights.bin")
@@ -179,14 +182,14 @@ def test_external_data_behind_a_link_out_of_the_folder(tmp_path):
     refused(with_external(tmp_path, "up/secret.bin"), "outside")
 
 
-def test_external_data_of_a_model_that_is_no_file(tmp_path):
+def test_external_data_of_a_model_that_is_no_file(tmp_path: Path) -> None:
     path = with_external(tmp_path, "weights.bin")
     (path.parent / "weights.bin").write_bytes(WEIGHTS.tobytes())
     refused(path.read_bytes(), "path")
     refused(onnx.load(path, load_external_data=False), "path")
 
 
-def test_external_data_of_attributes_is_guarded_too(tmp_path):
+def test_external_data_of_attributes_is_guarded_too(tmp_path: Path) -> None:
     """A Constant's tensor, and one inside a subgraph, are as external as an initialiser's."""
     for place in ("attribute", "subgraph"):
         tensor = numpy_helper.from_array(np.ones(3, np.float32), "t")

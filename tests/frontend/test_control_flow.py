@@ -1,5 +1,8 @@
 """Subgraphs: carried unopened, with the outer values they read kept alive as inputs of their node."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pimflow.frontend import load_model
-from pimflow.ir import GraphEditor, Node, OnnxOp
+from pimflow.ir import Array, GraphEditor, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.captures import capture_count
@@ -19,11 +22,13 @@ X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 INFO = helper.make_tensor_value_info
 
 
-def branch(name, nodes, output, initializers=()):
+def branch(
+    name: str, nodes: Sequence[onnx.NodeProto], output: str, initializers: Sequence[onnx.TensorProto] = ()
+) -> onnx.GraphProto:
     return helper.make_graph(nodes, name, [], [INFO(output, 1, None)], list(initializers))
 
 
-def if_model(condition_input=True):
+def if_model(condition_input: bool = True) -> onnx.ModelProto:
     """y = Relu(x) + c if p else (Relu(x) * w) with c outer and w an initialiser of the branch."""
     w = numpy_helper.from_array(np.full((2, 3), 3, np.float32), "w")
     then = branch("then", [helper.make_node("Add", ["r", "c"], ["a"])], "a")
@@ -43,7 +48,7 @@ def if_model(condition_input=True):
 
 
 @pytest.mark.parametrize("p", [True, False])
-def test_if_keeps_what_its_branches_read(p):
+def test_if_keeps_what_its_branches_read(p: bool) -> None:
     model = if_model()
     graph = load_model(model)
     node = next(node for node in graph.nodes if node.kind == "If")
@@ -60,7 +65,7 @@ def test_if_keeps_what_its_branches_read(p):
 
 
 @pytest.mark.parametrize("p", [True, False])
-def test_a_rename_reaches_into_the_branches(p):
+def test_a_rename_reaches_into_the_branches(p: bool) -> None:
     """What a pass does: the captured value gets another producer under another name, and dead code is removed."""
     graph = load_model(if_model())
     edit = GraphEditor(graph)
@@ -76,14 +81,14 @@ def test_a_rename_reaches_into_the_branches(p):
     onnx.checker.check_model(to_onnx(renamed), full_check=True)
 
 
-def test_if_with_a_constant_condition_is_opened():
+def test_if_with_a_constant_condition_is_opened() -> None:
     model = if_model(condition_input=False)
     graph = load_model(model)
     assert [node.kind for node in graph.nodes] == ["Relu", "Mul", "Identity", "Neg"]
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
 
 
-def loop_model():
+def loop_model() -> onnx.ModelProto:
     """Nested: a Loop whose body holds an If; both read outer values, the If through two levels."""
     inner_then = branch("t", [helper.make_node("Add", ["carried", "c"], ["t1"])], "t1")
     inner_else = branch("e", [helper.make_node("Sub", ["carried", "r"], ["e1"])], "e1")
@@ -102,11 +107,15 @@ def loop_model():
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Loop", ["trips", "", "x"], ["y", "all"], body=body),
     ]
-    constants = {"c": np.arange(3, dtype=np.float32), "one": np.array(1, np.int64), "trips": np.array(4, np.int64)}
+    constants: dict[str, Array] = {
+        "c": np.arange(3, dtype=np.float32),
+        "one": np.array(1, np.int64),
+        "trips": np.array(4, np.int64),
+    }
     return model_of(nodes, {"x": (2, 3)}, ["y", "all"], constants)
 
 
-def test_nested_subgraphs():
+def test_nested_subgraphs() -> None:
     model = loop_model()
     graph = load_model(model)
     node = next(node for node in graph.nodes if node.kind == "Loop")
@@ -122,7 +131,7 @@ def test_nested_subgraphs():
     assert load_model(to_onnx(graph)).nodes == graph.nodes
 
 
-def test_kernels_run_nodes_with_subgraphs():
+def test_kernels_run_nodes_with_subgraphs() -> None:
     graph = load_model(loop_model())
     node = next(node for node in graph.nodes if node.kind == "Loop")
     relu = np.maximum(X, 0)
@@ -132,7 +141,7 @@ def test_kernels_run_nodes_with_subgraphs():
         np.testing.assert_array_equal(array, want[name])
 
 
-def test_local_functions_are_inlined():
+def test_local_functions_are_inlined() -> None:
     function = helper.make_function(
         "mine",
         "Scaled",
@@ -154,7 +163,7 @@ def test_local_functions_are_inlined():
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
 
 
-def test_operators_outside_the_standard():
+def test_operators_outside_the_standard() -> None:
     """A contrib operator of ONNX Runtime: shape found by ONNX Runtime, values its own."""
     nodes = [
         helper.make_node("FusedMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5, transB=1),
@@ -169,7 +178,7 @@ def test_operators_outside_the_standard():
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
 
 
-def test_names_are_made_unique():
+def test_names_are_made_unique() -> None:
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"], name="n"),
@@ -187,13 +196,13 @@ def test_names_are_made_unique():
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], -np.abs(X))
 
 
-def test_order_is_restored():
+def test_order_is_restored() -> None:
     nodes = [helper.make_node("Neg", ["b"], ["y"]), helper.make_node("Relu", ["x"], ["b"])]
     model = model_of(nodes, {"x": (2, 3)})
     assert [node.kind for node in load_model(model).nodes] == ["Relu", "Neg"]
 
 
-def test_odd_graph_outputs():
+def test_odd_graph_outputs() -> None:
     """Outputs that are constants (stored, or folded), an input itself, or read by another node too."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -212,7 +221,7 @@ def test_odd_graph_outputs():
         np.testing.assert_array_equal(array, want[name])
 
 
-def test_sparse_initialiser_and_constants_of_every_spelling():
+def test_sparse_initialiser_and_constants_of_every_spelling() -> None:
     values = numpy_helper.from_array(np.array([2, 5], np.float32), "w")
     indices = numpy_helper.from_array(np.array([[0, 1], [2, 0]], np.int64), "w_indices")
     nodes = [
@@ -232,7 +241,7 @@ def test_sparse_initialiser_and_constants_of_every_spelling():
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
 
 
-def test_annotations_travel_only_when_asked_for():
+def test_annotations_travel_only_when_asked_for() -> None:
     graph = load_model(model_of([helper.make_node("Relu", ["x"], ["y"], name="r")], {"x": (2, 3)}))
     (node,) = graph.nodes
     marked = graph.replace(nodes=[node.placed(device="pim", choice="newton++", region=3)])

@@ -1,10 +1,11 @@
 """Real topologies that come with the onnx wheel, through the frontend and back."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
@@ -14,6 +15,8 @@ from pimflow.ir.verify import verify_graph
 from pimflow.onnxio import to_onnx
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.light_models import LIGHT_MODELS, SMALL_LIGHT_MODELS, light_path, randomised_light_model
+from support.onnx_models import run_plain
+from support.values import assert_close, relative_error
 
 CONVOLUTIONS = {
     "bvlc_alexnet": 5,
@@ -28,17 +31,8 @@ CONVOLUTIONS = {
 }
 
 
-def run_plain(model, inputs):
-    """The model as it is, by ONNX Runtime alone."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip([item.name for item in session.get_outputs()], session.run(None, inputs), strict=True))
-
-
 @pytest.mark.parametrize("name", LIGHT_MODELS)
-def test_topology_is_fully_understood(name):
+def test_topology_is_fully_understood(name: str) -> None:
     graph = load_model(light_path(name))
     verify_graph(graph)
     assert all(value.shape is not None for value in graph.values.values())
@@ -49,7 +43,7 @@ def test_topology_is_fully_understood(name):
 
 
 @pytest.mark.parametrize("name", SMALL_LIGHT_MODELS)
-def test_values_and_round_trip(name):
+def test_values_and_round_trip(name: str) -> None:
     model = randomised_light_model(name, seed=7)
     graph = load_model(model)
     outputs = []
@@ -57,7 +51,7 @@ def test_values_and_round_trip(name):
         inputs = random_inputs(graph, seed)
         (want,) = run_plain(model, inputs).values()
         (got,) = run_graph(graph, inputs).values()
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
+        assert_close(got, want, 1e-6)
         outputs.append(want)
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-2 * np.abs(outputs[0]).max(), "outputs must depend on inputs"
 
@@ -77,7 +71,7 @@ CONVERTED = [
 
 
 @pytest.mark.parametrize("folder", CONVERTED, ids=lambda path: path.name)
-def test_torch_exports(folder):
+def test_torch_exports(folder: Path) -> None:
     """Small single-layer models, with the inputs that come with them."""
     model = onnx.load(folder / "model.onnx")
     tensor = onnx.TensorProto.FromString((folder / "test_data_set_0" / "input_0.pb").read_bytes())
@@ -87,5 +81,5 @@ def test_torch_exports(folder):
     inputs = {graph.inputs[0]: numpy_helper.to_array(tensor)}
     want, got = run_plain(model, inputs), run_graph(graph, inputs)
     for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
+        assert relative_error(got[name], array) <= 1e-5
         assert graph.shape(name) == array.shape

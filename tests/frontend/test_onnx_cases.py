@@ -1,23 +1,30 @@
 """A sample of ONNX's own operator tests: whatever ONNX Runtime runs is accepted, and computes the same."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
 
 from pimflow.frontend import load_model
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.session import ORT_ERRORS, GraphSession
 from support.onnx_models import run_plain
 
+Feeds = dict[str, Any]
+Runnable = tuple[onnx.ModelProto, Feeds, dict[str, Any]]
 NEWEST_OPSET = 26
 STRIDE = 11  # of about 1900 cases; the first ones of each operator are not favoured
 
 
-def cases():
+def cases() -> list[TestCase]:
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -25,14 +32,18 @@ def cases():
         return collect_testcases(None)[::STRIDE]
 
 
-def feeds_of(case, model):
-    readers = {onnx.TensorProto: numpy_helper.to_array, onnx.SequenceProto: numpy_helper.to_list}
-    readers[onnx.OptionalProto] = numpy_helper.to_optional
+def feeds_of(case: TestCase, model: onnx.ModelProto) -> Feeds:
+    readers: dict[type[Any], Callable[[Any], Any]] = {
+        onnx.TensorProto: numpy_helper.to_array,
+        onnx.SequenceProto: numpy_helper.to_list,
+        onnx.OptionalProto: numpy_helper.to_optional,
+    }
+    assert case.data_sets is not None
     data = [readers.get(type(item), lambda array: array)(item) for item in case.data_sets[0][0]]
     return dict(zip([info.name for info in model.graph.input], data, strict=True))
 
 
-def runnable(case):
+def runnable(case: TestCase) -> Runnable | None:
     """The model in an opset that ONNX Runtime loads, its inputs and results; None where ONNX Runtime refuses."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -54,7 +65,7 @@ def runnable(case):
 EXOTIC = {code for name, code in onnx.TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4", "BFLOAT"))}
 
 
-def shapes_of(model, feeds):
+def shapes_of(model: onnx.ModelProto, feeds: Feeds) -> dict[str, tuple[int, ...]] | None:
     """Bindings for what the case leaves open, or None where it is of no static shape or of size 0."""
     if any(isinstance(item, np.ndarray) and item.size == 0 for item in feeds.values()):
         return None
@@ -63,12 +74,12 @@ def shapes_of(model, feeds):
 
 
 @pytest.fixture(scope="module")
-def sample():
+def sample() -> list[Runnable]:
     found = [runnable(case) for case in cases()]
     return [item for item in found if item is not None and shapes_of(item[0], item[1]) is not None]
 
 
-def test_sample_of_onnx_operator_tests(sample):
+def test_sample_of_onnx_operator_tests(sample: list[Runnable]) -> None:
     assert len(sample) > 100
     for model, feeds, want in sample:
         graph = load_model(model, shapes_of(model, feeds))

@@ -1,5 +1,9 @@
 """Each typed op, from every opset's spelling of it, and back in the same opset."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -7,14 +11,17 @@ from onnx import helper
 
 from pimflow.frontend import load_model
 from pimflow.ir import (
+    Array,
     BatchNorm,
     Concat,
     Conv2d,
     Elementwise,
     Gemm,
     GlobalPool,
+    Graph,
     MatMul,
     OnnxOp,
+    Op,
     Pad,
     Pool2d,
     Reshape,
@@ -24,19 +31,20 @@ from pimflow.ir import (
 from pimflow.onnxio import to_onnx
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.onnx_models import OPSETS, model_of, run_plain, single
+from support.values import assert_close
 
 RNG = np.random.default_rng(5)
 
 
-def weights(*shape):
+def weights(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def ints(*values):
+def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def check(model, *ops):
+def check(model: onnx.ModelProto, *ops: Op) -> Graph:
     """The model's nodes are these ops; values are the original's, before and after writing it in its own opset."""
     graph = load_model(model)
     assert [node.op for node in graph.nodes] == list(ops)
@@ -56,17 +64,17 @@ def check(model, *ops):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_convolution(opset):
+def test_convolution(opset: int) -> None:
     w = weights(6, 2, 3, 3)
     op = Conv2d((3, 3), (2, 1), (1, 0, 1, 2), (1, 2), 2)
-    fields = {"strides": [2, 1], "pads": [1, 0, 1, 2], "dilations": [1, 2], "group": 2}
+    fields: dict[str, Any] = {"strides": [2, 1], "pads": [1, 0, 1, 2], "dilations": [1, 2], "group": 2}
     check(single("Conv", (1, 4, 9, 8), [w], opset, **fields), op)
     check(single("Conv", (1, 4, 9, 8), [w, weights(6)], opset, kernel_shape=[3, 3], **fields), op)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_clip(opset):
-    limits = {"min": -0.5, "max": 1.25}
+def test_clip(opset: int) -> None:
+    limits: dict[str, Any] = {"min": -0.5, "max": 1.25}
     if opset < 11:
         model = single("Clip", (2, 5), (), opset, **limits)
     else:
@@ -75,14 +83,14 @@ def test_clip(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_clip_with_one_bound(opset):
+def test_clip_with_one_bound(opset: int) -> None:
     one = np.float32(0.1).reshape(())
     model = single("Clip", (2, 5), (), opset, max=0.1) if opset < 11 else single("Clip", (2, 5), [None, one], opset)
     check(model, Elementwise("Clip", (("max", 0.1),)))
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_slice(opset):
+def test_slice(opset: int) -> None:
     if opset < 10:
         model = single("Slice", (2, 8, 9), (), opset, axes=[1, 2], starts=[1, -3], ends=[-1, 1000])
         check(model, Slice(1, 1, 7), Slice(2, 6, 9))
@@ -92,7 +100,7 @@ def test_slice(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_slice_of_everything_is_the_identity(opset):
+def test_slice_of_everything_is_the_identity(opset: int) -> None:
     model = (
         single("Slice", (2, 8), (), opset, starts=[0, 0], ends=[2, 8])
         if opset < 10
@@ -102,7 +110,7 @@ def test_slice_of_everything_is_the_identity(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_pad(opset):
+def test_pad(opset: int) -> None:
     pads = [0, 0, 1, 2, 0, 0, 3, 4]
     op = Pad((0, 0, 1, 2), (0, 0, 3, 4), 1.5)
     if opset < 11:
@@ -115,7 +123,7 @@ def test_pad(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_reshapes(opset):
+def test_reshapes(opset: int) -> None:
     check(single("Reshape", (2, 3, 4), [ints(0, -1)], opset), Reshape((2, 12)))
     check(single("Flatten", (2, 3, 4), (), opset, axis=2), Reshape((6, 4)))
     if opset < 13:
@@ -128,7 +136,7 @@ def test_reshapes(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_mean_over_the_map_is_a_global_pool(opset):
+def test_mean_over_the_map_is_a_global_pool(opset: int) -> None:
     for axes, keep in (([2, 3], 1), ([-1, 2], 1), ([2, 3], 0), ([1, 2], 1)):
         if opset < 18:
             model = single("ReduceMean", (1, 3, 4, 5), (), opset, axes=axes, keepdims=keep)
@@ -139,11 +147,11 @@ def test_mean_over_the_map_is_a_global_pool(opset):
         assert (graph.nodes[0].op == GlobalPool("average")) is exact
         inputs = random_inputs(graph, 1)
         want, got = run_plain(model, inputs)["y"], run_graph(graph, inputs)["y"]
-        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+        assert_close(got, want, 1e-6)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_pools(opset):
+def test_pools(opset: int) -> None:
     shape = (1, 2, 9, 11)
     check(
         single("MaxPool", shape, (), opset, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]),
@@ -168,7 +176,7 @@ def test_pools(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_products(opset):
+def test_products(opset: int) -> None:
     check(
         single("Gemm", (4, 3), [weights(5, 4), weights(5)], opset, alpha=0.5, beta=2.0, transA=1, transB=1),
         Gemm(0.5, 2.0, True, True),
@@ -179,14 +187,14 @@ def test_products(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_batch_norm(opset):
+def test_batch_norm(opset: int) -> None:
     parts = [weights(3), weights(3), weights(3), np.abs(weights(3)) + 1]
     check(single("BatchNormalization", (1, 3, 4, 4), parts, opset, epsilon=1e-3), BatchNorm(1e-3))
     check(single("BatchNormalization", (1, 3, 4, 4), parts, opset), BatchNorm(1e-5))
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_elementwise_and_layout(opset):
+def test_elementwise_and_layout(opset: int) -> None:
     nodes = [
         helper.make_node("Sum", ["x", "x", "c"], ["a"]),
         helper.make_node("LeakyRelu", ["a"], ["b"], alpha=0.25),
@@ -215,8 +223,8 @@ def test_elementwise_and_layout(opset):
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "dilation"), [(9, 4, 2, 1), (8, 3, 3, 1), (7, 2, 1, 1), (5, 1, 4, 1)]
 )
-def test_auto_pad_of_convolution(mode, size, kernel, stride, dilation):
-    fields = {"auto_pad": mode, "strides": [stride, 1], "dilations": [dilation, 1]}
+def test_auto_pad_of_convolution(mode: str, size: int, kernel: int, stride: int, dilation: int) -> None:
+    fields: dict[str, Any] = {"auto_pad": mode, "strides": [stride, 1], "dilations": [dilation, 1]}
     graph = load_model(single("Conv", (1, 1, size, 9), [weights(1, 1, kernel, 3)], 17, **fields))
     assert isinstance(graph.nodes[0].op, Conv2d)
     check(single("Conv", (1, 1, size, 9), [weights(1, 1, kernel, 3)], 17, **fields), graph.nodes[0].op)
@@ -225,7 +233,7 @@ def test_auto_pad_of_convolution(mode, size, kernel, stride, dilation):
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("ceil", [0, 1])
-def test_auto_pad_of_pools(mode, kind, ceil):
+def test_auto_pad_of_pools(mode: str, kind: str, ceil: int) -> None:
     model = single(kind, (1, 2, 9, 8), (), 17, kernel_shape=[4, 3], strides=[2, 2], auto_pad=mode, ceil_mode=ceil)
     check(model, load_model(model).nodes[0].op)
 
@@ -235,9 +243,9 @@ def test_auto_pad_of_pools(mode, kind, ceil):
 @pytest.mark.parametrize("size", range(6, 14))
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 2, 0], None])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (3, 3), (2, 3)])
-def test_ceil_mode(kind, include, size, pads, kernel, stride):
+def test_ceil_mode(kind: str, include: int, size: int, pads: list[int] | None, kernel: int, stride: int) -> None:
     pads = pads and [min(pad, kernel - 1) for pad in pads]  # ONNX Runtime wants pads smaller than the kernel
-    fields = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "ceil_mode": 1}
+    fields: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "ceil_mode": 1}
     fields |= {"auto_pad": "VALID"} if pads is None else {"pads": pads}
     if kind == "AveragePool":
         fields["count_include_pad"] = include
@@ -246,19 +254,19 @@ def test_ceil_mode(kind, include, size, pads, kernel, stride):
     (node,) = graph.nodes
     inputs = random_inputs(graph, 0)
     want = run_plain(model, inputs)["y"]
-    np.testing.assert_allclose(run_graph(graph, inputs)["y"], want, rtol=1e-6, atol=1e-7)
+    assert_close(run_graph(graph, inputs)["y"], want, 1e-6)
     assert graph.shape("y") == want.shape
     assert isinstance(node.op, Pool2d)
 
 
 @pytest.mark.parametrize("size", range(6, 14))
-def test_ceil_mode_of_a_pool_that_stays_opaque(size):
+def test_ceil_mode_of_a_pool_that_stays_opaque(size: int) -> None:
     model = single("MaxPool", (1, 2, size), (), 19, kernel_shape=[2], strides=[3], ceil_mode=1)
     graph = load_model(model)
     assert graph.shape("y") == run_plain(model, random_inputs(graph, 0))["y"].shape
 
 
-def test_cast_like_waits_for_no_value():
+def test_cast_like_waits_for_no_value() -> None:
     """A bias made for the input's type, as PyTorch exports it without optimisation, is a constant."""
     nodes = [
         helper.make_node("CastLike", ["zero", "x"], ["typed"]),
@@ -293,13 +301,13 @@ KEPT = {
 
 
 @pytest.mark.parametrize("what", KEPT)
-def test_what_has_no_typed_form_is_kept_as_it_is(what):
+def test_what_has_no_typed_form_is_kept_as_it_is(what: str) -> None:
     model = KEPT[what]()
     graph = check(model, load_model(model).nodes[0].op)
     assert isinstance(graph.nodes[0].op, OnnxOp)
 
 
-def test_max_pool_with_indices_is_kept():
+def test_max_pool_with_indices_is_kept() -> None:
     node = helper.make_node("MaxPool", ["x"], ["v", "i"], kernel_shape=[2, 2])
     nodes = [node, helper.make_node("Cast", ["i"], ["y"], to=onnx.TensorProto.FLOAT)]
     model = model_of(nodes, {"x": (1, 2, 4, 4)}, ["y", "v"])
@@ -309,7 +317,7 @@ def test_max_pool_with_indices_is_kept():
     check(unused, Pool2d("max", (2, 2)))
 
 
-def test_computed_parameters_are_kept():
+def test_computed_parameters_are_kept() -> None:
     """Bounds and widths that depend on an input are no fields; a Clip with them stays opaque."""
     model = model_of([helper.make_node("Clip", ["x", "low"], ["y"])], {"x": (3, 4), "low": ()})
     graph = load_model(model)
@@ -318,7 +326,7 @@ def test_computed_parameters_are_kept():
 
 
 @pytest.mark.parametrize("opset", [12, 17, OPSETS[-1]])
-def test_integers_and_half_precision(opset):
+def test_integers_and_half_precision(opset: int) -> None:
     bounds = [np.array(0, np.int32), np.array(1, np.int32)]
     model = single("Clip", (20,), bounds, opset, onnx.TensorProto.INT32)
     graph = load_model(model)
@@ -329,8 +337,8 @@ def test_integers_and_half_precision(opset):
     check(half, Conv2d((3, 3)))
 
 
-def test_ceil_mode_becomes_explicit_pads_where_that_is_exact():
-    fields = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+def test_ceil_mode_becomes_explicit_pads_where_that_is_exact() -> None:
+    fields: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
     check(single("MaxPool", (1, 2, 8, 9), (), **fields), Pool2d("max", (3, 3), (2, 2), (0, 0, 1, 0)))
     check(
         single("AveragePool", (1, 2, 8, 9), (), **fields, pads=[0, 0, 0, 1], count_include_pad=1),

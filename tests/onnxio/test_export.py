@@ -1,6 +1,9 @@
 """Writing ONNX: versions, metadata, determinism, weights in a data file."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,29 +13,30 @@ from onnx import helper
 
 from pimflow.errors import OutputError
 from pimflow.frontend import load_model
-from pimflow.ir import Concat, Elementwise, Gemm, GraphEditor, Node, OnnxOp, Reshape, Slice, Value
+from pimflow.ir import Concat, Elementwise, Gemm, Graph, GraphEditor, Node, OnnxOp, Reshape, Slice, Value
 from pimflow.ir.placement import Placement
 from pimflow.onnxio import save_onnx, to_onnx
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.light_models import randomised_light_model
 from support.onnx_models import OPSETS, model_of, run_plain, single
+from support.values import assert_close
 
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 3, 3, 3)).astype(np.float32)
 
 
-def small_graph():
+def small_graph() -> Graph:
     return load_model(single("Conv", (1, 3, 8, 8), [WEIGHTS, WEIGHTS[:, 0, 0, 0].copy()]))
 
 
 @pytest.mark.parametrize(("opset", "ir"), [(7, 10), (17, 10), (22, 10), (23, 11), (26, 13)])
-def test_versions(opset, ir):
+def test_versions(opset: int, ir: int) -> None:
     if opset not in OPSETS:
         pytest.skip("ONNX Runtime is older")
     model = to_onnx(load_model(single("Relu", (2, 3), (), opset)))
     assert (model.ir_version, model.opset_import[0].version) == (ir, opset)
 
 
-def test_shapes_of_all_values_are_written():
+def test_shapes_of_all_values_are_written() -> None:
     graph = load_model(randomised_light_model("squeezenet", 0))
     model = to_onnx(graph)
     written = {info.name: info for info in model.graph.value_info}
@@ -43,7 +47,7 @@ def test_shapes_of_all_values_are_written():
         assert dims == graph.shape(name)
 
 
-def test_saved_bytes_are_reproducible(tmp_path):
+def test_saved_bytes_are_reproducible(tmp_path: Path) -> None:
     graph = small_graph()
     node = replace(graph.nodes[0], placement=Placement("pim"), tags=(("b", "2"), ("a", "1")))
     graph = graph.replace(nodes=[node])
@@ -53,7 +57,7 @@ def test_saved_bytes_are_reproducible(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"one.onnx", "two.onnx"}
 
 
-def test_large_weights_go_to_a_data_file(tmp_path):
+def test_large_weights_go_to_a_data_file(tmp_path: Path) -> None:
     graph = small_graph()
     path = tmp_path / "model.onnx"
     save_onnx(graph, path, single_file_limit_bytes=1000)
@@ -70,12 +74,12 @@ def test_large_weights_go_to_a_data_file(tmp_path):
     np.testing.assert_array_equal(run_graph(again, inputs)["y"], want)
 
 
-def test_an_unwritable_path_is_told(tmp_path):
+def test_an_unwritable_path_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="nowhere"):
         save_onnx(small_graph(), tmp_path / "nowhere" / "model.onnx")
 
 
-def rewritten(opset):
+def rewritten(opset: int) -> Graph:
     """What passes make: splits with a step, a product without C, new shapes, in an opset whose spelling differs."""
     graph = load_model(single("Relu", (4, 6), (), opset))
     edit = GraphEditor(graph)
@@ -100,18 +104,18 @@ def rewritten(opset):
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_what_passes_make_is_written_in_every_opset(opset):
+def test_what_passes_make_is_written_in_every_opset(opset: int) -> None:
     graph = rewritten(opset)
     model = to_onnx(graph)
     onnx.checker.check_model(model, full_check=True)
     inputs = random_inputs(graph, 0)
-    x = inputs["x"]
+    x = np.asarray(inputs["x"], np.float32)
     product = x[:, ::2] @ np.arange(9, dtype=np.float32).reshape(3, 3)
     want = np.concatenate([product, np.minimum(x[:, 1::2], 0.5)]).reshape(4, 6)
-    np.testing.assert_allclose(run_plain(model, inputs)["y"], want, rtol=1e-6, atol=1e-6)
+    assert_close(run_plain(model, inputs)["y"], want, 1e-6)
 
 
-def test_helper_constants_never_take_a_name_in_use():
+def test_helper_constants_never_take_a_name_in_use() -> None:
     """A Reshape writes its shape as a constant called <node>_shape; here that name is a value already."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r_shape"], name="a"),
@@ -137,7 +141,7 @@ CODES = {
 
 
 @pytest.mark.parametrize("dtype", CODES)
-def test_constants_of_every_type(dtype):
+def test_constants_of_every_type(dtype: str) -> None:
     """Constants survive the way out and in again bit by bit."""
     array = np.arange(6).reshape(2, 3).astype(helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, CODES[dtype])))
     graph = small_graph().replace(
@@ -156,7 +160,7 @@ def test_constants_of_every_type(dtype):
 
 
 @pytest.mark.parametrize("code", ["INT8", "UINT8", "INT4", "UINT4", "FLOAT8E4M3FN"])
-def test_quantised_weights_become_constants(code):
+def test_quantised_weights_become_constants(code: str) -> None:
     """QDQ models: a product of dequantised weights is a product of constants."""
     dtype = helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, code))
     nodes = [
@@ -169,4 +173,4 @@ def test_quantised_weights_become_constants(code):
     assert [node.kind for node in graph.nodes] == ["MatMul"]
     np.testing.assert_array_equal(graph.constants["w"], np.arange(8).reshape(2, 4) / 4)
     inputs = random_inputs(graph, 0)
-    np.testing.assert_allclose(run_graph(graph, inputs)["y"], run_plain(model, inputs)["y"], rtol=1e-6)
+    assert_close(run_graph(graph, inputs)["y"], run_plain(model, inputs)["y"], 1e-6)

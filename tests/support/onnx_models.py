@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from pimflow.ir import Array
 
 ORT_REFUSALS = (ort_errors.Fail, ort_errors.InvalidGraph, ort_errors.NotImplemented)
 
 
 def model_of(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Sequence[int | str]],
+    inputs: Mapping[str, Sequence[int | str | None] | None],
     outputs: Sequence[str] = ("y",),
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, Array] | None = None,
     opset: int = 17,
     dtype: int = onnx.TensorProto.FLOAT,
     domains: Mapping[str, int] | None = None,
@@ -42,7 +45,7 @@ def model_of(
 def single(
     op_type: str,
     shape: Sequence[int | str],
-    constants: Sequence[np.ndarray | None] = (),
+    constants: Sequence[Array | None] = (),
     opset: int = 17,
     dtype: int = onnx.TensorProto.FLOAT,
     **attributes: Any,
@@ -64,7 +67,7 @@ def newest_opset() -> int:
     raise AssertionError("no opset at all")
 
 
-def run_plain(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_plain(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[Any]]:
     """The model as it is, by ONNX Runtime alone."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
