@@ -9,7 +9,7 @@ from pimflow.codegen import problem_of
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, gpu_work
+from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, node_work
 
 
 @dataclass(frozen=True)
@@ -88,5 +88,5 @@ def _macs(graph: Graph, node: Node) -> int:
     """Multiply-accumulates of a convolution or matrix product; 0 for anything else."""
     if not node.op.is_contraction or not graph.value(node.output).elements:
         return 0
-    work = gpu_work(node.op, graph.in_values(node), graph.out_values(node), 0)
+    work = node_work(graph, node, element_bytes=0)  # of the work, bytes do not matter here
     return work.macs if isinstance(work, MatrixWork | DepthwiseWork) else 0

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from pimflow.codegen.work import PimProblem, problem_of
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Refusal, Value
+from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.movement import Movement, movement
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.gpu.cost import FREE, GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
@@ -44,12 +45,13 @@ class NodeCost:
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """What a GPU cost depends on: the op and its operands' shapes and types, not their names."""
+class _Kernel:
+    """What a GPU cost depends on: op, operands' shapes and types, the content of those that the op says; no names."""
 
     op: Op
     inputs: tuple[_Type | None, ...]
     outputs: tuple[_Type | None, ...]
+    content: Content
 
 
 def _type(value: Value | None) -> _Type | None:
@@ -87,7 +89,7 @@ class CostModel:
         self.gpu_channels = target.gpu.memory_channels - target.pim.channels if gpu_channels is None else gpu_channels
         self.measured = measured
         self._pim = pim
-        self._gpu_memo: dict[_Shape, GpuCost] = {}
+        self._gpu_memo: dict[_Kernel, GpuCost] = {}
         self._pim_memo: dict[tuple[PimProblem, str], PimCost | Refusal] = {}
         self._movements: WeakKeyDictionary[Graph, Mapping[str, Movement]] = WeakKeyDictionary()
         self._baseline: CostModel | None = None
@@ -154,11 +156,11 @@ class CostModel:
             return FREE if verdict.free else self._copy(graph.value(node.output), verdict)
         if self._fused(graph, node):
             return FREE
-        inputs = [graph.value(name) if name else None for name in node.inputs]
-        outputs = [graph.value(name) for name in node.outputs if name]
-        key = _Shape(node.op, tuple(map(_type, inputs)), tuple(map(_type, outputs)))
+        content = content_of(graph, node) if node.op.content_operands else ()
+        inputs, outputs = graph.in_values(node), graph.out_values(node)
+        key = _Kernel(node.op, tuple(map(_type, inputs)), tuple(map(_type, outputs)), content)
         if key not in self._gpu_memo:
-            self._gpu_memo[key] = self._price(node.op, inputs, outputs)
+            self._gpu_memo[key] = self._price(graph, node, content)
         return self._gpu_memo[key]
 
     def _copy(self, value: Value, verdict: Movement) -> GpuCost:
@@ -167,16 +169,18 @@ class CostModel:
         moved //= element_bytes(value.dtype) or 1
         return movement_cost(moved, self.target.gpu, self.gpu_channels)
 
-    def _price(self, op: Op, inputs: list[Value | None], outputs: list[Value]) -> GpuCost:
+    def _price(self, graph: Graph, node: Node, content: Content) -> GpuCost:
         """The model's cost, or the measured time where the table has this kernel.
 
         A table is measured on a whole board. With fewer channels its time is scaled by the model's own ratio.
         """
-        cost = gpu_cost(op, inputs, outputs, self.target, self.gpu_channels)
-        time_us = self.measured.time_us(op, inputs) if self.measured is not None else None
+        inputs, outputs, constants = graph.in_values(node), graph.out_values(node), content_arrays(graph, node)
+        cost = gpu_cost(node.op, inputs, outputs, self.target, self.gpu_channels, constants=constants)
+        time_us = self.measured.time_us(node.op, inputs, content) if self.measured is not None else None
         if time_us is None or cost.time_us == 0:
             return cost
-        whole = gpu_cost(op, inputs, outputs, self.target, self.target.gpu.memory_channels)
+        every = self.target.gpu.memory_channels
+        whole = gpu_cost(node.op, inputs, outputs, self.target, every, constants=constants)
         return scaled(cost, time_us * cost.time_us / whole.time_us)
 
     def _fused(self, graph: Graph, node: Node) -> bool:

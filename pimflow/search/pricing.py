@@ -13,6 +13,7 @@ from functools import lru_cache
 from pimflow.codegen.work import problem_of
 from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
+from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
@@ -96,8 +97,8 @@ class Pricer:
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:
     """What the cost of decisions depends on, free of names: ops, shapes, types, wiring, and what is decided.
 
-    Values are numbered as they appear; of a value from outside it matters whether it is a constant (and not which),
-    of one made inside whether it is read outside.
+    Values are numbered as they appear; of a value from outside it matters whether it is a constant (and not which, but
+    for the `content_operands` of an op), of one made inside whether it is read outside.
     """
     nodes = [graph.node(name) for decision in decisions for name in decision.nodes]
     number = {node.name: index for index, node in enumerate(nodes)}
@@ -122,7 +123,8 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         fused, verdict = node.placement.fused_into, node.placement.movement
         into = "" if fused is None else f" fused {number.get(fused, 'outside')}"
         moved = "" if verdict is None else f" free={verdict.free} copied={verdict.copied}"
-        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")
+        content = f" content={content_of(graph, node)}" if node.op.content_operands else ""
+        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}{content}")
     lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from pimflow.runtime.gpu.kernels import KernelCycles, kernel_cycles
 from pimflow.runtime.gpu.work import GpuWork, StreamWork, gpu_work
 
 if TYPE_CHECKING:
-    from pimflow.ir import Op, Value
+    from pimflow.ir import Array, Op, Value
     from pimflow.targets import GpuSpec, Target
 
 
@@ -42,6 +42,7 @@ def gpu_cost(
     channels: int,
     *,
     fused: bool = False,
+    constants: Mapping[int, Array] | None = None,
 ) -> GpuCost:
     """Time and energy of one node on the GPU, with `channels` memory channels left to it.
 
@@ -52,6 +53,7 @@ def gpu_cost(
         target: the machine.
         channels: memory channels that serve the GPU, at least one.
         fused: the library runs it inside its producer's kernel (bias, activation): it costs nothing.
+        constants: arrays of `op.content_operands` by position, where they are known.
 
     Raises:
         ValueError: `channels` is not positive.
@@ -60,7 +62,7 @@ def gpu_cost(
         raise ValueError(f"a GPU needs at least one memory channel, got {channels}")
     if fused:
         return FREE
-    work = gpu_work(op, inputs, outputs, target.gpu.element_bytes)
+    work = gpu_work(op, inputs, outputs, target.gpu.element_bytes, constants)
     return FREE if work is None else work_cost(work, target.gpu, channels)
 
 

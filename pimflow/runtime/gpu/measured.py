@@ -2,7 +2,8 @@
 
 The file is CSV with the columns of `COLUMNS`, one kernel a row, in any order and with others beside them. Shapes are
 written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`); an op's
-attributes are a JSON object of its fields. `op`, shapes and attributes together name a kernel; bias does not.
+attributes are a JSON object of its fields. `op`, shapes and attributes together name a kernel; bias does not. Of an op
+whose time depends on the elements of a constant, the attributes hold the digests of these, as `content`.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ from typing import Any
 from pimflow.data import decode, encode
 from pimflow.errors import DataError, InputDataError, OutputError
 from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Value
+from pimflow.ir.analysis.content import Content
 from pimflow.ir.ops.base import op_of_onnx_name
+from pimflow.ir.ops.contraction import Contraction
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One kernel's time: the median over its runs, in microseconds, and where it was measured."""
+    """One kernel's time: the median over its runs, in microseconds, and where it was measured.
+
+    `content` are the digests of constants that the time depends on (`ir.analysis.content`).
+    """
 
     op: Op
     inputs: tuple[Shape | None, ...]
@@ -37,11 +43,12 @@ class MeasuredRow:
     time_us: float
     machine: str = ""
     versions: str = ""
+    content: Content = ()
 
     @property
-    def key(self) -> tuple[str, tuple[Shape | None, ...], str]:
+    def key(self) -> KernelKey:
         """What names the kernel."""
-        return kernel_key(self.op, self.inputs)
+        return kernel_key(self.op, self.inputs, self.content)
 
     def values(self) -> tuple[list[Value | None], list[Value]]:
         """Operands and results as values, for the cost model."""
@@ -56,7 +63,7 @@ class MeasuredTable:
     """Kernel times by op and shapes; the median where a kernel was measured several times."""
 
     def __init__(self, rows: Iterable[MeasuredRow]) -> None:
-        times: dict[tuple[str, tuple[Shape | None, ...], str], list[float]] = {}
+        times: dict[KernelKey, list[float]] = {}
         for row in rows:
             times.setdefault(row.key, []).append(row.time_us)
         self._times = {key: statistics.median(values) for key, values in times.items()}
@@ -69,20 +76,25 @@ class MeasuredTable:
         """Names the content: equal for equal tables, whatever order their rows were in."""
         return hashlib.sha256(repr(sorted(self._times.items(), key=repr)).encode()).hexdigest()
 
-    def time_us(self, op: Op, inputs: Sequence[Value | None]) -> float | None:
-        """The measured time of an op on such operands, or None."""
-        return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs]))
+    def time_us(self, op: Op, inputs: Sequence[Value | None], content: Content = ()) -> float | None:
+        """The measured time of an op on such operands, with constants of such content, or None."""
+        return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs], content))
 
 
-def kernel_key(op: Op, inputs: Sequence[Shape | None]) -> tuple[str, tuple[Shape | None, ...], str]:
-    """What names a kernel: op, operand shapes (without a bias, which is fused) and attributes."""
-    operands = tuple(inputs[:2]) if op.is_contraction else tuple(inputs)
-    return op.onnx_name, operands, attributes_text(op)
+KernelKey = tuple[str, tuple["Shape | None", ...], str]
 
 
-def attributes_text(op: Op) -> str:
+def kernel_key(op: Op, inputs: Sequence[Shape | None], content: Content = ()) -> KernelKey:
+    """What names a kernel: op, operand shapes (without a bias, which is fused), attributes and content."""
+    operands = tuple(inputs[:2]) if isinstance(op, Contraction) else tuple(inputs)
+    return op.onnx_name, operands, attributes_text(op, content)
+
+
+def attributes_text(op: Op, content: Content = ()) -> str:
     """An op's fields as a JSON object with sorted keys; what the compiler carries but does not read, as a digest."""
     fields = {key: _plain(value) for key, value in op.attributes} if hasattr(op, "attributes") else encode(op)
+    if content:
+        fields["content"] = list(content)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
@@ -102,7 +114,7 @@ def table_text(rows: Iterable[MeasuredRow]) -> str:
     for row in rows:
         shapes = (";".join(map(_shape_text, row.inputs)), ";".join(map(_shape_text, row.outputs)))
         measured = (row.dtype, f"{row.time_us:.3f}", row.machine, row.versions)
-        writer.writerow((row.op.onnx_name, *shapes, attributes_text(row.op), *measured))
+        writer.writerow((row.op.onnx_name, *shapes, attributes_text(row.op, row.content), *measured))
     return text.getvalue()
 
 
@@ -154,7 +166,7 @@ def _row(record: Mapping[str, str | None], where: str) -> MeasuredRow:
     if None in outputs:
         raise InputDataError(f"{where}: an output has no shape", "write shapes as 1x3x224x224")
     inputs = _shapes(text["input_shapes"], where)
-    op = _op(text["op"], text["attributes"], where)
+    op, content = _op(text["op"], text["attributes"], where)
     ranks = op.least_ranks
     if len(inputs) < len(ranks) or any(len(s or ()) < rank for s, rank in zip(inputs, ranks, strict=False)):
         raise InputDataError(
@@ -168,6 +180,7 @@ def _row(record: Mapping[str, str | None], where: str) -> MeasuredRow:
         time_us=_time(text["time_us"], where),
         machine=text["machine"],
         versions=text["versions"],
+        content=content,
     )
 
 
@@ -202,7 +215,7 @@ def _shape(text: str, where: str) -> Shape | None:
     return tuple(int(part) for part in parts)
 
 
-def _op(name: str, attributes: str, where: str) -> Op:
+def _op(name: str, attributes: str, where: str) -> tuple[Op, Content]:
     try:
         fields = json.loads(attributes)
     except json.JSONDecodeError as error:
@@ -212,9 +225,12 @@ def _op(name: str, attributes: str, where: str) -> Op:
     kind: type[Any] | None = op_of_onnx_name(name)
     if kind is None:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-        return OnnxOp(name, attributes=tuple(sorted(values.items())))
+        return OnnxOp(name, attributes=tuple(sorted(values.items()))), ()
     try:
+        content: Content = ()
+        if kind.content_operands:
+            content = decode(tuple[str | None, ...], fields.pop("content", None), path="content")
         op: Op = decode(kind, fields)
     except DataError as error:
         raise InputDataError(f"{where}: attributes of {name} are {attributes}: {error.what}", error.hint) from None
-    return op
+    return op, content

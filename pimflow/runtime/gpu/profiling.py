@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 import onnxruntime
 
 from pimflow.errors import OptionError, choice
-from pimflow.ir import Graph, Node, Value
+from pimflow.ir import Graph, Node
+from pimflow.ir.analysis.content import content_of
 from pimflow.onnxio.session import GraphSession
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredRow, kernel_key
-from pimflow.runtime.gpu.work import gpu_work
+from pimflow.runtime.gpu.work import node_work
 
 if TYPE_CHECKING:
-    from pimflow.ir import Op
+    pass
 
 DEVICES = ("cpu", "cuda")
 WARMUP = 3
@@ -88,32 +89,26 @@ def _kernels(graph: Graph) -> list[Node]:
     """One node of every kernel, in topological order."""
     found: dict[object, Node] = {}
     for node in graph.nodes:
-        inputs, outputs = operands(graph, node)
-        if node.placement.fused_into or gpu_work(node.op, inputs, outputs, 4) is None:
+        inputs, outputs = graph.in_values(node), graph.out_values(node)
+        if node.placement.fused_into or node_work(graph, node, 4) is None:
             continue
         if any(value is not None and value.shape is None for value in (*inputs, *outputs)):
             continue
-        found.setdefault(kernel_key(node.op, [None if value is None else value.shape for value in inputs]), node)
+        shapes = [None if value is None else value.shape for value in inputs]
+        found.setdefault(kernel_key(node.op, shapes, content_of(graph, node)), node)
     return list(found.values())
 
 
-def operands(graph: Graph, node: Node) -> tuple[list[Value | None], list[Value]]:
-    """A node's inputs (None where absent) and outputs as values."""
-    inputs = [graph.value(name) if name else None for name in node.inputs]
-    return inputs, [graph.value(name) for name in node.outputs if name]
-
-
 def _row(graph: Graph, node: Node, time_us: float, timer: KernelTimer) -> MeasuredRow:
-    inputs, outputs = operands(graph, node)
-    op: Op = node.op
     return MeasuredRow(
-        op=op,
-        inputs=tuple(None if value is None else value.shape for value in inputs),
-        outputs=tuple(value.shape or () for value in outputs),
+        op=node.op,
+        inputs=tuple(None if value is None else value.shape for value in graph.in_values(node)),
+        outputs=tuple(value.shape or () for value in graph.out_values(node)),
         dtype=timer.dtype,
         time_us=max(time_us, 1e-3),
         machine=timer.machine,
         versions=timer.versions,
+        content=content_of(graph, node),
     )
 
 

@@ -22,7 +22,9 @@ from pimflow.ir import (
     Elementwise,
     Gemm,
     GlobalPool,
+    Graph,
     MatMul,
+    Node,
     OnnxOp,
     Op,
     OpRules,
@@ -33,6 +35,7 @@ from pimflow.ir import (
     Transpose,
     Value,
 )
+from pimflow.ir.analysis.content import content_arrays
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,12 @@ def gpu_work(
     """
     present = [value for value in inputs if value is not None]
     return GPU_WORK.of(op)(op, Operands(present, outputs, element_bytes, constants or {}))
+
+
+def node_work(graph: Graph, node: Node, element_bytes: int) -> GpuWork | None:
+    """`gpu_work` of a node of a graph."""
+    inputs, outputs = graph.in_values(node), graph.out_values(node)
+    return gpu_work(node.op, inputs, outputs, element_bytes, content_arrays(graph, node))
 
 
 def value_bytes(value: Value, element_bytes: int) -> int:

@@ -1,0 +1,114 @@
+"""Prices are kept by content: of two constants of equal shape that change what a unit does, none takes the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pimflow.codegen.work import MatmulProblem, PimProblem
+from pimflow.ir import Builder, Decision, Graph, MatMul, Node, OnDevice, Op, Refusal, SplitRows
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredTable, read_table, write_table
+from pimflow.runtime.gpu.profiling import profile_model
+from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.search.price_cache import ProfileTable
+from pimflow.search.pricing import Pricer, content_text
+from pimflow.targets import load_target
+from support.pruned import Pruned, PrunedWork, pruned_products
+
+DECISIONS: list[Decision] = [
+    OnDevice("product", "gpu"),
+    OnDevice("product", "pim", "newton++"),
+    SplitRows("product", 24, "newton++"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    with pruned_products():
+        yield
+
+
+def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
+    """[64, 2048] @ [2048, 512], all but the first rows of the weights zero."""
+    weights = np.zeros((2048, 512), np.float32)
+    weights[:rows_kept] = 1.0
+    build = Builder()
+    return build.graph(build.op(op, build.input(64, 2048), build.constant(weights, name), name="product"))
+
+
+def cost_model(measured: MeasuredTable | None = None) -> CostModel:
+    target = load_target("pimflow")
+
+    def pim(work: PimProblem, choice: str) -> PimCost | Refusal:
+        """A PIM that skips the rows of zeros too."""
+        assert isinstance(work, PrunedWork)
+        return choose_mapping(MatmulProblem(work.m, work.rows_kept, work.n), target, choice)
+
+    return CostModel(target, pim, measured=measured)
+
+
+def text(graph: Graph, decision: Decision) -> str:
+    return content_text(graph, frozenset(graph.outputs), (decision,))
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: type(decision).__name__)
+def test_the_key_tells_contents_apart_and_nothing_else(decision: Decision) -> None:
+    sparse, dense = product(Pruned(), 100), product(Pruned(), 2000)
+    assert text(sparse, decision) != text(dense, decision)
+    assert text(sparse, decision) == text(product(Pruned(), 100, name="v"), decision), "an equal array elsewhere"
+    assert text(product(MatMul(), 100), decision) == text(product(MatMul(), 2000), decision), "zeros cost it the same"
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: type(decision).__name__)
+def test_one_table_and_one_cost_model_price_both_graphs_right(decision: Decision, tmp_path: Path) -> None:
+    graphs = [product(Pruned(), rows) for rows in (100, 2000)]
+    alone = [Pricer(graph, cost_model(), ProfileTable(None, "")).cost((decision,)) for graph in graphs]
+    costs, table = cost_model(), ProfileTable(tmp_path, "shared")
+    together = [Pricer(graph, costs, table).cost((decision,)) for graph in graphs]
+    assert together == alone
+    assert together[0] is not None
+    assert together[1] is not None
+    assert together[0] < together[1]
+    table.flush()
+    again = [Pricer(graph, costs, ProfileTable(tmp_path, "shared")) for graph in graphs]
+    assert [pricer.cost((decision,)) for pricer in again] == alone
+    assert [pricer.built for pricer in again] == [0, 0], "both are found in the table"
+
+
+class CountingTimer:
+    """Every kernel takes a microsecond more than the one before."""
+
+    dtype, machine, versions = "float32", "none", "0"
+
+    def __init__(self) -> None:
+        self.timed = 0
+
+    def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float]:
+        self.timed += 1
+        return [float(self.timed)]
+
+
+def two_products() -> Graph:
+    """The same product with dense weights behind one with sparse weights, and with the sparse ones again."""
+    build = Builder()
+    x = build.input(8, 16)
+    sparse, dense = np.zeros((16, 16), np.float32), np.ones((16, 16), np.float32)
+    sparse[0] = 1.0
+    for weights, name in ((sparse, "first"), (dense, "second"), (sparse.copy(), "third")):
+        x = build.op(Pruned(), x, build.constant(weights), name=name)
+    return build.graph(x)
+
+
+def test_kernels_are_measured_and_looked_up_by_content(tmp_path: Path) -> None:
+    graph = two_products()
+    rows = profile_model(graph, "cpu", timer=CountingTimer())
+    assert [row.time_us for row in rows] == [1.0, 2.0]
+    write_table(rows, tmp_path / "kernels.csv")
+    assert read_table(tmp_path / "kernels.csv") == rows
+    measured = cost_model(MeasuredTable(rows)).gpu_only()
+    assert [measured.node_cost(graph, node).time_us for node in graph.nodes] == pytest.approx([1.0, 2.0, 1.0])
