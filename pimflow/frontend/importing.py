@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 from onnx import inliner
@@ -11,6 +11,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings, bind_inputs
 from pimflow.frontend.reading import Source, is_external, load_tensor
 from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
+from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import CAPTURES, abstract_captures
 from pimflow.onnxio.export import PLACEHOLDER, set_external
 from pimflow.onnxio.placement import placement_of
@@ -58,13 +59,6 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     )
 
 
-def fresh_name(base: str, taken: Collection[str]) -> str:
-    """`base`, or the first longer name that is not taken."""
-    while base in taken:
-        base += "_"
-    return base
-
-
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
     opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import}
     opsets.setdefault("", DEFAULT_OPSET)
@@ -107,15 +101,15 @@ def _internalise(node: onnx.NodeProto, source: Source) -> None:
 
 
 def _nodes(protos: Iterable[onnx.NodeProto], annotations: bool) -> Iterator[Node]:
+    """The nodes under their own names; the nameless, and all but the first of a name, get fresh ones."""
     protos = list(protos)
-    taken = {proto.name for proto in protos}
+    names = FreshNames(proto.name for proto in protos)
     used: set[str] = set()
     for index, proto in enumerate(protos):
-        base = proto.name or f"{proto.op_type}_{index}"
-        name, count = base, 0
-        while name in used or (name != proto.name and name in taken):
-            count += 1
-            name = f"{base}_{count}"
+        if not proto.name or proto.name in used:
+            name = names.fresh(proto.name or f"{proto.op_type}_{index}")
+        else:
+            name = proto.name
         used.add(name)
         yield import_node(proto, name, annotations)
 

@@ -15,8 +15,9 @@ from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import TypedForm, typed_form
-from pimflow.frontend.importing import fresh_name, import_node
+from pimflow.frontend.importing import import_node
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
+from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
@@ -65,7 +66,8 @@ class _Walk:
         self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
-        self.names = {node.name for node in graph.nodes}
+        self._node_names = FreshNames(graph.node_by_name)
+        self._value_names = FreshNames(graph.values)
 
     def visit(self, node: Node) -> None:
         """Folds the node, or keeps it and learns its results' types."""
@@ -85,37 +87,26 @@ class _Walk:
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
-        taken = {*self.graph.values, *self.values}
-
-        def bound(name: str) -> str:
-            fresh = fresh_name(f"{node.name}/{name}", taken)
-            taken.add(fresh)
-            return fresh
-
         captured = node.inputs[len(node.inputs) - capture_count(node) :]
         outer = {f"@{index}": name for index, name in enumerate(captured)}
-        rename_names(branch, lambda name: outer[name], bound)
+        rename_names(branch, lambda name: outer[name], lambda name: self._value_names.fresh(f"{node.name}/{name}"))
         for tensor in branch.initializer:
             self._define(tensor.name, to_array(tensor))
         for sparse in branch.sparse_initializer:
             self._define(sparse.values.name, sparse_to_array(sparse))
         for proto in branch.node:
-            self.visit(import_node(proto, self._node_name(f"{node.name}/{proto.name or proto.op_type}")))
+            label = self._node_names.fresh(f"{node.name}/{proto.name or proto.op_type}")
+            self.visit(import_node(proto, label))
         for result, name in zip(branch.output, node.outputs, strict=True):
             if name:
-                label = self._node_name(f"{node.name}/{name}")
+                label = self._node_names.fresh(f"{node.name}/{name}")
                 self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.placement, node.tags))
-
-    def _node_name(self, base: str) -> str:
-        name = fresh_name(base, self.names)
-        self.names.add(name)
-        return name
 
     def _define(self, name: str, array: Array) -> None:
         """Records a constant; one that is a graph output stays the result of a node."""
         if name in self.graph.outputs:
-            public, name = name, fresh_name(f"{name}_constant", self.graph.values)
-            label = self._node_name(f"{public}_identity")
+            public, name = name, self._value_names.fresh(f"{name}_constant")
+            label = self._node_names.fresh(f"{public}_identity")
             self.nodes.append(Node(OnnxOp("Identity"), (name,), (public,), label))
             self.values[public] = Value(public, array.shape, array.dtype.name)
         self.constants[name] = array

@@ -15,6 +15,9 @@ class FreshNames:
         self._taken = set(taken)
         self._counters: dict[str, int] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
     def fresh(self, base: str) -> str:
         """A name that was free until now; never "", which would be an absent value."""
         name = base

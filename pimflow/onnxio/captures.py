@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx
 
 from pimflow.ir import Array, Node, OnnxOp, OpaqueAttribute
+from pimflow.ir.names import FreshNames
 
 CAPTURES = "_captures"
 """Attribute of an `OnnxOp`: how many of the node's last inputs are values that its subgraphs read."""
@@ -50,20 +51,15 @@ def abstract_captures(attributes: Sequence[onnx.AttributeProto]) -> tuple[str, .
     return tuple(positions)
 
 
-def restore_captures(attributes: Sequence[onnx.AttributeProto], names: Sequence[str], taken: set[str]) -> None:
+def restore_captures(attributes: Sequence[onnx.AttributeProto], names: Sequence[str], taken: FreshNames) -> None:
     """The inverse, in place. A name made inside a subgraph that is also in `taken` gets a new one (no shadowing)."""
     outer = {f"@{index}": name for index, name in enumerate(names)}
 
-    def fresh(name: str) -> str:
-        if name not in taken:
-            return name
-        while name in taken:
-            name += "_inner"
-        taken.add(name)
-        return name
+    def inner(name: str) -> str:
+        return taken.fresh(f"{name}_inner") if name in taken else name
 
     for graph in subgraphs(attributes):
-        rename_names(graph, lambda name: outer.get(name, name), fresh)
+        rename_names(graph, lambda name: outer.get(name, name), inner)
 
 
 def rename_names(graph: onnx.GraphProto, free: Rename, bound: Rename, scope: dict[str, str] | None = None) -> None:

@@ -30,6 +30,7 @@ from pimflow.ir import (
     Slice,
     Transpose,
 )
+from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
 from pimflow.onnxio.placement import metadata_of
@@ -150,7 +151,7 @@ def opaque_proto(node: Node, op: OnnxOp, taken: Collection[str]) -> onnx.NodePro
     protos = [attribute_proto(name, value) for name, value in op.attributes if name != CAPTURES]
     own = len(node.inputs) - capture_count(node)
     if own < len(node.inputs):
-        restore_captures(protos, node.inputs[own:], set(taken))
+        restore_captures(protos, node.inputs[own:], FreshNames(taken))
     return _node_proto(node, op.op_type, op.domain, node.inputs[:own], protos)
 
 
@@ -173,12 +174,11 @@ class OnnxWriter:
         self.opset = graph.opset.get("", 0)
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
+        self._names = FreshNames(graph.values)
 
     def constant(self, base: str, array: Array) -> str:
         """A new constant; returns its name."""
-        name = base
-        while name in self.graph.values or name in self.constants:
-            name += "_"
+        name = self._names.fresh(base)
         self.constants[name] = array
         return name
 

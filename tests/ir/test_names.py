@@ -19,3 +19,11 @@ def test_many_names_of_one_base_take_linear_time() -> None:
     names = FreshNames()
     made = [names.fresh("x") for _ in range(50_000)]
     assert len(set(made)) == len(made)
+
+
+def test_a_name_is_there_once_it_is_given() -> None:
+    names = FreshNames(["x"])
+    assert "x" in names
+    assert "y" not in names
+    names.fresh("y")
+    assert "y" in names

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.frontend.convert.site import CONVERSIONS, Site, Typed
-from pimflow.frontend.importing import fresh_name
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir.names import FreshNames
 from pimflow.ir.shapes import TensorType, infer
 
 
@@ -29,14 +29,14 @@ def convert_graph(graph: Graph, forms: Mapping[str, TypedForm]) -> Graph:
     """
     nodes: list[Node] = []
     values = dict(graph.values)
-    names = {node.name for node in graph.nodes}
+    value_names, node_names = FreshNames(graph.values), FreshNames(graph.node_by_name)
     for node in graph.nodes:
         node = _without_unused(node, graph)
         form = forms.get(node.name) or typed_form(node, graph.values, graph.constants, graph.opset.get("", 0))
         if form is None or not _agrees(form.result, graph.value(node.output)):
             nodes.append(node)
         else:
-            nodes.extend(_chain(node, form.typed, values, names))
+            nodes.extend(_chain(node, form.typed, values, value_names, node_names))
     used = {*graph.inputs, *graph.outputs}
     used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
     return graph.replace(
@@ -96,16 +96,17 @@ def _without_unused(node: Node, graph: Graph) -> Node:
     return replace(node, outputs=node.outputs[:1]) if unused else node
 
 
-def _chain(node: Node, typed: Typed, values: dict[str, Value], names: set[str]) -> list[Node]:
+def _chain(
+    node: Node, typed: Typed, values: dict[str, Value], value_names: FreshNames, node_names: FreshNames
+) -> list[Node]:
     """One node for each op; the last keeps the original's name and output."""
     chain: list[Node] = []
     inputs = typed.inputs
     for step, op in enumerate(typed.ops[:-1]):
         (result,) = infer(op, [values[name] if name else None for name in inputs])
-        output = fresh_name(f"{node.output}_{step}", values)
+        output = value_names.fresh(f"{node.output}_{step}")
         values[output] = Value(output, result.shape, result.dtype)
-        name = fresh_name(f"{node.name}_{step}", names)
-        names.add(name)
+        name = node_names.fresh(f"{node.name}_{step}")
         chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
         inputs = (output,)
     return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]
