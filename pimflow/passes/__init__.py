@@ -9,7 +9,7 @@ from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
-from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, place
+from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, parse_pipeline, place
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_dropout import RemoveDropout
@@ -19,6 +19,7 @@ __all__ = [
     "CLEANUP",
     "COMPILATION",
     "PASSES",
+    "PIPELINES",
     "ApplyPlan",
     "DevicePlacement",
     "FoldBatchNorm",
@@ -35,6 +36,7 @@ __all__ = [
     "RemoveDeadCode",
     "RemoveDropout",
     "RemoveIdentity",
+    "parse_pipeline",
     "place",
     "times_table",
     "why_not",

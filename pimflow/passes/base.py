@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeVar
 
+from pimflow.data import TAG, decode
+from pimflow.errors import DataError, OptionError
 from pimflow.ir import Graph
+from pimflow.passes.spec import Spec, spec_text
+
+AnyPass = TypeVar("AnyPass", bound="Pass")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class PassResult:
 class Pass(ABC):
     """One rewrite. Graphs in, graphs out; nothing is changed behind the caller.
 
+    A pass's `str` is its name and the options that are not at their default, as `pimflow opt -p` reads them.
+
     Attributes:
         name: the name by which people call the pass, in kebab-case.
         required: whether what comes after depends on the pass, so that it may not be disabled.
@@ -43,3 +51,30 @@ class Pass(ABC):
         Raises:
             PimflowError: the options ask for something that this graph does not allow.
         """
+
+    @classmethod
+    def of(cls: type[AnyPass], options: Mapping[str, Any]) -> AnyPass:
+        """The pass with these options, given as plain data; classes among them are named.
+
+        Raises:
+            OptionError: an option is unknown, missing or of the wrong type.
+        """
+        try:
+            return decode(cls, {TAG: cls.__name__, **options}, tagged=True)
+        except DataError as error:
+            raise OptionError(f"pass {cls.name!r}: {error.what}", error.hint) from None
+
+    def __str__(self) -> str:
+        options = {key: value for key, value in _plain(self).items() if key != TAG}
+        return spec_text(Spec(self.name, options))
+
+
+def _plain(item: Any) -> Any:
+    """Plain data as `Pass.of` reads them: fields at their default left out."""
+    if isinstance(item, tuple):
+        return [_plain(entry) for entry in item]
+    if not is_dataclass(item):
+        return item
+    given = {field.name: getattr(item, field.name) for field in fields(item)}
+    changed = {field.name for field in fields(item) if given[field.name] != field.default}
+    return {TAG: type(item).__name__, **{key: _plain(value) for key, value in given.items() if key in changed}}

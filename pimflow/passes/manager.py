@@ -96,6 +96,9 @@ class PassManager(Pass):
             else:
                 yield child
 
+    def __str__(self) -> str:
+        return ",".join(map(str, self.passes))
+
     def run(self, graph: Graph) -> ManagerResult:
         """Runs all passes that are not disabled.
 

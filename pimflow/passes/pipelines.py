@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pimflow.errors import OptionError, choose_one
 from pimflow.ir import Plan
 from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
@@ -10,12 +13,14 @@ from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
+from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_dropout import RemoveDropout
 from pimflow.passes.remove_identity import RemoveIdentity
+from pimflow.passes.spec import Spec, read_specs
 
 CLEANUP: tuple[Pass, ...] = (
     RemoveIdentity(),
@@ -37,6 +42,9 @@ def place(plan: Plan) -> tuple[Pass, ...]:
 COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan)
 """The passes of a compilation, in order."""
 
+PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
+"""Pipelines that may stand for a pass in another one, by name."""
+
 PASSES: Registry[str, type[Pass]] = Registry("passes")
 """Every pass by its name."""
 
@@ -54,3 +62,23 @@ for _kind in (
     RemoveDeadCode,
 ):
     PASSES.add(_kind.name, _kind)
+
+
+def parse_pipeline(text: str) -> tuple[Pass, ...]:
+    """The passes that a text like `cleanup,md-dp-split{node=conv1 gpu_rows=28}` asks for; `spec` has its grammar.
+
+    Raises:
+        OptionError: the text is malformed, there is no such pass, or an option is unknown, missing or of another type.
+    """
+    return tuple(map(_pass_of, read_specs(text)))
+
+
+def _pass_of(spec: Spec) -> Pass:
+    if spec.name in PIPELINES:
+        if spec.options:
+            raise OptionError(f"the pipeline {spec.name!r} has no options", "give them to its passes, one by one")
+        return PassManager(PIPELINES[spec.name])
+    kind = PASSES.get(spec.name)
+    if kind is None:
+        raise OptionError(f"unknown pass {spec.name!r}", choose_one(spec.name, (*PASSES, *PIPELINES)))
+    return kind.of(spec.options)
