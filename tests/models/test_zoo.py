@@ -37,7 +37,8 @@ CONVOLUTIONS = {"toy": 3, "mobilenet-v2": 52, "resnet-50": 53, "vgg-16": 13, "mn
 
 @pytest.fixture(scope="module", params=pimflow_zoo.names())
 def model(request: pytest.FixtureRequest) -> onnx.ModelProto:
-    return pimflow_zoo.build(request.param)
+    built: onnx.ModelProto = pimflow_zoo.build(request.param)
+    return built
 
 
 def parameters(model: onnx.ModelProto) -> int:
@@ -127,17 +128,15 @@ def test_mobilenet_v2_has_the_published_shape() -> None:
 
 def test_resnet_50_strides_in_its_3x3_convolutions() -> None:
     model = pimflow_zoo.build("resnet-50")
-    strided = [
-        node for node in model.graph.node if node.op_type == "Conv" and list(_attribute(node, "strides")) == [2, 2]
-    ]
-    by_kernel = [tuple(_attribute(node, "kernel_shape")) for node in strided]
-    assert by_kernel.count((3, 3)) == 3
-    assert by_kernel.count((1, 1)) == 3  # the shortcuts
-    assert by_kernel.count((7, 7)) == 1
+    strided = [node for node in model.graph.node if node.op_type == "Conv" and _attribute(node, "strides") == [2, 2]]
+    by_kernel = [_attribute(node, "kernel_shape") for node in strided]
+    assert by_kernel.count([3, 3]) == 3
+    assert by_kernel.count([1, 1]) == 3  # the shortcuts
+    assert by_kernel.count([7, 7]) == 1
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> object:
-    return onnx.helper.get_node_attr_value(node, name)
+def _attribute(node: onnx.NodeProto, name: str) -> list[int]:
+    return list(onnx.helper.get_node_attr_value(node, name))
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -54,7 +54,7 @@ def positive(build: Builder, *shape: int) -> str:
     return build.constant((0.5 + build.rng.random(shape)).astype(np.float32))
 
 
-def batch_norm(build: Builder, x: str, name: str | None = None) -> str:
+def batch_norm(build: Builder, x: str, name: str = "") -> str:
     channels = build.shape(x)[1]
     parameters = [build.weights(channels), build.weights(channels), build.weights(channels)]
     return build.op(BatchNorm(1e-3), x, *parameters, positive(build, channels), name=name)
@@ -276,8 +276,8 @@ def test_constants_fold_through_typed_ops() -> None:
 def test_shapes_fold_whatever_they_are_of() -> None:
     build = Builder()
     x = build.input(2, 3, 4)
-    for index, attributes in enumerate([{}, {"start": 1}, {"start": -2, "end": -1}]):
-        build.onnx("Shape", x, shape=(3 - index,), dtype="int64", name=f"s{index}", **attributes)
+    for index, attributes in enumerate([(), (("start", 1),), (("end", -1), ("start", -2))]):
+        build.node(OnnxOp("Shape", "", attributes), (x,), [((3 - index,), "int64")], f"s{index}")
     first = build.onnx("Expand", build.input(4, name="row"), "s0_out", shape=(2, 3, 4))
     graph = build.graph(build.add(x, first))
     result = run(FoldConstants(), graph)
@@ -295,7 +295,7 @@ def test_what_is_not_folded() -> None:
     result = FoldConstants(max_bytes=100).run(graph)
     assert not result.changed
     foreign_note, big_note = result.notes
-    assert foreign_note.startswith(f"{graph.producer(foreign).name}: ONNX Runtime refuses")
+    assert foreign_note.startswith(f"{build.producer(foreign).name}: ONNX Runtime refuses")
     assert big_note == "big: the result of Pad would take 412 bytes, the limit is 100"
 
 

@@ -63,7 +63,7 @@ def assert_stages_wait_for_no_later_stage(graph: Graph) -> None:
         if stage is None:
             continue
         for other in ancestors(graph, node):
-            later = other.placement.region == node.placement.region and other.placement.stage > stage
+            later = other.placement.region == node.placement.region and (other.placement.stage or 0) > stage
             assert not later, f"{node.name} waits for {other.name}"
 
 
@@ -98,7 +98,7 @@ PATTERNS = [
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("bottom_first", [False, True])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_the_published_patterns(run, devices, stride, bottom_first, batch) -> None:
+def test_the_published_patterns(run: Sequence[str], devices: str, stride: int, bottom_first: bool, batch: int) -> None:
     graph = mobile_block(batch, 17, stride)
     rows = graph.shape(graph.node(run[-1]).output)[2]
     decision = pipeline(run, devices, (rows - rows // 2, rows // 2), bottom_first)
@@ -130,7 +130,9 @@ def test_rows_of_every_stage_bottom_first() -> None:
     rewritten = apply(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3), bottom_first=True))
     assert [graph_rows(rewritten, f"expand_s{stage}") for stage in range(3)] == [6, 6, 2]
     # The first stage reads the bottom rows.
-    assert rewritten.node(rewritten.producer(rewritten.node("expand_s0").inputs[0]).name).op == Slice(2, 8, 14)
+    source = rewritten.producer(rewritten.node("expand_s0").inputs[0])
+    assert source is not None
+    assert source.op == Slice(2, 8, 14)
     assert_same_values(graph, rewritten)
 
 
@@ -243,7 +245,9 @@ def test_fusion_tags_point_to_the_stages_own_part() -> None:
     ],
 )
 def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> None:
-    assert message in why_not(mobile_block(), decision).reason
+    refusal = why_not(mobile_block(), decision)
+    assert refusal is not None
+    assert message in refusal.reason
 
 
 def test_runs_that_cannot_be_pipelined() -> None:
@@ -259,7 +263,9 @@ def test_runs_that_cannot_be_pipelined() -> None:
         (("a", "d"), "reads a whole"),
         (("a",), "two nodes"),
     ]:
-        assert reason in pipeline_refusal(graph, run).reason
+        refusal = pipeline_refusal(graph, run)
+        assert refusal is not None
+        assert reason in refusal.reason
     with pytest.raises(PlanError, match="makes later"):
         apply(
             graph,
@@ -294,7 +300,8 @@ def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) 
     kernel = draw.randint(1, 7), draw.randint(1, 3)
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
     if kind in ("conv", "depthwise", "pool"):
-        pads = tuple(draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
+        top, left, bottom, right = (draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
+        pads = top, left, bottom, right
         if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
             pads = (0, 0, 0, 0)
         spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)

@@ -16,6 +16,7 @@ from pimflow.ir import (
     Elementwise,
     Gemm,
     Graph,
+    MatMul,
     OnDevice,
     Parallel,
     Placement,
@@ -48,7 +49,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
     groups = draw(st.sampled_from([1, 1, 2, 4]))
     kernel = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     strides = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    pads = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    pads = draw(st.tuples(*[st.integers(0, 3)] * 4))
     dilation = draw(st.integers(1, 2))
     size = draw(st.integers(4, 21)), draw(st.integers(5, 9))
     assume(size[0] + pads[0] + pads[2] > dilation * (kernel[0] - 1))
@@ -108,14 +109,8 @@ def test_matmul_with_batches(shape: tuple[int, ...]) -> None:
 def test_matmul_of_two_activations() -> None:
     build = Builder()
     a, b = build.input(2, 7, 4), build.input(2, 4, 5, name="y")
-    graph = build.graph(build.op(_matmul(), a, b, name="mm"))
+    graph = build.graph(build.op(MatMul(), a, b, name="mm"))
     assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto")))
-
-
-def _matmul():
-    from pimflow.ir import MatMul
-
-    return MatMul()
 
 
 def squeeze_and_excite() -> Graph:
@@ -280,6 +275,6 @@ def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
 
 def test_the_same_plan_gives_the_same_graph() -> None:
     graph = squeeze_and_excite()
-    decisions = [*(OnDevice(node.name, "gpu") for node in graph.nodes[:3]), SplitRows("conv", 4, "auto", ("clip",))]
-    decisions += [OnDevice(node.name, "gpu") for node in graph.nodes[5:]]
+    before, after = ([OnDevice(node.name, "gpu") for node in nodes] for nodes in (graph.nodes[:3], graph.nodes[5:]))
+    decisions: list[Decision] = [*before, SplitRows("conv", 4, "auto", ("clip",)), *after]
     assert apply(graph, *decisions).nodes == apply(graph, *decisions).nodes

@@ -9,8 +9,8 @@ import pytest
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.errors import OptionError
 from pimflow.report.layer import parse_conv, parse_matmul, profile_layer
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.targets import load_target
+from support.newton.problems import chosen
 
 TARGET = load_target("pimflow")
 
@@ -50,7 +50,7 @@ def test_mistakes_are_told(text: str, message: str) -> None:
 def test_the_report_is_the_cost() -> None:
     problem = parse_conv("ic=16,oc=96,h=28,w=28,k=1")
     report = profile_layer(problem, TARGET, "newton++", "artifact").as_json()
-    cost = choose_mapping(problem, TARGET, "newton++", "artifact")
+    cost = chosen(problem, TARGET, "newton++", "artifact")
     assert report["pim_cycles"] == cost.cycles == max(channel["cycles"] for channel in report["channels"])
     for name in ("GWRITE", "G_ACT", "COMP", "READRES"):
         assert report["commands"][name] == sum(channel["commands"][name] for channel in report["channels"])

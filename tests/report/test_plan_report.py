@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.ir import Conv2d, Graph, OnDevice, Pipeline, Plan, SplitRows
+from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitRows
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
@@ -21,9 +21,9 @@ def report_of(graph: Graph, plan: Plan) -> PlanReport:
     return report_plan(graph, plan, ApplyPlan(plan).run(graph).graph, fake_costs())
 
 
-def plan_of(graph: Graph, *decisions: object) -> Plan:
+def plan_of(graph: Graph, *decisions: Decision) -> Plan:
     """A plan with these decisions; all nodes that they leave out run on the GPU, in graph order."""
-    covered = {name: decision for decision in decisions for name in decision.nodes}  # type: ignore[attr-defined]
+    covered = {name: decision for decision in decisions for name in decision.nodes}
     order = dict.fromkeys(covered.get(node.name, OnDevice(node.name, "gpu")) for node in graph.nodes)
     return Plan("auto", tuple(order), 0.0, 0.0)
 

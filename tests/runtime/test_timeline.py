@@ -162,7 +162,7 @@ def test_schedules_are_sound_and_never_idle_without_need(jobs: list[Job]) -> Non
 def test_regions_cut_out_take_as_long_as_in_the_whole(jobs: list[Job]) -> None:
     whole = timeline_of(jobs)
     total = 0.0
-    for index, number in enumerate(sorted({job.region for job in jobs})):
+    for index, number in enumerate(sorted({job.region or 0 for job in jobs})):
         inside = {job.name for job in jobs if job.region == number}
         cut = [
             Job(j.name, j.device, j.time_us, tuple(name for name in j.after if name in inside), 0, j.stage)

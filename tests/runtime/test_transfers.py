@@ -1,5 +1,7 @@
 """A machine whose PIM nodes find their operands only where they were copied to."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest
@@ -7,13 +9,13 @@ import pytest
 import pimflow
 
 
-def compiled(gb_per_s, policy="auto"):
+def compiled(gb_per_s: float | None, policy: str = "auto") -> pimflow.CompiledModel:
     target = pimflow.load_target("pimflow")
     target = replace(target, pim=replace(target.pim, transfer_gb_per_s=gb_per_s))
     return pimflow.compile("zoo:mobilenet-v2", target=target, policy=policy, use_cache=False)
 
 
-def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost():
+def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost() -> None:
     result = compiled(64.0, "pim")
     events = [event for event in result.timeline.events if event.resource == "transfer"]
     node = next(node for node in result.graph.nodes if node.device == "pim")
@@ -25,7 +27,7 @@ def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost():
     assert result.plan.predicted_us == pytest.approx(result.timeline.makespan_us, rel=1e-9)
 
 
-def test_the_search_weighs_them():
+def test_the_search_weighs_them() -> None:
     free, fast, slow = (compiled(rate, "newton++") for rate in (None, 1000.0, 0.01))
     on_pim = [
         sum(getattr(decision, "device", "") == "pim" for decision in item.plan.decisions) for item in (free, fast, slow)
@@ -36,7 +38,7 @@ def test_the_search_weighs_them():
         assert item.plan.predicted_us == pytest.approx(item.timeline.makespan_us, rel=1e-9)
 
 
-def test_pipelines_hide_some_of_them():
+def test_pipelines_hide_some_of_them() -> None:
     result = compiled(200.0, "pimflow")
     assert result.plan.predicted_us == pytest.approx(result.timeline.makespan_us, rel=1e-9)
     assert any(event.resource == "transfer" for event in result.timeline.events)

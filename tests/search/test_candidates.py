@@ -139,11 +139,8 @@ def test_best_covers_agree_with_the_dynamic_program(data: st.DataObject) -> None
 
 
 def test_content_tells_apart_what_costs_differently() -> None:
-    def text(build: ConvNet, *outputs: str, **decision: object) -> str:
-        graph = build.graph(*outputs)
-        return content_text(
-            graph, frozenset(outputs), (SplitRows("conv0", **{"gpu_rows": 7, "choice": "auto"} | decision),)
-        )  # type: ignore[arg-type]
+    def text(build: ConvNet, output: str, gpu_rows: int = 7, choice: str = "auto") -> str:
+        return content_text(build.graph(output), frozenset([output]), (SplitRows("conv0", gpu_rows, choice),))
 
     def one(channels: int = 32, kernel: int = 1, size: int = 14, reader: bool = False) -> tuple[ConvNet, str]:
         build = ConvNet()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
 from pimflow.search.chain import Interval, solve_chain
-from pimflow.search.ilp import available_solvers, solve_intervals
+from pimflow.search.ilp import SolverName, available_solvers, solve_intervals
 
 
 def brute_force(n: int, intervals: list[Interval[int]]) -> float:
@@ -54,7 +54,7 @@ def test_dynamic_program_is_optimal_by_brute_force(instance: tuple[int, list[Int
 
 @pytest.mark.parametrize("solver", available_solvers())
 @pytest.mark.parametrize("seed", range(4))
-def test_integer_program_agrees_on_random_instances(solver: str, seed: int) -> None:
+def test_integer_program_agrees_on_random_instances(solver: SolverName, seed: int) -> None:
     rng = random.Random(seed)
     n = rng.randint(20, 60)
     intervals = [Interval(i, i + 1, rng.uniform(1, 10), i) for i in range(n)]

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-import pimflow_zoo
-from pimflow.frontend import load_model
-from pimflow.ir import Graph
-from pimflow.passes import CLEANUP, PassManager
 from pimflow.report.policies import PolicyResult, compare
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.targets import load_target
+from support.zoo import clean_model
 
 POLICIES = ("newton++", "pipeline", "md-dp", "pimflow")
-
-
-def clean(name: str) -> Graph:
-    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(name))).graph
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, PolicyResult]:
     target = load_target("pimflow")
     costs = CostModel(target, lambda problem, mapping: choose_mapping(problem, target, mapping))
-    found = compare(clean("mobilenet-v2"), target, POLICIES, costs=costs, cache=False)
+    found = compare(clean_model("mobilenet-v2"), target, POLICIES, costs=costs, cache=False)
     return {result.policy: result for result in found}
 
 

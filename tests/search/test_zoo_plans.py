@@ -6,16 +6,15 @@ from functools import cache
 
 import pytest
 
-import pimflow_zoo
-from pimflow.frontend import load_model
-from pimflow.ir import Graph, Pipeline, Plan, SplitRows
-from pimflow.passes import CLEANUP, ApplyPlan, PassManager
+from pimflow.ir import Pipeline, Plan, SplitRows
+from pimflow.passes import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, prove, solve
 from pimflow.search.solver import leaves_host
 from pimflow.targets import load_target
+from support.zoo import clean_model
 
 TARGET = load_target("pimflow")
 COSTS = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
@@ -23,25 +22,20 @@ CASES = [(model, policy) for model in ("toy", "mobilenet-v2") for policy in poli
 
 
 @cache
-def graph_of(model: str) -> Graph:
-    return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(model))).graph
-
-
-@cache
 def plan_of(model: str, policy: str) -> Plan:
     if (model, policy) == ("mobilenet-v2", "auto"):  # less of it, for the time that tests may take
-        return solve(graph_of(model), TARGET, policy, costs=COSTS, grid=0.1, stages=2)
-    return solve(graph_of(model), TARGET, policy, costs=COSTS)
+        return solve(clean_model(model), TARGET, policy, costs=COSTS, grid=0.1, stages=2)
+    return solve(clean_model(model), TARGET, policy, costs=COSTS)
 
 
 @pytest.mark.parametrize(("model", "policy"), CASES)
 def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
     plan = plan_of(model, policy)
-    rewritten = ApplyPlan(plan).run(graph_of(model)).graph
+    rewritten = ApplyPlan(plan).run(clean_model(model)).graph
     fresh = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
     used = fresh if any(leaves_host(decision, plan.host) for decision in plan.decisions) else fresh.gpu_only()
     assert plan.predicted_us == pytest.approx(build_timeline(rewritten, TARGET, used).makespan_us, rel=1e-9)
-    baseline = build_timeline(graph_of(model), TARGET, fresh.gpu_only())
+    baseline = build_timeline(clean_model(model), TARGET, fresh.gpu_only())
     assert plan.baseline_us == pytest.approx(baseline.makespan_us, rel=1e-9)
 
 
@@ -65,5 +59,5 @@ def test_mobilenet_gains_from_each_of_the_papers_means() -> None:
 
 @pytest.mark.parametrize(("model", "policy"), [("toy", "auto"), ("mobilenet-v2", "pimflow")])
 def test_integer_program_agrees_on_real_models(model: str, policy: str) -> None:
-    by_chain, by_program = prove(graph_of(model), TARGET, policy, costs=COSTS)
+    by_chain, by_program = prove(clean_model(model), TARGET, policy, costs=COSTS)
     assert by_program == pytest.approx(by_chain, rel=1e-7)

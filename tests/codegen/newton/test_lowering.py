@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
     assert isinstance(chosen, Refusal)
 
 
-def whole(**changes: object) -> Mapping:
+def whole(**changes: Any) -> Mapping:
     """A mapping of a 4 x 32 by 32 x 16 product, all in one group."""
     mapping = Mapping("test", (ChunkRun(2, 4),), (ChannelGroup(16, (Share(0, 0, 4),)),))
     return replace(mapping, **changes)
@@ -176,7 +177,7 @@ def test_layout_holds_every_weight_where_it_says(problem: ConvProblem, pick: int
 )
 def test_dealing_covers_every_comp_once(tiles: int, pixels: int, columns: int, channels: int, deal: str) -> None:
     work = np.zeros((tiles, pixels, columns), int)
-    for visits in deal_units(tiles, pixels, columns, channels, deal, 1):  # type: ignore[arg-type]
+    for visits in deal_units(tiles, pixels, columns, channels, deal, 1):
         for visit in visits:
             for index in range(visit.count):
                 work[visit.tile + index * visit.stride, slice(*visit.pixels), slice(*visit.columns)] += 1

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.errors import InputDataError, MemoryPlanError
-from pimflow.ir import Array, Builder, Graph, Node, OnnxOp
+from pimflow.ir import Array, Builder, Graph, Node, OnnxOp, Slice
 from pimflow.passes import MovementElimination
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import NodeKernels, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from support.drawn_graphs import moving_graphs
 from support.graphs import attention
-from support.values import relative_error, run_in_ort
+from support.values import assert_close, relative_error, run_in_ort
 
 
 def error_of(graph: Graph, plan: MemoryPlan, seed: int = 0) -> float:
@@ -114,7 +114,7 @@ def test_pim_nodes_go_to_the_pim_executor() -> None:
     run = run_in_arena(graph, plan_memory(graph), random_inputs(graph, seed=0), pim_execute=execute)
     assert on_pim == ["first"]
     assert (run.stats.pim_kernels, run.stats.kernels) == (1, 1)
-    np.testing.assert_allclose(run.outputs[y], run_graph(graph, random_inputs(graph, seed=0))[y], rtol=1e-5)
+    assert_close(run.outputs[y], run_graph(graph, random_inputs(graph, seed=0))[y])
 
 
 def residual_chain() -> Graph:
@@ -175,7 +175,7 @@ def test_unsound_lifetimes_are_caught_by_check_and_by_value(damage: Callable[[Me
 def test_a_wrong_offset_is_caught_by_value() -> None:
     graph = padded_branches()
     plan = assert_runs(graph)
-    view = next(node.output for node in graph.nodes if node.kind == "Slice" and node.op.start)  # type: ignore[union-attr]
+    view = next(node.output for node in graph.nodes if isinstance(node.op, Slice) and node.op.start)
     spot = plan.places[view]
     places = {**plan.places, view: replace(spot, offset=spot.offset - spot.strides[2])}
     assert error_of(graph, replace(plan, places=places)) > 1e-2

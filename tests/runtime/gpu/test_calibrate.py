@@ -12,7 +12,7 @@ import pytest
 
 from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d, Elementwise, Gemm, Op, Reshape, window_out
-from pimflow.runtime.gpu.calibrate import PARAMETERS, calibrate
+from pimflow.runtime.gpu.calibrate import PARAMETERS, Calibration, calibrate
 from pimflow.runtime.gpu.cost import gpu_cost
 from pimflow.runtime.gpu.measured import MeasuredRow, write_table
 from pimflow.targets import Target, load_target, parse_target, to_toml
@@ -32,14 +32,17 @@ TRUE = replace(
 )
 
 
-def conv(channels: int, out: int, size: int, kernel: int = 1, groups: int = 1) -> tuple[Op, tuple, tuple]:
+Kernel = tuple[Op, tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+
+
+def conv(channels: int, out: int, size: int, kernel: int = 1, groups: int = 1) -> Kernel:
     pad = kernel // 2
     side = window_out(size, kernel, 1, pad, pad, 1)
     op = Conv2d((kernel, kernel), (1, 1), (pad,) * 4, groups=groups)
     return op, ((1, channels, size, size), (out, channels // groups, kernel, kernel)), ((1, out, side, side),)
 
 
-def kernels() -> list[tuple[Op, tuple, tuple]]:
+def kernels() -> list[Kernel]:
     found = [conv(c, o, s) for c, o, s in ((16, 96, 112), (24, 144, 56), (96, 24, 56), (192, 32, 28), (960, 160, 7))]
     found += [conv(c, c, s, 3) for c, s in ((64, 56), (128, 28), (256, 14), (512, 14), (64, 224))]
     found += [conv(c, c, s, 3, groups=c) for c, s in ((32, 112), (144, 56), (384, 14), (960, 7))]
@@ -59,8 +62,8 @@ def synthetic(target: Target, noise: float, seed: int = 0) -> list[MeasuredRow]:
     return rows
 
 
-def fitted(name: str, calibration: object) -> float:
-    return {key: after for key, _, after in calibration.parameters}[name]  # type: ignore[attr-defined]
+def fitted(name: str, calibration: Calibration) -> float:
+    return {key: after for key, _, after in calibration.parameters}[name]
 
 
 def test_recovers_the_parameters_of_a_table_made_with_noise() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.ir import (
+    Attributes,
     BatchNorm,
     Concat,
     Conv2d,
@@ -35,13 +37,15 @@ from pimflow.targets import GpuSpec, Target, load_target
 PIMFLOW = load_target("pimflow")
 GPU = PIMFLOW.gpu
 ALL = GPU.memory_channels
+Shape = tuple[int, ...]
+Case = tuple[Op, list[Value], list[Value]]
 
 
 def value(*shape: int, dtype: str = "float32") -> Value:
     return Value("v", shape, dtype)
 
 
-def conv(channels: int, out: int, size: int, kernel: int = 1, groups: int = 1, stride: int = 1) -> tuple:
+def conv(channels: int, out: int, size: int, kernel: int = 1, groups: int = 1, stride: int = 1) -> Case:
     pad = kernel // 2
     op = Conv2d((kernel, kernel), (stride, stride), (pad,) * 4, groups=groups)
     side = window_out(size, kernel, stride, pad, pad, 1)
@@ -49,20 +53,20 @@ def conv(channels: int, out: int, size: int, kernel: int = 1, groups: int = 1, s
     return op, inputs, [value(1, out, side, side)]
 
 
-def cost(op: Op, inputs: list[Value], outputs: list[Value], channels: int = ALL, target: Target = PIMFLOW) -> GpuCost:
-    return gpu_cost(op, inputs, outputs, target, channels)
+def cost(case: Case, channels: int = ALL, target: Target = PIMFLOW) -> GpuCost:
+    return gpu_cost(*case, target, channels)
 
 
-def with_gpu(**changes: object) -> Target:
+def with_gpu(**changes: Any) -> Target:
     return replace(PIMFLOW, gpu=replace(GPU, **changes))
 
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-def plain_gpu(**changes: object) -> GpuSpec:
+def plain_gpu(**changes: Any) -> GpuSpec:
     """One tile shape, round numbers, memory out of the way."""
-    numbers = {
+    numbers: dict[str, Any] = {
         "sms": 10,
         "launch_cycles": 1000,
         "conv_launches": 1,
@@ -136,7 +140,7 @@ def test_l2_binds_when_its_slices_are_narrow() -> None:
 
 
 def test_matrix_vector_product_streams_its_matrix() -> None:
-    out = cost(Gemm(trans_b=True), [value(1, 25088), value(4096, 25088)], [value(1, 4096)])
+    out = cost((Gemm(trans_b=True), [value(1, 25088), value(4096, 25088)], [value(1, 4096)]))
     moved = 2 * (25088 + 4096 * 25088 + 4096)
     assert out.bytes == moved
     assert out.flops == 2 * 4096 * 25088
@@ -173,7 +177,7 @@ def test_convolution_is_an_implicit_gemm() -> None:
     ],
 )
 def test_carried_convolutions_count_their_macs(
-    kind: str, attributes: tuple, weights: tuple, source: tuple, out: tuple, macs: int
+    kind: str, attributes: Attributes, weights: Shape, source: Shape, out: Shape, macs: int
 ) -> None:
     work = gpu_work(OnnxOp(kind, attributes=attributes), [value(*source), value(*weights)], [value(*out)], 2)
     assert (0 if isinstance(work, StreamWork) or work is None else work.macs) == macs
@@ -197,7 +201,7 @@ def test_grouped_convolution_has_one_product_per_group() -> None:
         ((4, 1, 8, 64), (3, 64, 32), (4, 3, 8, 32), (8, 32, 64, 12)),
     ],
 )
-def test_matmul_work(left: tuple, right: tuple, out: tuple, expected: tuple) -> None:
+def test_matmul_work(left: Shape, right: Shape, out: Shape, expected: Shape) -> None:
     work = gpu_work(MatMul(), [value(*left), value(*right)], [value(*out)], 2)
     assert isinstance(work, MatrixWork)
     assert (work.m, work.n, work.k, work.groups) == expected
@@ -212,12 +216,12 @@ def test_transposed_gemm_reads_k_from_the_right_axis() -> None:
 
 def test_views_cost_nothing_and_fused_kernels_neither() -> None:
     x = value(1, 8, 14, 14)
-    free = [(Reshape((1, 1568)), value(1, 1568))]
+    free: list[tuple[Op, Value]] = [(Reshape((1, 1568)), value(1, 1568))]
     free += [(OnnxOp(name), x) for name in ("Identity", "Flatten", "Squeeze", "Unsqueeze", "Dropout")]
     for op, out in free:
-        assert cost(op, [x], [out]) == GpuCost()
+        assert cost((op, [x], [out])) == GpuCost()
     assert gpu_cost(Elementwise("Relu"), [x], [x], PIMFLOW, ALL, fused=True) == GpuCost()
-    assert cost(Elementwise("Relu"), [x], [x]).time_us > GPU.launch_cycles / GPU.clock_mhz
+    assert cost((Elementwise("Relu"), [x], [x])).time_us > GPU.launch_cycles / GPU.clock_mhz
 
 
 def test_every_other_kernel_pays_launch_and_bytes() -> None:
@@ -239,7 +243,7 @@ def test_every_other_kernel_pays_launch_and_bytes() -> None:
         (OnnxOp("SomethingNew", "com.example"), [x], [x]),
     ]
     for op, inputs, outputs in cases:
-        out = cost(op, inputs, outputs)
+        out = cost((op, inputs, outputs))
         assert out.time_us > out.launch_us > 0, op
         assert out.bytes > 0, op
         assert out.time_us == pytest.approx(out.launch_us + max(out.compute_us, out.memory_us)), op
@@ -247,28 +251,28 @@ def test_every_other_kernel_pays_launch_and_bytes() -> None:
 
 
 def test_slice_moves_what_it_keeps_and_gather_what_it_returns() -> None:
-    kept = cost(Slice(2, 0, 1), [value(1, 64, 56, 56)], [value(1, 64, 1, 56)])
+    kept = cost((Slice(2, 0, 1), [value(1, 64, 56, 56)], [value(1, 64, 1, 56)]))
     assert kept.bytes == 2 * 2 * 64 * 56
     table = value(50_000, 256)
-    gathered = cost(OnnxOp("Gather"), [table, value(4, dtype="int64")], [value(4, 256)])
+    gathered = cost((OnnxOp("Gather"), [table, value(4, dtype="int64")], [value(4, 256)]))
     assert gathered.bytes == 2 * 2 * 4 * 256 + 4 * 8
 
 
 def test_unknown_shapes_still_cost_a_launch() -> None:
     unknown = Value("v", None, "")
-    out = cost(OnnxOp("NonZero"), [unknown], [unknown])
+    out = cost((OnnxOp("NonZero"), [unknown], [unknown]))
     assert out.time_us == pytest.approx(GPU.launch_cycles / GPU.clock_mhz)
 
 
 def test_integers_count_at_their_own_width() -> None:
-    floats = cost(OnnxOp("Cast"), [value(1000)], [value(1000)])
-    integers = cost(OnnxOp("Cast"), [value(1000, dtype="int64")], [value(1000, dtype="int64")])
+    floats = cost((OnnxOp("Cast"), [value(1000)], [value(1000)]))
+    integers = cost((OnnxOp("Cast"), [value(1000, dtype="int64")], [value(1000, dtype="int64")]))
     assert (floats.bytes, integers.bytes) == (4000, 16000)
 
 
 def test_no_channel_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one memory channel"):
-        cost(*conv(8, 8, 8), channels=0)
+        cost(conv(8, 8, 8), channels=0)
 
 
 # --- monotonicity and parameters --------------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ SIZES = st.integers(1, 40)
 @given(channels=SIZES, out=SIZES, size=st.integers(3, 60), kernel=st.sampled_from([1, 3, 5]), left=st.integers(1, 31))
 def test_fewer_channels_are_never_faster(channels: int, out: int, size: int, kernel: int, left: int) -> None:
     node = conv(8 * channels, 8 * out, size, kernel)
-    assert cost(*node, channels=left).time_us >= cost(*node, channels=left + 1).time_us
+    assert cost(node, channels=left).time_us >= cost(node, channels=left + 1).time_us
 
 
 @settings(max_examples=60, deadline=None)
@@ -317,21 +321,21 @@ def test_more_work_is_never_faster(m: int, n: int, k: int, grow: int) -> None:
         ("operand", "fp32", (Elementwise("Relu"), [value(10**7)], [value(10**7)])),
     ],
 )
-def test_every_parameter_binds(field: str, changed: object, case: tuple) -> None:
-    assert cost(*case, target=with_gpu(**{field: changed})).time_us != cost(*case).time_us
+def test_every_parameter_binds(field: str, changed: object, case: Case) -> None:
+    assert cost(case, target=with_gpu(**{field: changed})).time_us != cost(case).time_us
 
 
 @pytest.mark.parametrize("field", ["busy_w", "mac_pj", "l2_pj_per_byte", "dram_pj_per_byte"])
 def test_every_energy_parameter_binds(field: str) -> None:
     energy = replace(GPU.energy, **{field: 10 * getattr(GPU.energy, field)})
     node = conv(64, 64, 56, 3)
-    assert cost(*node, target=with_gpu(energy=energy)).energy_mj > cost(*node).energy_mj
+    assert cost(node, target=with_gpu(energy=energy)).energy_mj > cost(node).energy_mj
 
 
 def test_operation_energy_binds_outside_matrix_products() -> None:
     energy = replace(GPU.energy, operation_pj=1000.0)
     node = (Elementwise("Relu"), [value(10**6)], [value(10**6)])
-    gained = cost(*node, target=with_gpu(energy=energy)).energy_mj - cost(*node).energy_mj
+    gained = cost(node, target=with_gpu(energy=energy)).energy_mj - cost(node).energy_mj
     assert gained == pytest.approx((1000.0 - GPU.energy.operation_pj) * 1e6 * 1e-9)
 
 

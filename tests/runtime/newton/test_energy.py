@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ PLAIN = dataclasses.replace(PIM, clock_mhz=1000.0, energy=dataclasses.replace(PI
 TIMING = StreamTiming(5000, CommandCounts(gwrite=2, g_act=8, comp=64, readres=3), prea=2, ref=1, gwrite_bytes=320)
 
 
-def test_strict_by_cause():
+def test_strict_by_cause() -> None:
     parts = dict(stream_energy(TIMING, PLAIN, "strict").parts_j)
     assert parts == pytest.approx(
         {
@@ -35,23 +36,24 @@ def test_strict_by_cause():
     )
 
 
-def test_totals_and_units():
+def test_totals_and_units() -> None:
     energy = stream_energy(TIMING, PIM, "strict")
     assert energy.total_j == pytest.approx(sum(joules for _, joules in energy.parts_j))
     assert energy.total_pj == pytest.approx(energy.total_mj * 1e9)
     assert energy.as_json()["total"] == energy.total_j
 
 
-def test_the_profile_decides_and_every_count_matters():
+def test_the_profile_decides_and_every_count_matters() -> None:
     assert stream_energy(TIMING, PIM) == stream_energy(TIMING, PIM, "artifact") != stream_energy(TIMING, PIM, "strict")
     base = stream_energy(TIMING, PIM, "strict").total_j
-    for field, value in (("cycles", 6000), ("ref", 2), ("gwrite_bytes", 640)):
-        assert stream_energy(dataclasses.replace(TIMING, **{field: value}), PIM, "strict").total_j > base
+    changes: tuple[dict[str, Any], ...] = ({"cycles": 6000}, {"ref": 2}, {"gwrite_bytes": 640})
+    for change in changes:
+        assert stream_energy(dataclasses.replace(TIMING, **change), PIM, "strict").total_j > base
     for field in ("g_act", "comp", "readres"):
         commands = dataclasses.replace(TIMING.commands, **{field: 100})
         assert stream_energy(dataclasses.replace(TIMING, commands=commands), PIM, "strict").total_j > base
 
 
-def test_a_column_read_costs_more_than_its_macs_and_less_than_opening_the_row():
+def test_a_column_read_costs_more_than_its_macs_and_less_than_opening_the_row() -> None:
     energy = PIM.energy.strict
     assert energy.mac_pj * PIM.multipliers < energy.column_read_pj < energy.activate_pj

@@ -180,10 +180,12 @@ def test_flat_commands_are_the_expansion() -> None:
 
 def test_operands_round_to_nearest_even() -> None:
     bits = np.arange(0x3F7F0000, 0x3F830000, 0x1000, dtype=np.uint32)  # around 1, ties included
-    values = np.concatenate([bits.view(np.float32), -bits.view(np.float32), np.float32([0, np.inf, -np.inf, 1e-40])])
+    values = np.concatenate(
+        [bits.view(np.float32), -bits.view(np.float32), np.array([0, np.inf, -np.inf, 1e-40], np.float32)]
+    )
     for operand, narrow in (("bf16", ml_dtypes.bfloat16), ("fp16", np.float16)):
         expected = values.astype(narrow).astype(np.float32)
         assert np.array_equal(round_to(values, operand), expected)
         assert len(set(expected.tolist())) < len(set(values.tolist()))
-    assert np.isnan(round_to(np.float32([np.nan]), "bf16")).all()
+    assert np.isnan(round_to(np.array([np.nan], np.float32), "bf16")).all()
     assert np.array_equal(round_to(values, "fp32"), values)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.codegen.newton import CommandCounts, PimProgram, count_commands, lower, newton_mappings
 from pimflow.codegen.newton.mapping import Mapping
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.values import execute
 from pimflow.targets import PimSpec, load_target
-from support.newton.problems import PIM, checked_error, convolutions, machines, problems, reference, tensors
+from support.newton.problems import PIM, checked_error, chosen, convolutions, machines, problems, reference, tensors
 
 
 def check(problem: PimProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) -> None:
@@ -47,7 +46,7 @@ def test_mappings_of_the_space(problem: PimProblem, pim: PimSpec, profile: str, 
 def test_chosen_mappings_on_the_default_machine(problem: ConvProblem) -> None:
     target = load_target("pimflow")
     for policy in ("newton+", "newton++", "auto"):
-        cost = choose_mapping(problem, target, policy)
+        cost = chosen(problem, target, policy)
         check(problem, cost.mapping, PIM)
         assert cost.commands.comp >= -(-problem.depth // 16) * problem.pixels * problem.groups
 
@@ -69,7 +68,7 @@ def test_layers_with_special_shapes() -> None:
     )
     for problem in layers:
         for policy in ("newton+", "newton++", "auto"):
-            check(problem, choose_mapping(problem, load_target("pimflow"), policy).mapping, PIM)
+            check(problem, chosen(problem, load_target("pimflow"), policy).mapping, PIM)
 
 
 def test_narrow_operands_err_by_their_precision() -> None:
