@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pimflow_zoo
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, problem_of
@@ -131,7 +132,7 @@ def print_others(target: Target, profile: str) -> None:
 
 
 def print_knobs(target: Target, profile: str) -> None:
-    machines: dict[str, dict[str, int | bool]] = {
+    machines: dict[str, dict[str, Any]] = {
         "as it is": {},
         "2 buffers a channel": {"buffers_per_channel": 2},
         "any slot, any column": {"any_slot_any_column": True},

@@ -5,11 +5,9 @@ Run: python benchmarks/bench_memory.py
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from rewrite_chain import chain, splits
+from rewrite_chain import chain, seconds, splits
 
 from pimflow.ir import Graph, Node, Plan
 from pimflow.ir.analysis.movement import movement
@@ -38,13 +36,6 @@ class EqualCosts:
         return self.price
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def compiled(length: int) -> Graph:
     """A chain with every convolution split: 7 nodes each."""
     graph = chain(length)
@@ -62,10 +53,10 @@ def main() -> None:
     for length in LENGTHS:
         graph = compiled(length)
         times = [
-            seconds(lambda graph=graph: movement(graph)),
-            seconds(lambda graph=graph: plan_memory(graph)),
+            seconds(movement, graph),
+            seconds(plan_memory, graph),
             seconds(plan_memory(graph).check),
-            seconds(lambda graph=graph: build_timeline(graph, target, costs)),
+            seconds(build_timeline, graph, target, costs),
         ]
         verdict_s, plan_s, check_s, timeline_s = times
         print(

@@ -1,6 +1,6 @@
 """Speed of stream making and timing, beside the step-by-step oracles of the tests, in one run.
 
-    python benchmarks/bench_timing.py
+    PYTHONPATH=tests python benchmarks/bench_timing.py
 
 Part 1: one 512->512 3x3 convolution at 28x28 under Newton++, from nothing: made, timed, and its busiest channel played
 cycle by cycle by the oracle, which must say the same. Part 2: all convolutions of MobileNetV2 and VGG-16 at 10 split
@@ -10,24 +10,21 @@ ratios x 3 buffer counts under Newton++, in one process. All seconds are process
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pimflow.codegen import ConvProblem, problem_of
 from pimflow.codegen.newton import PimProgram, lower, newton_mapping
-from pimflow.codegen.newton.commands import CommandStream, Comp, GAct, GWrite
+from pimflow.codegen.newton.commands import CommandStream
 from pimflow.frontend import load_model
 from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.timing import StreamTiming, forget_timings, time_stream
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its step-by-step oracles
 from support.newton import oracle_artifact, oracle_strict
+from support.newton.streams import artifact_word, strict_word
 
 BUFFERS = (1, 2, 4)
 RATIOS = range(1, 11)
@@ -104,26 +101,12 @@ def with_buffers(target: Target, buffers: int) -> Target:
 
 
 def play_artifact(stream: CommandStream, pim: PimSpec) -> int:
-    words = [word(command) for command, _ in stream.expand()]
-    return oracle_artifact.simulate(words)[0]
+    return oracle_artifact.simulate([artifact_word(command) for command, _ in stream.expand()])[0]
 
 
 def play_strict(stream: CommandStream, pim: PimSpec) -> int:
-    commands: list[tuple[Any, ...]] = []
-    for command, _ in stream.expand():
-        if isinstance(command, GWrite):
-            commands.append(("GWRITE", command.buffer, command.elements * pim.element_bytes))
-        elif isinstance(command, GAct):
-            commands.append(("G_ACT", command.group))
-        else:
-            commands.append(("COMP", command.buffer) if isinstance(command, Comp) else ("READRES",))
+    commands = [strict_word(command) for command, _ in stream.expand()]
     return oracle_strict.simulate(commands, oracle_strict.Jedec(**dataclasses.asdict(pim.timing.strict)))[0]
-
-
-def word(command: object) -> str:
-    if isinstance(command, GAct):
-        return f"G_ACT{command.group}"
-    return "GWRITE" if isinstance(command, GWrite) else "COMP" if isinstance(command, Comp) else "READRES"
 
 
 def timed(work: Callable[..., Result], *arguments: Any) -> tuple[float, Result]:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pimflow_zoo
 from pimflow.codegen.work import ConvProblem, MatmulProblem
@@ -102,7 +103,8 @@ def layers(model: str) -> tuple[Layer, ...]:
             node.op,
             graph.value(node.inputs[0]),
             graph.value(node.inputs[1]),
-            *graph.shape(node.output)[2:],
+            rows=graph.shape(node.output)[2],
+            columns=graph.shape(node.output)[3],
             residual=any(user.kind == "Add" for user in graph.users(node.output)),
         )
         for node in graph.nodes
@@ -264,15 +266,21 @@ def loss(gpu: GpuSpec) -> float:
     return sum((100 * math.log(ours[name] / PUBLISHED[name])) ** 2 for name in PUBLISHED) / len(PUBLISHED)
 
 
+def with_fit(gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
+    """The GPU with other values of some of its float parameters."""
+    fields: dict[str, Any] = dict(values)
+    return replace(gpu, **fields)
+
+
 def search(job: tuple[int, int]) -> tuple[float, GpuSpec]:
     """Seeded random descent from a random start: (loss, parameters)."""
     seed, steps = job
     rng = random.Random(seed)
     start = {name: math.exp(rng.uniform(math.log(low), math.log(high))) for name, (low, high) in BOUNDS.items()}
-    gpu = replace(TARGET.gpu, **start)
+    gpu = with_fit(TARGET.gpu, start)
     best, width = loss(gpu), 0.5
     for _ in range(steps):
-        moved = replace(gpu, **dict(_moves(gpu, rng, width)))
+        moved = with_fit(gpu, dict(_moves(gpu, rng, width)))
         value = loss(moved)
         if value < best:
             gpu, best = moved, value

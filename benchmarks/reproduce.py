@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fit_gpu import with_fit
+
 import pimflow_zoo
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
@@ -89,7 +91,7 @@ class Job:
         if self.buffers is not None:
             target = override(target, buffers=self.buffers)
         if self.near_fit is not None:
-            target = replace(target, gpu=replace(target.gpu, **NEAR_FITS[self.near_fit]))
+            target = replace(target, gpu=with_fit(target.gpu, NEAR_FITS[self.near_fit]))
         if self.busy_w is not None:
             energy = replace(target.gpu.energy, busy_w=self.busy_w)
             target = replace(target, gpu=replace(target.gpu, energy=energy))
@@ -117,7 +119,8 @@ def all_jobs() -> list[Job]:
 
 @cache
 def _model(name: str) -> bytes:
-    return pimflow_zoo.build(name).SerializeToString()
+    data: bytes = pimflow_zoo.build(name).SerializeToString()
+    return data
 
 
 @cache

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from string import Template
 
-from fit_gpu import loss
+from fit_gpu import loss, with_fit
 from results_data import LABELS, MODELS, POLICY_LABELS, Figure, Record, mean, one
 
 from pimflow.targets import load_target
@@ -218,7 +217,7 @@ def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]])
 
 def _fit_row(name: str, records: Sequence[Record], fit: Mapping[str, float], index: int | None) -> tuple[str, ...]:
     study = "policies" if index is None else "near-fits"
-    error = f"{math.sqrt(loss(replace(GPU, **fit))):.2f} %"
+    error = f"{math.sqrt(loss(with_fit(GPU, fit))):.2f} %"
     means = [
         f"{mean(records, study, policy, figure, near_fit=index):.3f}"
         for figure in ("conv_speedup", "speedup")

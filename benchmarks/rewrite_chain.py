@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pimflow.ir import Conv2d, Decision, Elementwise, Graph, Node, Pipeline, Plan, SplitRows, Value
+from pimflow.ir import Builder, Conv2d, Decision, Graph, Pipeline, Plan, SplitRows
 from pimflow.ir.analysis.regions import followers_of
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import CLEANUP, ApplyPlan, PassManager
@@ -20,18 +20,13 @@ LENGTHS = (1250, 2500, 5000)
 
 def chain(length: int) -> Graph:
     """`length` 3x3 convolutions, a ReLU behind each, over [1, 4, 16, 16]; all share their weights."""
-    values = {"x": Value("x", (1, 4, 16, 16)), "w": Value("w", (4, 4, 3, 3))}
-    nodes, last = [], "x"
+    build = Builder("chain")
+    x = build.input(1, 4, 16, 16)
+    weights = build.constant(np.full((4, 4, 3, 3), 0.1, np.float32))
     for index in range(length):
-        for name, op, inputs in (
-            (f"conv{index}", Conv2d((3, 3), pads=(1, 1, 1, 1)), (last, "w")),
-            (f"relu{index}", Elementwise("Relu"), (f"conv{index}_out",)),
-        ):
-            last = f"{name}_out"
-            values[last] = Value(last, (1, 4, 16, 16))
-            nodes.append(Node(op, inputs, (last,), name))
-    weights = np.full((4, 4, 3, 3), 0.1, np.float32)
-    return Graph("chain", ("x",), (last,), tuple(nodes), values, {"w": weights})
+        x = build.op(Conv2d((3, 3), pads=(1, 1, 1, 1)), x, weights, name=f"conv{index}")
+        x = build.relu(x, name=f"relu{index}")
+    return build.graph(x)
 
 
 def splits(graph: Graph, length: int) -> tuple[Decision, ...]:
@@ -46,16 +41,16 @@ def pipelines(graph: Graph, length: int) -> tuple[Decision, ...]:
     return tuple(Pipeline(run, ("pim", "gpu", "gpu", "gpu"), (8, 8), "newton++") for run in runs)
 
 
-def seconds(function: Callable[[], object]) -> float:
+def seconds(function: Callable[..., object], *arguments: object) -> float:
     """Wall time of one call."""
     start = time.perf_counter()
-    function()
+    function(*arguments)
     return time.perf_counter() - start
 
 
-def applied(graph: Graph, decisions: tuple[Decision, ...]) -> None:
-    """Carries out the decisions and verifies the result."""
-    verify_graph(ApplyPlan(Plan("benchmark", decisions, 0.0, 0.0)).run(graph).graph)
+def applied(graph: Graph, decide: Callable[[Graph, int], tuple[Decision, ...]], length: int) -> None:
+    """Makes the decisions, carries them out and verifies the result."""
+    verify_graph(ApplyPlan(Plan("benchmark", decide(graph, length), 0.0, 0.0)).run(graph).graph)
 
 
 def main() -> None:
@@ -63,9 +58,9 @@ def main() -> None:
     print("convolutions  clean-ups [s]  split + verify [s]  pipeline + verify [s]")
     for length in LENGTHS:
         graph = chain(length)
-        clean = seconds(lambda graph=graph: PassManager(CLEANUP).run(graph))
-        split = seconds(lambda graph=graph, length=length: applied(graph, splits(graph, length)))
-        piped = seconds(lambda graph=graph, length=length: applied(graph, pipelines(graph, length)))
+        clean = seconds(PassManager(CLEANUP).run, graph)
+        split = seconds(applied, graph, splits, length)
+        piped = seconds(applied, graph, pipelines, length)
         print(f"{length:12d}  {clean:13.2f}  {split:18.2f}  {piped:21.2f}")
 
 

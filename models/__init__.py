@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import onnx
 
-from pimflow_zoo.efficientnet import efficientnet_b0, efficientnet_b6
-from pimflow_zoo.mnasnet import mnasnet_1_0
-from pimflow_zoo.mobilenet import mobilenet_v2
-from pimflow_zoo.resnet import resnet_50
-from pimflow_zoo.toy import toy
-from pimflow_zoo.vgg import vgg_16
+from .efficientnet import efficientnet_b0, efficientnet_b6
+from .mnasnet import mnasnet_1_0
+from .mobilenet import mobilenet_v2
+from .resnet import resnet_50
+from .toy import toy
+from .vgg import vgg_16
 
 __all__ = ["Entry", "UnknownModel", "build", "describe", "entry", "export", "names"]
 

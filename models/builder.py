@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from pimflow_zoo import mean_field
-from pimflow_zoo.mean_field import Floats
+from . import mean_field
+from .mean_field import Floats
 
 OPSET = 17
 IR_VERSION = 8

@@ -6,7 +6,7 @@ import math
 
 import onnx
 
-from pimflow_zoo.builder import Net, Signal
+from .builder import Net, Signal
 
 # Expansion, kernel, stride of the first, output channels, repeats: table 1 of the paper (B0).
 _STAGES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from pimflow_zoo.builder import Net, Signal
+from .builder import Net, Signal
 
 # Expansion, kernel, output channels, repeats, stride of the first.
 _STAGES = ((3, 3, 24, 3, 2), (3, 5, 40, 3, 2), (6, 5, 80, 3, 2), (6, 3, 96, 2, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from pimflow_zoo.builder import Net, Signal
+from .builder import Net, Signal
 
 # Expansion, output channels, repeats, stride of the first: table 2 of the paper.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))

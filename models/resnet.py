@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from pimflow_zoo.builder import Net, Signal
+from .builder import Net, Signal
 
 # Bottleneck channels, repeats, stride of the first.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))

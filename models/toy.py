@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from pimflow_zoo.builder import Net
+from .builder import Net
 
 
 def toy() -> onnx.ModelProto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from pimflow_zoo.builder import Net
+from .builder import Net
 
 # Channels and number of the 3x3 convolutions before each max pooling.
 _STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
