@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from support.golden import UPDATE, Golden
+
 # On CI the same cases run every time; elsewhere new ones are tried at every run.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -20,3 +22,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(UPDATE, action="store_true", help="write golden files anew instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden files of the folder that the test is in."""
+    return Golden(request.path.parent / "golden", update=bool(request.config.getoption(UPDATE)))
