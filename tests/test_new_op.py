@@ -1,0 +1,174 @@
+"""An op written in this file alone goes all the way: imported, searched, run on PIM by value, verified, saved, loaded.
+
+The op is ONNX Runtime's `com.microsoft.FusedMatMul`, alpha * (A @ B). Nothing in pimflow/ names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import pimflow
+from pimflow.codegen.work import WORK, MatmulProblem
+from pimflow.compiler import inspect_model
+from pimflow.frontend import load_model
+from pimflow.frontend.convert import Site, converts
+from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, RowPart, parse_graph, print_graph, register_op
+from pimflow.ir.analysis.rows import Shape, Shapes
+from pimflow.ir.ops.contraction import Contraction, matmul_shape
+from pimflow.ir.ops.rules import ROOMS
+from pimflow.ir.registry import scratch_registrations
+from pimflow.onnxio.export import EXPORT, OnnxWriter
+from pimflow.runtime.execute.pim_nodes import PIM_VALUES, Multiply
+from pimflow.runtime.gpu.profiling_cuda import CUDA_KERNELS
+from pimflow.runtime.gpu.work import GPU_WORK, MatrixWork, Operands
+from support.onnx_models import model_of
+
+DOMAIN = "com.microsoft"
+ALPHA = 0.125
+
+
+@dataclass(frozen=True)
+class FusedMatMul(Contraction):
+    """alpha * (A @ B), with numpy.matmul's broadcasting."""
+
+    onnx_names = ("FusedMatMul",)
+    onnx_domain = DOMAIN
+    is_matrix_product = True
+    least_ranks = (2, 2)
+
+    alpha: float = 1.0
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        return matmul_shape(shapes[0], shapes[1])
+
+    def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
+        return RowPart(self, ((start, stop), None))
+
+
+def convert(site: Site) -> FusedMatMul | None:
+    transposed = any(site.integer(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB"))
+    ranks = (len(site.shape(0)), len(site.shape(1)))
+    return None if transposed or min(ranks) < 2 or not site.is_float() else FusedMatMul(site.number("alpha", 1.0))
+
+
+def export(writer: OnnxWriter, node: Node, op: FusedMatMul) -> None:
+    writer.add(node, "FusedMatMul", {"alpha": op.alpha})
+
+
+def pim_work(graph: Graph, node: Node, op: FusedMatMul) -> MatmulProblem | Refusal:
+    left, right = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
+    if len(right) != 2:
+        return Refusal("the right-hand side has a batch of its own")
+    constant = graph.is_constant(node.inputs[1])
+    return MatmulProblem(left[-2], left[-1], right[-1], prod(left[:-2]), constant_rhs=constant)
+
+
+def gpu_work(op: FusedMatMul, operands: Operands) -> MatrixWork:
+    *batch, m, n = operands.output.shape or ()
+    depth = (operands.inputs[0].shape or ())[-1]
+    return MatrixWork(m * prod(batch), n, depth, 1, operands.bytes)
+
+
+def pim_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    source, weights = inputs
+    assert source is not None
+    assert weights is not None
+    return np.multiply(multiply(source, weights), np.float32(op.alpha))
+
+
+def register() -> None:
+    register_op(FusedMatMul)
+    converts("FusedMatMul", domain=DOMAIN)(convert)
+    EXPORT.add(FusedMatMul, export)
+    WORK.add(FusedMatMul, pim_work)
+    GPU_WORK.add(FusedMatMul, gpu_work)
+    PIM_VALUES.add(FusedMatMul, pim_values)
+    CUDA_KERNELS.leave_out("no GPU is timed here", FusedMatMul)
+
+
+@pytest.fixture
+def _registered() -> Iterator[None]:
+    with scratch_registrations():
+        register()
+        yield
+
+
+def model() -> onnx.ModelProto:
+    """Two fused products with a Relu between them, and one that is transposed, which the op does not cover."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((512, 512)).astype(np.float32) for name in ("w0", "w1", "w2")}
+    nodes = [
+        helper.make_node("FusedMatMul", ["x", "w0"], ["a"], "first", domain=DOMAIN, alpha=ALPHA),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("FusedMatMul", ["b", "w1"], ["c"], "second", domain=DOMAIN, alpha=ALPHA),
+        helper.make_node("FusedMatMul", ["c", "w2"], ["y"], "other", domain=DOMAIN, alpha=ALPHA, transB=1),
+    ]
+    return model_of(nodes, {"x": (16, 512)}, ["y"], weights, domains={DOMAIN: 1})
+
+
+def test_each_room_is_satisfied() -> None:
+    with scratch_registrations():
+        register_op(FusedMatMul)
+        lacking = {room.what for room in ROOMS.values() if "FusedMatMul" in room.missing()}
+    assert {"ONNX export", "work on PIM", "work on the GPU", "values on PIM"} <= lacking
+    with scratch_registrations():
+        register()
+        assert not any(room.missing() for room in ROOMS.values())
+    assert sum(isinstance(node.op, OnnxOp) for node in load_model(model()).nodes) == 3, "all taken back"
+
+
+@pytest.mark.usefixtures("_registered")
+def test_it_is_imported_and_has_shapes_text_and_a_verdict() -> None:
+    graph = load_model(model())
+    ops = {node.name: node.op for node in graph.nodes}
+    assert ops["first"] == ops["second"] == FusedMatMul(ALPHA)
+    assert isinstance(ops["other"], OnnxOp)
+    assert graph.shape("c") == (16, 512)
+    text = print_graph(graph)
+    assert "%a = FusedMatMul(%x, %w0) {alpha = 0.125} : float32[16, 512] @first" in text
+    assert print_graph(parse_graph(text, graph.constants)) == text
+    verdicts = {row.name: row for row in inspect_model(model()).nodes}
+    assert verdicts["first"].can_pim
+    assert verdicts["first"].macs == 16 * 512 * 512
+    assert not verdicts["other"].can_pim
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize(("policy", "mode"), [("pim", "pim"), ("md-dp", "md-dp"), ("auto", "pim")])
+def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, mode: str, tmp_path: Path) -> None:
+    compiled = pimflow.compile(model(), policy=policy, use_cache=False)
+    on_pim = [node for node in compiled.graph.nodes if node.device == "pim"]
+    assert on_pim
+    assert all(isinstance(node.op, FusedMatMul) for node in on_pim)
+    assert {row.mode for row in compiled.report.nodes if row.name in ("first", "second")} == {mode}
+    assert set(compiled.streams) == {node.name for node in on_pim}
+    assert compiled.plan.predicted_us == pytest.approx(compiled.timeline.makespan_us)
+    assert "FusedMatMul" in compiled.summary()
+
+    assert compiled.verify().passed
+    by_value = compiled.verify(pim="values", operand="fp32")
+    assert by_value.passed
+    assert by_value.output_std > 1
+
+    loaded = pimflow.load(compiled.save(tmp_path / "out"))
+    assert [node.op for node in loaded.graph.nodes] == [node.op for node in compiled.graph.nodes]
+    assert loaded.verify(pim="values", operand="fp32", arena=True).passed
+    assert loaded.report.as_json() == compiled.report.as_json()
+
+
+def test_a_wrong_rule_is_found_out_by_value() -> None:
+    """What the values on PIM forget, verification by value notices: it is this rule that was executed above."""
+    with scratch_registrations():
+        register()
+        compiled = pimflow.compile(model(), policy="pim", use_cache=False)
+    with scratch_registrations():
+        PIM_VALUES.add(FusedMatMul, lambda op, inputs, multiply: multiply(*inputs))
+        assert not compiled.verify(pim="values", operand="fp32").passed
