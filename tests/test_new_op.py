@@ -81,7 +81,12 @@ def pim_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multip
     source, weights = inputs
     assert source is not None
     assert weights is not None
-    return np.multiply(multiply(source, weights), np.float32(op.alpha))
+    scaled: Array = np.multiply(multiply(source, weights), np.float32(op.alpha))
+    return scaled
+
+
+def forgetful_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    return pim_values(FusedMatMul(alpha=1.0), inputs, multiply)
 
 
 def register() -> None:
@@ -170,5 +175,5 @@ def test_a_wrong_rule_is_found_out_by_value() -> None:
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)
     with scratch_registrations():
-        PIM_VALUES.add(FusedMatMul, lambda op, inputs, multiply: multiply(*inputs))
+        PIM_VALUES.add(FusedMatMul, forgetful_values)
         assert not compiled.verify(pim="values", operand="fp32").passed

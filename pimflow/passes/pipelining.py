@@ -143,7 +143,7 @@ def _ask_producers(graph: Graph, node: Node, done: dict[str, Spans], producers: 
             return part
         for index, producer in wanted:
             span = part.spans[index]
-            if span is None:
+            if not isinstance(span, tuple):
                 return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
             spans = done.setdefault(producer.name, [])
             if stage < len(spans):

@@ -37,7 +37,12 @@ def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refu
         return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
     shapes = [graph.values[name].shape if name else None for name in node.inputs]
     part = node.op.part_rows(shapes, graph.values[node.outputs[0]].shape, start, stop)
-    return part.at(node.name) if isinstance(part, Refusal) else part
+    if isinstance(part, Refusal):
+        return part.at(node.name)
+    for name, span in zip(node.inputs, part.spans, strict=True):
+        if span is not None and not isinstance(span, tuple) and name not in graph.constants:
+            return Refusal(f"{node.name}: {name!r} is computed, and only a constant can be cut like this")
+    return part
 
 
 def node_rows(graph: Graph, node: Node) -> int:

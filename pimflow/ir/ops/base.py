@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, rank_text
@@ -14,16 +17,22 @@ from pimflow.ir.registry import Registry
 OpClass = TypeVar("OpClass", bound="type[Op]")
 
 
+ConstantCut = Callable[[Sequence["npt.NDArray[np.generic] | None"]], "npt.NDArray[np.generic]"]
+"""The constant that a part reads in place of one whose rows are not dense (a list of indices, a sparse matrix): made
+from the arrays of all inputs of the node, None for those that are computed or absent."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowPart:
     """Some output rows of an op: the op that makes just these, and what it reads.
 
-    `spans` has one entry per input: the rows (start, stop) read, or None where the input is read whole because it
-    has no such rows (weights, biases, broadcast operands, absent inputs).
+    `spans` has one entry per input: the rows (start, stop) read, a `ConstantCut` where a constant has no such rows but
+    the part needs some of it, or None where the input is read whole (weights, biases, broadcast operands, absent
+    inputs).
     """
 
     op: Op
-    spans: tuple[Span | None, ...]
+    spans: tuple[Span | ConstantCut | None, ...]
 
 
 @dataclass(frozen=True)

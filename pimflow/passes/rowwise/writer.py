@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pimflow.ir import Concat, Node, Op, Placement, Slice
 from pimflow.ir.analysis.rows import Shape, Span, row_count
+from pimflow.ir.ops.base import ConstantCut
 from pimflow.passes.decision import Site
 from pimflow.passes.rowwise.parts import Layout, PartJob
 
@@ -60,10 +61,7 @@ class PartWriter:
 
     def _write_part(self, job: PartJob) -> None:
         node = job.node
-        sources = tuple(
-            name if span is None else self._bring(name, span, job)
-            for name, span in zip(node.inputs, job.part.spans, strict=True)
-        )
+        sources = tuple(self._source(name, span, job) for name, span in zip(node.inputs, job.part.spans, strict=True))
         output = self._name_rows(node.output, job.start, job.stop, job.suffix)
         name = self._editor.new_node_name(f"{node.name}_{job.suffix}")
         placement = replace(
@@ -80,6 +78,15 @@ class PartWriter:
         self._cut_up.add(node.name)
         self._site.first_parts.setdefault(node.name, name)
         self._parts[node.output].append(_Rows(job.start, job.stop, output))
+
+    def _source(self, name: str, span: Span | ConstantCut | None, job: PartJob) -> str:
+        """The name of what a part reads of an input."""
+        if span is None:
+            return name
+        if isinstance(span, tuple):
+            return self._bring(name, span, job)
+        arrays = [self._editor.graph.constants.get(item) for item in job.node.inputs]
+        return self._editor.new_constant(f"{name}_{job.suffix}", span(arrays))
 
     def _fused_into(self, job: PartJob) -> str | None:
         """A part is fused into the part of its producer that made the same rows; into none if there is no such part."""
