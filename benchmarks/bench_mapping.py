@@ -25,10 +25,11 @@ from typing import Any
 import pimflow_zoo
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, problem_of
 from pimflow.frontend import load_model
-from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
-from pimflow.targets import Target, load_target
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.targets import PimSpec, Target, load_target
 
 TABLE = Path(__file__).parents[1] / "tests" / "codegen" / "newton" / "data" / "reference_layers.csv"
 HEADER = (
@@ -77,17 +78,21 @@ def name_of(problem: PimProblem) -> str:
     return f"[{problem.batch}x]{problem.m}x{problem.k}x{problem.n}{'' if problem.constant_rhs else ' computed'}"
 
 
-def cost_of(problem: PimProblem, target: Target, policy: str, profile: str) -> PimCost:
-    cost = choose_mapping(problem, target, policy, profile)
+def cost_of(problem: PimProblem, search: MappingSearch, policy: str) -> PimCost:
+    cost = search.choose(problem, policy)
     if not isinstance(cost, PimCost):
         raise SystemExit(f"{name_of(problem)}: {cost.reason}")
     return cost
 
 
-def print_layer(problem: PimProblem, target: Target, profile: str, published: str = "") -> tuple[int, int]:
+def searching(pim: PimSpec, profile: str) -> MappingSearch:
+    return MappingSearch(timing_profile(pim, profile))
+
+
+def print_layer(problem: PimProblem, search: MappingSearch, published: str = "") -> tuple[int, int]:
     """One line; returns the cycles of Newton++ and `auto`."""
-    plus, newton, auto = (cost_of(problem, target, policy, profile) for policy in ("newton+", "newton++", "auto"))
-    spent = cycle_breakdown(problem, auto, target.pim, profile)
+    plus, newton, auto = (cost_of(problem, search, policy) for policy in ("newton+", "newton++", "auto"))
+    spent = cycle_breakdown(problem, auto, search.profile)
     parts = [part / auto.cycles for part in (spent.idle, spent.activation, spent.gwrite, spent.refresh, spent.rest)]
     cells = "".join(f"{part:>{width}.1%}" for part, width in zip(parts, (7, 6, 7, 6, 6), strict=True))
     print(
@@ -103,11 +108,12 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 
 def print_table(target: Target, profile: str) -> None:
+    search = searching(target.pim, profile)
     print(f"\nlayers of the published table, timing {profile}\n{HEADER}")
     complete: list[tuple[float, float]] = []
     every: list[tuple[float, float]] = []
     for problem, cycles, whole in reference_layers():
-        newton, auto = print_layer(problem, target, profile, f"{cycles}{' ' if whole else '*'}")
+        newton, auto = print_layer(problem, search, f"{cycles}{' ' if whole else '*'}")
         every.append((newton / cycles, auto / cycles))
         complete += every[-1:] if whole else []
     if profile != "artifact":
@@ -123,10 +129,11 @@ def print_table(target: Target, profile: str) -> None:
 
 
 def print_others(target: Target, profile: str) -> None:
+    search = searching(target.pim, profile)
     print(f"\nlayers of no table, timing {profile}\n{HEADER}")
     ratios = []
     for problem in other_layers():
-        newton, auto = print_layer(problem, target, profile)
+        newton, auto = print_layer(problem, search)
         ratios.append(auto / newton)
     print(f"geometric mean of auto / newton++: {geometric_mean(ratios):.3f}")
 
@@ -141,9 +148,9 @@ def print_knobs(target: Target, profile: str) -> None:
     }
     print(f"\nwhat hardware would bring under `auto`, timing {profile}: cycles\n{'layer':34}", end="")
     print("".join(f"{name:>22}" for name in machines))
-    variants = [replace(target, pim=replace(target.pim, **changes)) for changes in machines.values()]
+    variants = [searching(replace(target.pim, **changes), profile) for changes in machines.values()]
     for problem in other_layers():
-        row = [cost_of(problem, variant, "auto", profile).cycles for variant in variants]
+        row = [cost_of(problem, variant, "auto").cycles for variant in variants]
         print(f"{name_of(problem):34}" + "".join(f"{cycles:>22}" for cycles in row))
 
 
@@ -165,15 +172,15 @@ def splits(problem: ConvProblem) -> Iterator[ConvProblem]:
 
 def print_times(target: Target, profile: str) -> None:
     print(f"\nseconds to profile all convolutions at 10 split ratios, timing {profile}")
-    machines = [replace(target, pim=replace(target.pim, buffers=buffers)) for buffers in (1, 2, 4)]
+    machines = [searching(replace(target.pim, buffers=buffers), profile) for buffers in (1, 2, 4)]
     for model in ("mobilenet-v2", "vgg-16"):
         layers = model_layers(model)
         for policy, used in (("newton++", machines), ("auto", machines[-1:])):
             work = [(split, machine) for layer in layers for split in splits(layer) for machine in used]
-            distinct = len({(split, machine.pim.buffers) for split, machine in work})
+            distinct = len({(split, machine.profile.pim.buffers) for split, machine in work})
             start = time.perf_counter()
             for split, machine in work:
-                cost_of(split, machine, policy, profile)
+                cost_of(split, machine, policy)
             seconds = time.perf_counter() - start
             print(f"{model:14}{policy:10}{len(work):6} layers, {distinct:4} distinct: {seconds:6.2f} s")
 

@@ -38,7 +38,7 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
         plan = solve(graph, machine.target, policy, costs=machine.costs, cache=folder)
         seconds.append(time.perf_counter() - start)
     rewritten = ApplyPlan(plan).run(graph).graph
-    makespan = build_timeline(rewritten, machine.target, machine.costs_of(rewritten)).makespan_us
+    makespan = build_timeline(rewritten, machine.target, machine.costs.serving(rewritten)).makespan_us
     difference = abs(makespan - plan.predicted_us) / makespan
     speedup = plan.baseline_us / plan.predicted_us
     line = (

@@ -18,9 +18,11 @@ from pimflow.codegen import ConvProblem, problem_of
 from pimflow.codegen.newton import PimProgram, lower, newton_mapping
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.frontend import load_model
-from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.cost import PimCost
-from pimflow.runtime.newton.timing import StreamTiming, forget_timings, time_stream
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
 from support.newton import oracle_artifact, oracle_strict
@@ -43,7 +45,6 @@ def one_layer(pim: PimSpec) -> None:
     problem = ConvProblem(1, 512, 512, 28, 28, (3, 3), pads=(1, 1, 1, 1))
     print("512->512 3x3 at 28x28, Newton++   cycles   REF   make ms  time ms   oracle s  Mcycles/s   faster")
     for profile, play in (("artifact", play_artifact), ("strict", play_strict)):
-        forget_timings()
         make_s, program = timed(make, problem, pim)
         time_s, timings = timed(time_all, program, profile)
         slowest = max(range(len(timings)), key=[timing.cycles for timing in timings].__getitem__)
@@ -63,16 +64,16 @@ def make(problem: ConvProblem, pim: PimSpec) -> PimProgram:
 
 
 def time_all(program: PimProgram, profile: str) -> list[StreamTiming]:
-    return [time_stream(entry.stream, program.pim, profile) for entry in program.classes]
+    timer = StreamTimer(timing_profile(program.pim, profile))
+    return [timer.time(entry.stream) for entry in program.classes]
 
 
 def sweep(model: str, target: Target) -> None:
     graph = load_model(build(model))
     problems = [problem_of(graph, node) for node in graph.nodes]
     layers = [problem for problem in problems if isinstance(problem, ConvProblem)]
-    machines = [with_buffers(target, buffers) for buffers in BUFFERS]
+    machines = [MappingSearch(timing_profile(with_buffers(target.pim, buffers), "artifact")) for buffers in BUFFERS]
     cases = dict.fromkeys((part, index) for layer in layers for part in parts(layer) for index in range(len(machines)))
-    forget_timings()
     seconds, cycles = timed(price_all, [(part, machines[index]) for part, index in cases])
     print(
         f"{model}: {len(layers)} convolutions, {len(cases)} distinct (layer, rows, buffers), "
@@ -80,9 +81,9 @@ def sweep(model: str, target: Target) -> None:
     )
 
 
-def price_all(cases: list[tuple[ConvProblem, Target]]) -> int:
+def price_all(cases: list[tuple[ConvProblem, MappingSearch]]) -> int:
     """Cycles of the slowest channels, summed."""
-    costs = [choose_mapping(problem, target, "newton++", "artifact") for problem, target in cases]
+    costs = [search.choose(problem, "newton++") for problem, search in cases]
     return sum(cost.cycles for cost in costs if isinstance(cost, PimCost))
 
 
@@ -96,8 +97,8 @@ def parts(layer: ConvProblem) -> Iterator[ConvProblem]:
         yield layer if whole else dataclasses.replace(layer, in_h=max(1, height), pads=(0, left, bottom, right))
 
 
-def with_buffers(target: Target, buffers: int) -> Target:
-    return dataclasses.replace(target, pim=dataclasses.replace(target.pim, buffers=buffers))
+def with_buffers(pim: PimSpec, buffers: int) -> PimSpec:
+    return dataclasses.replace(pim, buffers=buffers)
 
 
 def play_artifact(stream: CommandStream, pim: PimSpec) -> int:

@@ -32,8 +32,9 @@ from pimflow.ir.analysis.rows import RowWindow, rows_needed
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.gpu.kernels import kernel_cycles
 from pimflow.runtime.gpu.work import MatrixWork, StreamWork, gpu_work
-from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.targets import GpuSpec, load_target
 
 PUBLISHED = {
@@ -56,6 +57,7 @@ BOUNDS = {
 """What is fitted, within what is physically plausible."""
 
 TARGET = load_target("pimflow")
+SEARCH = MappingSearch(timing_profile(TARGET.pim))
 MODEL = "mobilenet-v2"
 PIM_CHANNELS = TARGET.pim.channels
 CHANNELS_LEFT = TARGET.gpu.memory_channels - PIM_CHANNELS
@@ -118,7 +120,7 @@ def pim_cycles(layer: Layer, start: int, stop: int) -> float:
     op, shape, _ = layer.part(start, stop)
     out_channels = (layer.weights.shape or ())[0]
     problem = ConvProblem(shape[0], shape[1], out_channels, shape[2], shape[3], op.kernel, op.strides, op.pads)
-    cost = choose_mapping(problem, TARGET, "newton++")
+    cost = SEARCH.choose(problem, "newton++")
     assert isinstance(cost, PimCost)
     return cost.time_us * TARGET.gpu.clock_mhz
 
@@ -174,7 +176,7 @@ class Evaluation:
         matrix = MatrixWork(1, classes, features, 1, width * (features + classes + features * classes))
         classifier = kernel_cycles(matrix, self.gpu, channels).total
         if pim:
-            cost = choose_mapping(MatmulProblem(1, features, classes), TARGET, "newton++")
+            cost = SEARCH.choose(MatmulProblem(1, features, classes), "newton++")
             assert isinstance(cost, PimCost)
             classifier = min(classifier, cost.time_us * TARGET.gpu.clock_mhz)
         return kernel_cycles(pool, self.gpu, channels).total + classifier

@@ -21,7 +21,6 @@ from pimflow.bundle.folder import new_output, read_json, read_manifest, write_js
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.data import decode, encode, pick
 from pimflow.errors import DataError, ModelError, OptionError, did_you_mean
@@ -36,7 +35,6 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.memory import MemoryPlan, plan_memory
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import Target, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
@@ -55,16 +53,8 @@ class Machine:
 
     @cached_property
     def costs(self) -> CostModel:
-        """The machine in PIM mode; `costs.gpu_only()` is the baseline."""
-        return CostModel(
-            self.target,
-            lambda problem, policy: choose_mapping(problem, self.target, policy),
-            measured=self.measured,
-        )
-
-    def costs_of(self, graph: Graph) -> CostModel:
-        """The cost model that a rewritten graph runs under: all memory channels serve the GPU if PIM has no node."""
-        return self.costs if any(node.device == "pim" for node in graph.nodes) else self.costs.gpu_only()
+        """The machine with all units in use; `costs.host_only()` is the baseline."""
+        return CostModel(self.target, measured=self.measured)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +67,8 @@ class CompiledModel:
         machine: the target and its cost model.
         plan: what runs where.
         graph: the rewritten graph, a device on every node.
-        programs: the command streams of every PIM node, with weight layout and mapping.
+        programs: what the units execute for every node that leaves the host: for PIM channels the command streams, with
+            weight layout and mapping.
         report: times, energy and commands by node of the original, and in all.
     """
 
@@ -86,19 +77,18 @@ class CompiledModel:
     machine: Machine
     plan: Plan
     graph: Graph
-    programs: Mapping[str, PimProgram]
+    programs: Mapping[str, Any]
     report: PlanReport
 
     @property
     def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
         """One command stream per PIM channel, by node name."""
-        return {name: program.streams for name, program in self.programs.items()}
+        return {name: program.streams for name, program in self.programs.items() if isinstance(program, PimProgram)}
 
     @cached_property
     def timeline(self) -> Timeline:
         """When every node runs; its makespan is the time that the summary reports."""
-        costs = self.machine.costs_of(self.graph)
-        return build_timeline(self.graph, self.machine.target, costs)
+        return build_timeline(self.graph, self.machine.target, self.machine.costs.serving(self.graph))
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -153,7 +143,8 @@ class CompiledModel:
             seed=self.options.seed if seed is None else seed,
             rtol=rtol,
             programs=self.programs if pim == "values" else None,
-            operand=operand or self.machine.target.pim.operand,
+            units=self.machine.costs.units,
+            operand=operand,
             memory=self.memory if arena else None,
             progress=progress or (lambda text: None),
         )
@@ -164,28 +155,26 @@ class CompiledModel:
         Raises:
             OptionError: no such node runs on PIM, or there is no such channel.
         """
-        program = self.programs.get(node) or self._program_from(node)
-        if not 0 <= channel < len(program.streams):
+        placed = node if node in self.programs else self._part_of(node)
+        unit, program = self.machine.costs.units[self.graph.node(placed).device or ""], self.programs[placed]
+        if not 0 <= channel < unit.parts(program):
             raise OptionError(
-                f"channel {channel} does not exist", f"the target has channels 0 to {len(program.streams) - 1}"
+                f"channel {channel} does not exist", f"the target has channels 0 to {unit.parts(program) - 1}"
             )
-        from pimflow.codegen.newton.trace import write_trace
+        return unit.trace(program, channel)
 
-        return write_trace(program.streams[channel], program.pim)
-
-    def _program_from(self, node: str) -> PimProgram:
-        """The program of the one PIM node that was made from the original node of this name."""
-        made = [other.name for other in self.graph.nodes if other.device == "pim" and other.placement.origin == node]
+    def _part_of(self, node: str) -> str:
+        """The one node with a program that was made from the original node of this name."""
+        made = [name for name in self.programs if self.graph.node(name).placement.origin == node]
         if len(made) == 1:
-            return self.programs[made[0]]
-        hint = f"parts of it on PIM are {', '.join(made)}" if made else ""
-        hint = hint or did_you_mean(node, self.programs, most=3) or "see the summary for the nodes on PIM"
-        raise OptionError(f"no node {node!r} runs on PIM", hint)
+            return made[0]
+        hint = f"parts of it on PIM are {', '.join(made)}" if made else did_you_mean(node, self.programs, 3)
+        raise OptionError(f"no node {node!r} runs on PIM", hint or "see the summary for the nodes on PIM")
 
     def summary(self, verbose: bool = False) -> str:
         """A table of where every node runs and what it costs, and the totals, for people."""
         title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
-        return summary_text(title, self.plan, self.report, self.memory, verbose=verbose)
+        return summary_text(title, self.machine.target.devices, self.plan, self.report, self.memory, verbose=verbose)
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
@@ -216,11 +205,19 @@ class CompiledModel:
             original = self._save_original(scratch)
             write_json(scratch / "plan.json", self._saved_plan())
             write_json(scratch / "memory.json", self.memory.as_json())
-            write_json(scratch / "timeline.json", chrome_trace(self.timeline, self.source.name), indent=None)
-            _write_streams(scratch / "streams.json.gz", self.programs)
+            write_json(
+                scratch / "timeline.json",
+                chrome_trace(self.timeline, self.machine.costs.titles, self.source.name),
+                indent=None,
+            )
+            _write_streams(scratch / "streams.json.gz", self._encoded_programs())
             (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
             write_json(scratch / "config.json", self._config(original))
         return folder
+
+    def _encoded_programs(self) -> dict[str, Any]:
+        units = self.machine.costs.units
+        return {name: units[self.graph.node(name).device or ""].encode(item) for name, item in self.programs.items()}
 
     def _saved_plan(self) -> dict[str, Any]:
         """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
@@ -269,8 +266,8 @@ class _Header:
     original_sha256: str | None
 
 
-def _write_streams(path: Path, programs: Mapping[str, PimProgram]) -> None:
-    document = {"format": FORMAT, "nodes": {name: archive_program(program) for name, program in programs.items()}}
+def _write_streams(path: Path, programs: Mapping[str, Any]) -> None:
+    document = {"format": FORMAT, "nodes": programs}
     data = json.dumps(document, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))
 
@@ -286,17 +283,19 @@ def load(folder: str | Path) -> CompiledModel:
         raise ModelError(f"{folder} is no output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     header, options = _read_config(folder)
     original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original
+    machine = Machine(options.target, options.measured_table())
+    graph = load_model(folder / "model.onnx", annotations=True)
     with _part(folder, "plan.json") as path:
         document = read_json(path)
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
-        report = PlanReport.from_json(document)
+        report = PlanReport.from_json(document, options.target.devices)
     return CompiledModel(
         source=replace(model_source(original), name=header.name),
         options=options,
-        machine=Machine(options.target, options.measured_table()),
+        machine=machine,
         plan=plan,
-        graph=load_model(folder / "model.onnx", annotations=True),
-        programs=_read_streams(folder, options.target),
+        graph=graph,
+        programs=_read_streams(folder, graph, machine),
         report=report,
     )
 
@@ -325,8 +324,14 @@ def _read_config(folder: Path) -> tuple[_Header, Options]:
     return header, replace(options, target=target)
 
 
-def _read_streams(folder: Path, target: Target) -> dict[str, PimProgram]:
+def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:
+    units = machine.costs.units
     with _part(folder, "streams.json.gz") as path:
         (nodes,) = pick(json.loads(gzip.decompress(path.read_bytes())), "nodes")
-        archived = decode(Mapping[str, Any], nodes, path="nodes")
-        return {name: restore_program(data, target.pim) for name, data in archived.items()}
+        programs = {}
+        for name, data in decode(Mapping[str, Any], nodes, path="nodes").items():
+            unit = units.get(graph.node_by_name[name].device or "") if name in graph.node_by_name else None
+            if unit is None:
+                raise DataError(f"{name!r} is no node of the model that runs beside the host")
+            programs[name] = unit.decode(data)
+        return programs

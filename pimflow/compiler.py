@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pimflow.bundle.source import ModelSource, model_source
-from pimflow.codegen import problem_of
-from pimflow.codegen.newton import PimProgram, lower
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.frontend import load_model
-from pimflow.ir import Graph, Plan, Refusal
+from pimflow.ir import Graph, Node, Plan, Refusal
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
 from pimflow.passes import CLEANUP, COMPILATION, Pass, PassManager, place, times_table
 from pimflow.report.inspection import Inspection, inspect_graph
@@ -34,22 +32,18 @@ def _silent(text: str) -> None:
     """Progress that nobody wants to see."""
 
 
-def program_of(graph: Graph, name: str, machine: Machine) -> PimProgram:
-    """The command streams of a node that is placed on PIM, under the mapping that its price was made with.
+def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
+    """What a unit executes for a node that is placed on it: the program that its price is the price of.
 
     Raises:
-        RuntimeError: the node cannot be lowered, though the search placed it on PIM.
+        RuntimeError: the node cannot run there, though the search placed it there.
     """
-    node = graph.node(name)
-    problem = problem_of(graph, node)
-    if isinstance(problem, Refusal):
-        raise RuntimeError(f"{name!r} is placed on PIM, but: {problem.reason}")
-    cost = machine.costs.pim_cost(problem, node.placement.choice or "newton++")
-    if isinstance(cost, Refusal):
-        raise RuntimeError(f"{name!r} is placed on PIM, but: {cost.reason}")
-    program = lower(problem, cost.mapping, machine.target.pim)
+    unit = machine.costs.units[node.device or ""]
+    work = unit.work(graph, node)
+    choice = unit.resolve(node.placement.choice or "")
+    program = work if isinstance(work, Refusal) else unit.program(work, choice)
     if isinstance(program, Refusal):
-        raise RuntimeError(f"{name!r} is placed on PIM, but: {program.reason}")
+        raise RuntimeError(f"{node.name!r} is placed on {unit.device}, but: {program.reason}")
     return program
 
 
@@ -111,13 +105,13 @@ def _search(clean: Graph, options: Options, machine: Machine, progress: Progress
     )
 
 
-def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, PimProgram]:
-    """The programs of all nodes that are placed on PIM, by node name."""
+def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
+    """What the units execute for every node that leaves the host, by node name."""
     programs = {}
     for node in graph.nodes:
-        if node.device == "pim":
+        if node.device in machine.costs.units:
             progress(f"lowering {node.name}")
-            programs[node.name] = program_of(graph, node.name, machine)
+            programs[node.name] = program_of(graph, node, machine)
     return programs
 
 

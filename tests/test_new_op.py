@@ -26,7 +26,7 @@ from pimflow.ir.ops.contraction import Contraction, matmul_shape
 from pimflow.ir.ops.rules import ROOMS
 from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio.export import EXPORT, OnnxWriter
-from pimflow.runtime.execute.pim_nodes import PIM_VALUES, Multiply
+from pimflow.runtime.execute.unit_nodes import UNIT_VALUES, Multiply
 from pimflow.runtime.gpu.profiling_cuda import CUDA_KERNELS
 from pimflow.runtime.gpu.work import GPU_WORK, MatrixWork, Operands
 from support.onnx_models import model_of
@@ -95,7 +95,7 @@ def register() -> None:
     EXPORT.add(FusedMatMul, export)
     WORK.add(FusedMatMul, pim_work)
     GPU_WORK.add(FusedMatMul, gpu_work)
-    PIM_VALUES.add(FusedMatMul, pim_values)
+    UNIT_VALUES.add(FusedMatMul, pim_values)
     CUDA_KERNELS.leave_out("no GPU is timed here", FusedMatMul)
 
 
@@ -123,7 +123,7 @@ def test_each_room_is_satisfied() -> None:
     with scratch_registrations():
         register_op(FusedMatMul)
         lacking = {room.what for room in ROOMS.values() if "FusedMatMul" in room.missing()}
-    assert {"ONNX export", "work on PIM", "work on the GPU", "values on PIM"} <= lacking
+    assert {"ONNX export", "work on PIM", "work on the GPU", "values on units"} <= lacking
     with scratch_registrations():
         register()
         assert not any(room.missing() for room in ROOMS.values())
@@ -141,9 +141,9 @@ def test_it_is_imported_and_has_shapes_text_and_a_verdict() -> None:
     assert "%a = FusedMatMul(%x, %w0) {alpha = 0.125} : float32[16, 512] @first" in text
     assert print_graph(parse_graph(text, graph.constants)) == text
     verdicts = {row.name: row for row in inspect_model(model()).nodes}
-    assert verdicts["first"].can_pim
+    assert verdicts["first"].leaves_host
     assert verdicts["first"].macs == 16 * 512 * 512
-    assert not verdicts["other"].can_pim
+    assert not verdicts["other"].leaves_host
 
 
 @pytest.mark.usefixtures("_registered")
@@ -170,10 +170,10 @@ def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, m
 
 
 def test_a_wrong_rule_is_found_out_by_value() -> None:
-    """What the values on PIM forget, verification by value notices: it is this rule that was executed above."""
+    """What the values on units forget, verification by value notices: it is this rule that was executed above."""
     with scratch_registrations():
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)
     with scratch_registrations():
-        PIM_VALUES.add(FusedMatMul, forgetful_values)
+        UNIT_VALUES.add(FusedMatMul, forgetful_values)
         assert not compiled.verify(pim="values", operand="fp32").passed

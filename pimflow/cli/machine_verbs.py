@@ -69,10 +69,10 @@ def _add_layer(verbs: Any) -> None:
 
 
 def _layer(arguments: argparse.Namespace) -> int:
-    from pimflow.report.layer import parse_conv, parse_matmul, profile_layer
+    from pimflow.report.layer import parse_conv, parse_matmul, report_layer
 
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
-    report = profile_layer(problem, target_of(arguments), arguments.mapping)
+    report = report_layer(problem, target_of(arguments), arguments.mapping)
     if arguments.json:
         print_json(report.as_json())
     else:

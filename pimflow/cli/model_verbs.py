@@ -85,10 +85,10 @@ def _inspect(arguments: argparse.Namespace) -> int:
         for item in report.nodes
     ]
     print(render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)))
-    able = [item for item in report.nodes if item.can_pim]
+    able = [item for item in report.nodes if item.leaves_host]
     share = 100 * sum(item.macs for item in able) / max(1, sum(item.macs for item in report.nodes))
     print(f"\n{len(able)} of {len(report.nodes)} nodes can go to PIM, with {share:.1f} % of the multiply-accumulates")
-    for reason, count in Counter(item.reason for item in report.nodes if not item.can_pim).most_common():
+    for reason, count in Counter(item.reason for item in report.nodes if not item.leaves_host).most_common():
         print(f"  {count:4d}  {reason}")
     return 0
 

@@ -1,89 +1,87 @@
-"""Writes a timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+"""A timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from pimflow.errors import OutputError
-from pimflow.runtime.timeline import Event, Timeline
+from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 
 MAX_EVENTS = 100_000
 """Viewers become slow beyond this many slices."""
 
-_TRACKS = {"gpu": "GPU stream", "pim": "PIM channels", "transfer": "Transfers"}
-_REGION_TRACK = "Regions"
+_LINKS = "Transfers"
+_REGIONS = "Regions"
 
 
-def chrome_trace(timeline: Timeline, name: str = "pimflow", max_events: int = MAX_EVENTS) -> dict[str, Any]:
-    """The timeline as JSON values: one track per resource and one for the regions of several nodes; times in us.
+def chrome_trace(
+    timeline: Timeline, titles: Mapping[str, str], name: str = "pimflow", max_events: int = MAX_EVENTS
+) -> dict[str, Any]:
+    """The timeline as JSON values: one track per device, one for all links, one for regions of several nodes; in us.
 
     Slices on one track never overlap: starts and ends are rounded to the same grid of a nanosecond. If there are more
     than `max_events` events, the first ones are written, and a note says how many are left out.
+
+    Args:
+        timeline: the schedule.
+        titles: what every device is called, the host first.
+        name: of the process in the trace.
+        max_events: slices at most.
     """
-    shown = [event for event in timeline.events if event.resource != "none"]
+    tracks = _Tracks(titles)
+    shown = [event for event in timeline.events if event.resource != NO_RESOURCE]
     left_out = max(0, len(shown) - max_events)
-    events = [_slice(event) for event in shown[:max_events]]
+    events = [tracks.slice(event) for event in shown[:max_events]]
     last_region = max((event.region for event in shown[:max_events]), default=-1)
-    events.extend(_region_slices(timeline, last_region + 1))
+    events.extend(tracks.regions(timeline, last_region + 1))
     notes = {"makespan_us": timeline.makespan_us}
     if left_out:
         notes["events_left_out"] = left_out
-        events.append(_note(f"{left_out} later events are left out", timeline.events[0].start_us))
-    return {"traceEvents": [*_metadata(name), *events], "displayTimeUnit": "ns", "otherData": notes}
+        events.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))
+    return {"traceEvents": [*tracks.metadata(name), *events], "displayTimeUnit": "ns", "otherData": notes}
 
 
-def write_chrome_trace(
-    timeline: Timeline, path: str | Path, name: str = "pimflow", max_events: int = MAX_EVENTS
-) -> None:
-    """Writes `chrome_trace` to a file, byte-stable.
+class _Tracks:
+    """Numbers the tracks, and makes what stands on them."""
 
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    text = json.dumps(chrome_trace(timeline, name, max_events), separators=(",", ":"))
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write trace {path}: {error.strerror}", "give another path") from None
+    def __init__(self, titles: Mapping[str, str]) -> None:
+        self._titles = (*titles.values(), _LINKS, _REGIONS)
+        self._number = {device: number for number, device in enumerate(titles, 1)}
+        self._links, self._regions = len(titles) + 1, len(titles) + 2
 
+    def metadata(self, name: str) -> list[dict[str, Any]]:
+        """The names of the process and of the tracks."""
+        entries: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}]
+        for number, title in enumerate(self._titles, 1):
+            entries.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": title}})
+        return entries
 
-def _track(resource: str) -> int:
-    return 1 + (*_TRACKS, _REGION_TRACK).index(resource)
+    def slice(self, event: Event) -> dict[str, Any]:
+        """One use of a device or a link."""
+        args: dict[str, Any] = {"region": event.region}
+        if event.stage is not None:
+            args["stage"] = event.stage
+        track = self._number.get(event.resource, self._links)
+        return _complete(event.node, track, event.start_us, event.end_us, args)
 
+    def regions(self, timeline: Timeline, count: int) -> list[dict[str, Any]]:
+        """The first `count` regions, those of one node left out."""
+        nodes: dict[int, int] = {}
+        for event in timeline.events:
+            nodes[event.region] = nodes.get(event.region, 0) + 1
+        slices: list[dict[str, Any]] = []
+        now = 0.0
+        for index, duration in enumerate(timeline.region_us[:count]):
+            if nodes.get(index, 0) > 1 and duration > 0:
+                slices.append(_complete(f"region {index}", self._regions, now, now + duration, {}))
+            now += duration
+        return slices
 
-def _metadata(name: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}]
-    for resource, title in (*_TRACKS.items(), (_REGION_TRACK, _REGION_TRACK)):
-        entries.append({"ph": "M", "pid": 1, "tid": _track(resource), "name": "thread_name", "args": {"name": title}})
-    return entries
+    def note(self, text: str, at_us: float) -> dict[str, Any]:
+        """A remark on the host's track."""
+        return {"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": text, "ts": round(at_us, 3)}
 
 
 def _complete(name: str, track: int, start_us: float, end_us: float, args: dict[str, Any]) -> dict[str, Any]:
     start, end = round(start_us, 3), round(end_us, 3)
     return {"ph": "X", "pid": 1, "tid": track, "name": name, "ts": start, "dur": round(end - start, 3), "args": args}
-
-
-def _slice(event: Event) -> dict[str, Any]:
-    args: dict[str, Any] = {"region": event.region}
-    if event.stage is not None:
-        args["stage"] = event.stage
-    return _complete(event.node, _track(event.resource), event.start_us, event.end_us, args)
-
-
-def _region_slices(timeline: Timeline, count: int) -> list[dict[str, Any]]:
-    nodes: dict[int, int] = {}
-    for event in timeline.events:
-        nodes[event.region] = nodes.get(event.region, 0) + 1
-    slices: list[dict[str, Any]] = []
-    now = 0.0
-    for index, duration in enumerate(timeline.region_us[:count]):
-        if nodes.get(index, 0) > 1 and duration > 0:
-            slices.append(_complete(f"region {index}", _track(_REGION_TRACK), now, now + duration, {}))
-        now += duration
-    return slices
-
-
-def _note(text: str, at_us: float) -> dict[str, Any]:
-    return {"ph": "i", "s": "g", "pid": 1, "tid": _track("gpu"), "name": text, "ts": round(at_us, 3)}

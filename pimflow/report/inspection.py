@@ -1,11 +1,12 @@
-"""Which nodes of a model can go to PIM, and why the others cannot."""
+"""Which nodes of a model can leave the host, and why the others cannot."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen import problem_of
+from pimflow.codegen.backend import Backend, UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.runtime.costs import CostModel
@@ -14,31 +15,59 @@ from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, node_work
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What PIM can do with one node.
+    """What the units of a machine can do with one node.
 
     Args:
         name, op: the node and its ONNX op.
         shape: of its first output, as text.
         macs: multiply-accumulates, where it is a convolution or matrix product.
-        can_pim: whether PIM can run it.
-        reason: why not, else "".
-        gpu_us: on the GPU with all memory channels.
-        pim_us: on PIM with the Newton++ mapping, else None.
+        reasons: by device beside the host: why the node cannot run there, "" if it can.
+        times_us: by device, the host (with all memory channels) first; None where the node cannot run. Other devices
+            run it by their default choice.
     """
 
     name: str
     op: str
     shape: str
     macs: int
-    can_pim: bool
-    reason: str
-    gpu_us: float
-    pim_us: float | None
+    reasons: Mapping[str, str]
+    times_us: Mapping[str, float | None]
+
+    @property
+    def reason(self) -> str:
+        """Why it runs on the host alone, else ""."""
+        return "" if self.leaves_host else "; ".join(dict.fromkeys(self.reasons.values()))
+
+    @property
+    def leaves_host(self) -> bool:
+        """Whether any other device can run it."""
+        return any(not reason for reason in self.reasons.values())
 
     @property
     def verdict(self) -> str:
         """For a table."""
-        return f"yes, {self.pim_us:.1f} us (GPU: {self.gpu_us:.1f} us)" if self.can_pim else f"no: {self.reason}"
+        host, *units = self.times_us
+        if not self.leaves_host:
+            return f"no: {self.reason}"
+        several = len(units) > 1
+        able = [
+            f"{time_us:.1f} us" + (f" on {unit.upper()}" if several else "")
+            for unit in units
+            if (time_us := self.times_us[unit]) is not None
+        ]
+        return f"yes, {', '.join(able)} ({host.upper()}: {self.times_us[host]:.1f} us)"
+
+    def as_json(self) -> dict[str, Any]:
+        """As one object of "nodes"; devices are part of the keys, as in "pim_us"."""
+        return {
+            "name": self.name,
+            "op": self.op,
+            "shape": self.shape,
+            "macs": self.macs,
+            **{f"can_{device}": not reason for device, reason in self.reasons.items()},
+            "reason": self.reason,
+            **{f"{device}_us": time_us for device, time_us in self.times_us.items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -51,7 +80,7 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         """As one JSON object."""
-        return {"model": self.model, "nodes": [asdict(node) for node in self.nodes]}
+        return {"model": self.model, "nodes": [node.as_json() for node in self.nodes]}
 
     def text_form(self) -> str:
         """The graph in the compiler's text form."""
@@ -59,24 +88,27 @@ class Inspection:
 
 
 def inspect_graph(graph: Graph, costs: CostModel, model: str) -> Inspection:
-    """Asks for every node of a cleaned-up graph whether PIM can have it."""
+    """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
     return Inspection(model, tuple(_verdict(graph, node, costs) for node in graph.nodes), graph)
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
-    problem = problem_of(graph, node)
-    cost = problem if isinstance(problem, Refusal) else costs.pim_cost(problem, "newton++")
-    refused = isinstance(cost, Refusal)
+    found = {device: _cost_on(unit, graph, node) for device, unit in costs.units.items()}
+    host_us = costs.host_only().node_cost(graph, node).time_us
+    times = {device: None if isinstance(cost, Refusal) else cost.time_us for device, cost in found.items()}
     return NodeVerdict(
         name=node.name,
         op=node.kind,
         shape=_shape(graph, node),
         macs=_macs(graph, node),
-        can_pim=not refused,
-        reason=cost.reason if isinstance(cost, Refusal) else "",
-        gpu_us=costs.gpu_only().node_cost(graph, node).time_us,
-        pim_us=None if isinstance(cost, Refusal) else cost.time_us,
+        reasons={device: cost.reason if isinstance(cost, Refusal) else "" for device, cost in found.items()},
+        times_us={costs.target.host: host_us, **times},
     )
+
+
+def _cost_on(unit: Backend[Any], graph: Graph, node: Node) -> UnitCost | Refusal:
+    work = unit.work(graph, node)
+    return work if isinstance(work, Refusal) else unit.cost(work, unit.default_choice)
 
 
 def _shape(graph: Graph, node: Node) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen.backend import WorkReport
 from pimflow.errors import OptionError, choice
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.autotune.choose import choose_mapping
-from pimflow.runtime.newton.breakdown import CycleBreakdown, cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.backends import units_of
 from pimflow.targets import Target
 
 _CONV_KEYS = ("ic", "oc", "h", "w", "k", "kh", "kw", "s", "p", "d", "g", "n")
@@ -20,78 +19,40 @@ _MATMUL_KEYS = ("m", "k", "n", "b")
 
 @dataclass(frozen=True)
 class LayerReport:
-    """A layer's mapping and cost, and what its cycles are spent on."""
+    """A layer on the first device beside the host."""
 
-    problem: PimProblem
     target: str
-    profile: str
-    cost: PimCost
-    spent: CycleBreakdown
+    device: str
+    detail: WorkReport
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
-        cost = self.cost
-        return {
-            "target": self.target,
-            "timing": self.profile,
-            "mapping": cost.mapping.as_json(),
-            "pim_cycles": cost.cycles,
-            "placement_cycles": cost.placement_cycles,
-            "time_us": cost.time_us,
-            "commands": cost.commands.as_json(),
-            "refreshes": cost.ref,
-            "cycles_spent": self.spent.as_json(),
-            "utilisation": cost.utilisation,
-            "energy_pj": cost.energy_mj * 1e9,
-            "channels": [
-                {"cycles": channel.cycles, "commands": channel.commands.as_json()} for channel in cost.channels
-            ],
-        }
+        """Plain values; counters and energy are sums over all parts of the unit, cycles those of the slowest."""
+        return {"target": self.target, **self.detail.as_json()}
 
     def text(self) -> str:
-        """The same for people, without the channels one by one."""
-        cost, mapping = self.cost, self.cost.mapping
-        chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in mapping.runs)
-        groups = " + ".join(str(group.channels) for group in mapping.groups)
-        busy = sum(channel.cycles > 0 for channel in cost.channels)
-        spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
-        commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
-        lines = [
-            f"target        {self.target}, timing {self.profile}",
-            f"mapping       {mapping.name}: order {mapping.order}, K in {chunks}",
-            f"channels      {busy} of {len(cost.channels)} busy, in groups of {groups}",
-            f"cycles        {cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)",
-            f"spent on      {spent}",
-            f"utilisation   {cost.utilisation:.1%} of the COMP-bound limit",
-            f"commands      {commands} (all channels), {cost.ref:,} refreshes",
-            f"energy        {cost.energy_mj * 1e3:,.3f} uJ",
-        ]
-        if cost.placement_cycles:
-            lines.insert(4, f"placement     {cost.placement_cycles:,} cycles to write the right-hand side")
-        return "\n".join(lines)
+        """Human-readable."""
+        lines = [("target", ", ".join(filter(None, (self.target, self.detail.setting)))), *self.detail.lines()]
+        return "\n".join(f"{what:<13} {value}" for what, value in lines)
 
 
-def profile_layer(
-    problem: PimProblem, target: Target, mapping: str = "auto", profile: str | None = None
-) -> LayerReport:
-    """Maps and prices one layer.
+def report_layer(work: PimProblem, target: Target, choice: str = "") -> LayerReport:
+    """Prices one layer on the first device beside the host, and says what its time is spent on.
 
     Args:
-        problem: the layer.
+        work: the layer.
         target: the machine.
-        mapping: mapping policy, "newton+", "newton++" or "auto".
-        profile: timing profile, the target's default if None.
+        choice: one of the backend's choices (a mapping policy); "" is its best.
 
     Raises:
-        OptionError: no such policy or profile, or the layer cannot run on PIM.
+        OptionError: the device does not offer the choice, or the layer cannot run on it.
     """
-    cost = choose_mapping(problem, target, mapping, profile)
-    if isinstance(cost, Refusal):
-        gap = f" ({cost.gap} too many)" if cost.gap is not None else ""
-        hint = f"choose another layer, or {cost.remedy or 'another target'}"
-        raise OptionError(f"the layer cannot run on PIM: {cost.reason}{gap}", hint)
-    spent = cycle_breakdown(problem, cost, target.pim, profile)
-    return LayerReport(problem, target.name, (profile or target.pim.timing.default).lower(), cost, spent)
+    device, unit = next(iter(units_of(target).items()))
+    report = unit.explain(work, unit.resolve(choice or unit.choices[-1]))
+    if isinstance(report, Refusal):
+        gap = f" ({report.gap} too many)" if report.gap is not None else ""
+        hint = f"choose another layer, or {report.remedy or 'another target'}"
+        raise OptionError(f"the layer cannot run on {device.upper()}: {report.reason}{gap}", hint)
+    return LayerReport(target.name, device, report)
 
 
 def parse_conv(text: str) -> ConvProblem:

@@ -7,12 +7,11 @@ of nodes that share a region, and so may overlap, can add up to more than the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.codegen.work import problem_of
+from pimflow.codegen.backend import UnitCost
 from pimflow.data import decode, encode, pick
 from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
@@ -71,46 +70,68 @@ class NodeRow:
 
     Args:
         name, op: the node and its ONNX op.
-        mode: "gpu", "pim", "md-dp" or "pipeline". A node that runs beside a branch is "gpu" or "pim".
-        pim_fraction: share of its output rows that PIM makes.
-        gpu_us, pim_us: time during which the GPU or PIM works on it, movements left by cutting it up included.
-        pim_cycles: DRAM command cycles of the slowest PIM channel, summed over its parts.
-        time_us: time during which either works on it.
-        commands: PIM commands over all channels.
+        mode: a device's name, "md-dp" or "pipeline". A node that runs beside a branch has its device.
+        fractions: share of its output rows that each device beside the host makes.
+        busy_us: time during which each device works on it, the host first; movements left by cutting it up and copies
+            over links included.
+        cycles: of each device beside the host: cycles of its slowest part, summed over the parts of the node.
+        time_us: time during which any of them works on it.
+        commands: what the devices beside the host executed for it, by name.
         why: why it runs there.
         region: number of the plan's decision that it belongs to.
     """
 
     name: str
     op: str
-    mode: Mode
-    pim_fraction: float
-    gpu_us: float
-    pim_us: float
-    pim_cycles: int
+    mode: str
+    fractions: Mapping[str, float]
+    busy_us: Mapping[str, float]
+    cycles: Mapping[str, int]
     time_us: float
-    commands: CommandCounts
+    commands: Mapping[str, int]
     why: str
     region: int
 
+    @property
+    def leaves_host(self) -> bool:
+        """Whether another device makes any of its rows."""
+        return any(self.fractions.values())
+
     def as_json(self) -> dict[str, Any]:
-        """As one object of the report's "nodes"."""
-        return {**encode(self), "commands": self.commands.as_json()}
+        """As one object of the report's "nodes"; devices are part of the keys, as in "pim_us"."""
+        return {
+            "name": self.name,
+            "op": self.op,
+            "mode": self.mode,
+            **{f"{device}_fraction": fraction for device, fraction in self.fractions.items()},
+            **{f"{device}_us": time_us for device, time_us in self.busy_us.items()},
+            **{f"{device}_cycles": cycles for device, cycles in self.cycles.items()},
+            "time_us": self.time_us,
+            "commands": dict(self.commands),
+            "why": self.why,
+            "region": self.region,
+        }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> NodeRow:
-        """Reads what `as_json` wrote.
+    def from_json(cls, data: Mapping[str, Any], devices: Sequence[str]) -> NodeRow:
+        """Reads what `as_json` wrote on a machine with these devices, the host first.
 
         Raises:
             DataError: a key is missing, unknown or of another type.
         """
-        counts = decode(Mapping[str, Any], pick(data, "commands")[0], path="commands")
-        return decode(cls, {**data, "commands": {name.lower(): count for name, count in counts.items()}})
+        groups = {"fractions": ("fraction", devices[1:]), "busy_us": ("us", devices), "cycles": ("cycles", devices[1:])}
+        rest = dict(decode(Mapping[str, Any], data))
+        for field, (word, of) in groups.items():
+            keys = [f"{device}_{word}" for device in of]
+            rest[field] = dict(zip(of, pick(data, *keys), strict=True))
+            for key in keys:
+                del rest[key]
+        return decode(cls, rest)
 
 
 @dataclass(frozen=True)
 class PlanReport:
-    """A plan's cost beside the GPU's alone, in all and by node of the original graph in the plan's order."""
+    """A plan's cost beside the host's alone, in all and by node of the original graph in the plan's order."""
 
     baseline: Measure
     result: Measure
@@ -118,7 +139,7 @@ class PlanReport:
 
     @property
     def speedup(self) -> float:
-        """End to end, over the whole model on the GPU with all memory channels."""
+        """End to end, over the whole model on the host with all memory channels."""
         return _ratio(self.baseline.time_us, self.result.time_us)
 
     @property
@@ -135,8 +156,8 @@ class PlanReport:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PlanReport:
-        """Reads what `as_json` wrote; keys beside those are passed over.
+    def from_json(cls, data: Mapping[str, Any], devices: Sequence[str]) -> PlanReport:
+        """Reads what `as_json` wrote on a machine with these devices, the host first; other keys are ignored.
 
         Raises:
             DataError: a key is missing, or within one of the three unknown or of another type.
@@ -147,7 +168,7 @@ class PlanReport:
         return cls(
             decode(Measure, baseline, path="baseline"),
             decode(Measure, measured, path="result"),
-            tuple(NodeRow.from_json(row) for row in decode(tuple[Any, ...], nodes, path="nodes")),
+            tuple(NodeRow.from_json(row, devices) for row in decode(tuple[Any, ...], nodes, path="nodes")),
         )
 
 
@@ -158,10 +179,10 @@ def report_plan(original: Graph, plan: Plan, graph: Graph, costs: CostModel) -> 
         original: the graph that the plan is for.
         plan: the plan.
         graph: `original` as rewritten by the plan.
-        costs: the cost model in PIM mode; a plan without PIM is priced with all memory channels at the GPU.
+        costs: the cost model with all units in use; a plan that never leaves the host is priced with all of its memory
+            channels.
     """
-    every = costs.gpu_only()
-    used = costs if any(node.device == "pim" for node in graph.nodes) else every
+    every, used = costs.host_only(), costs.serving(graph)
     timeline = build_timeline(graph, used.target, used)
     rows = _Rows(original, plan, graph, timeline, used).rows()
     return PlanReport(measure(original, every), measure(graph, used, timeline), rows)
@@ -181,8 +202,11 @@ class _Rows:
         self._events: dict[str, list[Event]] = {}
         for event in timeline.events:
             self._events.setdefault(origin_of(graph.node(event.node)), []).append(event)
+        self._devices = costs.target.devices
+        self._host, *self._units = self._devices
+        self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
         spaces = find_policy(plan.policy).spaces
-        self._mapping = spaces[-1].mapping if spaces else None
+        self._choice = spaces[-1].choice if spaces else None
 
     def rows(self) -> tuple[NodeRow, ...]:
         """One row per node of the original graph."""
@@ -194,65 +218,87 @@ class _Rows:
 
     def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
         node, events = self._original.node(name), self._events.get(name, ())
-        cycles, commands, rows = self._pim_work(name)
+        rows, cycles, commands = self._work_of_units(name)
+        every = max(1, node_rows(self._original, node))
         return NodeRow(
             name=name,
             op=node.kind,
             mode=_mode(decision, name),
-            pim_fraction=rows / max(1, node_rows(self._original, node)) if rows else 0.0,
-            gpu_us=busy_us(event for event in events if event.resource == "gpu"),
-            pim_us=busy_us(event for event in events if event.resource in ("pim", "transfer")),
-            pim_cycles=cycles,
+            fractions={unit: made / every if made else 0.0 for unit, made in rows.items()},
+            busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
+            cycles=cycles,
             time_us=busy_us(events),
             commands=commands,
             why=self._why(decision, node),
             region=region,
         )
 
-    def _pim_work(self, name: str) -> tuple[int, CommandCounts, int]:
-        """Cycles, commands and output rows of a node's PIM parts."""
-        cycles, commands, rows = 0, CommandCounts(), 0
+    def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
+        """What of a node's events is a device's: its own, and copies over the link to it."""
+        for event in events:
+            on_link = event.resource not in self._devices and device != self._host
+            if event.resource == device or (on_link and self._graph.node(event.node).device == device):
+                yield event
+
+    def _work_of_units(self, name: str) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Output rows and cycles by device beside the host, and commands, of a node's parts there."""
+        rows, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
+        commands = dict(self._no_commands)
         for part in self._parts.get(name, ()):
-            if part.device != "pim":
+            unit = part.device or self._host
+            if unit == self._host:
                 continue
-            cost = self._costs.node_cost(self._graph, part).pim
-            if cost is not None:
-                cycles, commands = cycles + cost.cycles, commands + cost.commands
-            rows += node_rows(self._graph, part)
-        return cycles, commands, rows
+            cost = cast(UnitCost, self._costs.node_cost(self._graph, part).detail)
+            rows[unit] += node_rows(self._graph, part)
+            cycles[unit] += cost.cycles
+            for counter, count in cost.counters.items():
+                commands[counter] += count
+        return rows, cycles, commands
 
     def _why(self, decision: Decision, node: Node) -> str:
         if isinstance(decision, SplitRows) and node.name == decision.node:
-            rows = node_rows(self._original, node)
-            return f"{decision.gpu_rows} of {rows} rows on the GPU while PIM makes {rows - decision.gpu_rows}"
+            rows, on_host = node_rows(self._original, node), decision.gpu_rows
+            unit = self._label(decision.device)
+            return f"{on_host} of {rows} rows on {self._label(self._host)} while {unit} makes {rows - on_host}"
         if isinstance(decision, SplitRows):
             return f"applied to the halves of {decision.node}"
         if isinstance(decision, Pipeline) and node.placement.fused_into in decision.run:
             return f"fused into {node.placement.fused_into}, stage by stage"
         if isinstance(decision, Pipeline):
             stages = " + ".join(str(count) for count in decision.stage_rows)
-            device = "PIM" if _device_in(decision, node.name) == "pim" else "the GPU"
+            device = self._label(_device_in(decision, node.name))
             return f"on {device} in {len(decision.stage_rows)} stages, of {stages} rows of {decision.run[-1]}"
         beside = "beside another branch; " if isinstance(decision, Parallel) else ""
         return beside + self._why_there(node)
+
+    def _label(self, device: str) -> str:
+        """A device in a sentence: "the GPU", "PIM"."""
+        return f"the {device.upper()}" if device == self._host else device.upper()
 
     def _why_there(self, node: Node) -> str:
         into = node.placement.fused_into
         if into is not None:
             return f"fused into {into}"
-        problem = problem_of(self._original, node)
-        if isinstance(problem, Refusal):
-            return problem.reason
-        if self._mapping is None:
-            return f"policy {self._plan.policy}"
-        cost = self._costs.pim_cost(problem, self._mapping)
-        if isinstance(cost, Refusal):
-            return cost.reason
-        gpu_us = self._costs.node_cost(self._original, node).time_us
-        return f"{gpu_us:.2f} us on the GPU, {cost.time_us:.2f} us on PIM"
+        times, refusals = [], []
+        for device, unit in self._costs.units.items():
+            work = unit.work(self._original, node)
+            if isinstance(work, Refusal):
+                refusals.append(work.reason)
+                continue
+            if self._choice is None:
+                return f"policy {self._plan.policy}"
+            cost = self._costs.unit_cost(device, work, unit.resolve(self._choice))
+            if isinstance(cost, Refusal):
+                refusals.append(cost.reason)
+                continue
+            times.append(f"{cost.time_us:.2f} us on {self._label(device)}")
+        if not times:
+            return "; ".join(dict.fromkeys(refusals))
+        host_us = self._costs.node_cost(self._original, node).time_us
+        return ", ".join([f"{host_us:.2f} us on {self._label(self._host)}", *times])
 
 
-def _mode(decision: Decision, name: str) -> Mode:
+def _mode(decision: Decision, name: str) -> str:
     if isinstance(decision, SplitRows):
         return "md-dp"
     if isinstance(decision, Pipeline):

@@ -30,7 +30,7 @@ class PolicyResult:
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
         energy_change: plan over baseline, less one: -0.26 saves 26 %.
-        mode_share: share of the convolutions and matrix products by mode ("gpu", "pim", "md-dp", "pipeline").
+        mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
         ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
         candidates, search_seconds: what the search priced, and for how long.
     """
@@ -94,11 +94,11 @@ def compare(
             progress=progress,
         )
         rewritten = ApplyPlan(plan).run(graph).graph
-        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs)))
+        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), target.devices))
     return results
 
 
-def policy_result(graph: Graph, plan: Plan, report: PlanReport) -> PolicyResult:
+def policy_result(graph: Graph, plan: Plan, report: PlanReport, devices: Sequence[str]) -> PolicyResult:
     """A plan and its report as one line of a comparison."""
     before, after = report.baseline, report.result
     return PolicyResult(
@@ -112,7 +112,7 @@ def policy_result(graph: Graph, plan: Plan, report: PlanReport) -> PolicyResult:
         speedup=report.speedup,
         conv_speedup=report.conv_speedup,
         energy_change=after.energy_mj / before.energy_mj - 1 if before.energy_mj else 0.0,
-        mode_share=_mode_share(graph, report),
+        mode_share=_mode_share(graph, report, devices),
         ratio_histogram=_ratio_histogram(graph, plan),
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
@@ -120,10 +120,10 @@ def policy_result(graph: Graph, plan: Plan, report: PlanReport) -> PolicyResult:
     )
 
 
-def _mode_share(graph: Graph, report: PlanReport) -> dict[str, float]:
+def _mode_share(graph: Graph, report: PlanReport, devices: Sequence[str]) -> dict[str, float]:
     products = [row for row in report.nodes if graph.node(row.name).op.is_contraction]
     counts = Counter(row.mode for row in products)
-    return {mode: counts[mode] / max(1, len(products)) for mode in ("gpu", "pim", "md-dp", "pipeline")}
+    return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, "md-dp", "pipeline")}
 
 
 def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:

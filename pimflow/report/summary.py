@@ -3,64 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from pimflow.ir import Plan
 from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.memory import MemoryPlan
 
-_HEADER = ("step", "node", "op", "runs on", "PIM share", "GPU us", "PIM us", "time us")
-_PLACES = {"gpu": "GPU", "pim": "PIM", "md-dp": "GPU + PIM", "pipeline": "pipeline"}
 
-
-def summary_text(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan, *, verbose: bool = False) -> str:
+def summary_text(
+    title: str, devices: Sequence[str], plan: Plan, report: PlanReport, memory: MemoryPlan, *, verbose: bool = False
+) -> str:
     """The table of nodes and the totals; `verbose` shows nodes that cost nothing too, and a column with the reasons.
 
-    A step is a decision of the plan: what shares one runs at the same time.
+    A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
     """
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
-    header = (*_HEADER, "why") if verbose else _HEADER
-    table = render_table(header, [_row(row, verbose) for row in shown], right=(0, 4, 5, 6, 7))
+    names = [device.upper() for device in devices]
+    header = ["step", "node", "op", "runs on", *(f"{name} share" for name in names[1:]), *(f"{n} us" for n in names)]
+    header += ["time us", "why"] if verbose else ["time us"]
+    right = (0, *range(4, 4 + 2 * len(devices)))
+    table = render_table(header, [_row(row, devices, verbose) for row in shown], right=right)
     hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
     kept = _kept(memory) if verbose else ""
-    return f"{table}{note}\n{kept}\n{_totals(title, plan, report, memory)}"
+    return f"{table}{note}\n{kept}\n{_totals(title, devices, plan, report, memory)}"
 
 
-def _row(row: NodeRow, verbose: bool) -> tuple[str, ...]:
-    share = f"{100 * row.pim_fraction:.0f} %" if row.pim_fraction else "-"
+def _row(row: NodeRow, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
     cells = (
         str(row.region + 1),
         row.name,
         row.op,
-        _place(row),
-        share,
-        number(row.gpu_us or None),
-        number(row.pim_us or None),
+        _place(row, devices),
+        *(f"{100 * row.fractions[device]:.0f} %" if row.fractions[device] else "-" for device in devices[1:]),
+        *(number(row.busy_us[device] or None) for device in devices),
         number(row.time_us),
     )
     return (*cells, row.why) if verbose else cells
 
 
-def _place(row: NodeRow) -> str:
-    if row.mode != "pipeline":
-        return _PLACES[row.mode]
-    return "PIM, pipelined" if row.pim_fraction else "GPU, pipelined"
+def _place(row: NodeRow, devices: Sequence[str]) -> str:
+    host = devices[0]
+    if row.mode == "pipeline":
+        at = next((device for device in devices[1:] if row.fractions[device]), host)
+        return f"{at.upper()}, pipelined"
+    if row.mode == "md-dp":
+        return " + ".join(device.upper() for device in devices if device == host or row.fractions[device])
+    return row.mode.upper()
 
 
-def _totals(title: str, plan: Plan, report: PlanReport, memory: MemoryPlan) -> str:
+def _modes(report: PlanReport, devices: Sequence[str]) -> Counter[str]:
+    """How many nodes that cost something run in which way."""
+    places = (_place(row, devices) if row.mode != "pipeline" else "pipeline" for row in report.nodes if row.time_us > 0)
+    return Counter(places)
+
+
+def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, memory: MemoryPlan) -> str:
     baseline, result = report.baseline, report.result
-    modes = Counter(str(row.mode) for row in report.nodes if row.time_us > 0)
-    placed = ", ".join(f"{modes[mode]} {_PLACES[mode]}" for mode in _PLACES if modes[mode])
+    modes = _modes(report, devices)
+    order = [*(device.upper() for device in devices), *sorted(mode for mode in modes if " + " in mode), "pipeline"]
+    placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
+    alone = f"{devices[0].upper()} alone"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
     lines = [
         ("model", title),
         ("nodes", placed or "none"),
-        ("time", f"{number(result.time_us)} us (GPU alone: {number(baseline.time_us)} us)"),
+        ("time", f"{number(result.time_us)} us ({alone}: {number(baseline.time_us)} us)"),
         ("speedup", f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"),
         (
             "energy",
-            f"{number(result.energy_mj, 2)} mJ (GPU alone: {number(baseline.energy_mj, 2)} mJ, {saved:+.0f} %)",
+            f"{number(result.energy_mj, 2)} mJ ({alone}: {number(baseline.energy_mj, 2)} mJ, {saved:+.0f} %)",
         ),
         (
             "memory",

@@ -1,6 +1,6 @@
-"""When every node runs: an event-driven schedule of a device-annotated graph over the GPU stream and the PIM channels.
+"""When every node runs: an event-driven schedule of a device-annotated graph over the units of a machine.
 
-The program is a sequence of regions (`region` of a node's placement): GPU and PIM meet at the end of each. Inside a
+The program is a sequence of regions (`region` of a node's placement): the units meet at the end of each. Inside a
 region only the data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions'
 makespans, and a region that is cut out alone takes as long as it takes inside the whole.
 """
@@ -10,13 +10,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from pimflow.codegen.backend import Transfer
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
 from pimflow.targets import Target
 
-Resource = Literal["gpu", "pim", "transfer", "none"]
+NO_RESOURCE = "none"
+"""The resource of what takes no time: fused nodes and free movements."""
+
+TransferModel = Callable[[Graph, Node], "Transfer | None"]
 
 
 class NodePrice(Protocol):
@@ -46,36 +50,23 @@ class DrawsStaticPower(Protocol):
         """Millijoules drawn over a run, whatever it does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Moving a PIM node's operands to the PIM channels before it runs, and its results back after."""
-
-    load_us: float
-    store_us: float
-    energy_mj: float = 0.0
-
-
-TransferModel = Callable[[Graph, Node], Transfer]
-
-
 @runtime_checkable
 class CopiesOperands(Protocol):
-    """Costs of a machine whose PIM nodes find their operands only where they were copied to."""
+    """Costs of a machine whose units may find their operands only where they were copied to."""
 
-    @property
-    def transfers(self) -> TransferModel | None:
-        """What the copies of a PIM node cost; None if there are none."""
+    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
+        """What the copies of a node cost; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One use of a resource. `resource` is "none" for nodes that take no time (fused, or free movements).
+    """One use of a resource. `resource` is `NO_RESOURCE` for nodes that take no time (fused, or free movements).
 
     `region` is the position of the region in the order of execution; `stage` is the pipeline's, if any.
     """
 
     node: str
-    resource: Resource
+    resource: str
     start_us: float
     end_us: float
     region: int
@@ -107,7 +98,7 @@ class _Job:
     """A piece of work on one resource; jobs of a region are numbered in topological order."""
 
     node: Node
-    resource: Resource
+    resource: str
     duration_us: float
     stage: int | None
     successors: list[int]
@@ -121,27 +112,27 @@ def build_timeline(
     *,
     transfers: TransferModel | None = None,
 ) -> Timeline:
-    """The schedule of a graph whose nodes have devices (no device: the GPU).
+    """The schedule of a graph whose nodes have devices (no device: the host).
 
     Args:
         graph: placements may name a region (a node without one is a region of its own) and a stage.
-        target: the machine; only named in errors here, prices come from `costs`.
+        target: the machine, for its devices; prices come from `costs`.
         costs: prices one node; static energy is added if it has `static_energy_mj`.
-        transfers: what copying operands of PIM nodes costs, where PIM cannot reach them itself; by default what `costs`
+        transfers: what copying operands to a unit costs, where it cannot reach them itself; by default what `costs`
             says of them, if anything.
 
     Raises:
         GraphError: the regions' order contradicts the data flow.
     """
     if transfers is None and isinstance(costs, CopiesOperands):
-        transfers = costs.transfers
+        transfers = costs.transfer
     events: list[Event] = []
-    busy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}
-    energy: dict[str, float] = {"gpu": 0.0, "pim": 0.0}
+    busy = dict.fromkeys(target.devices, 0.0)
+    energy = dict.fromkeys(target.devices, 0.0)
     region_us: list[float] = []
     now = 0.0
     for index, nodes in enumerate(regions(graph)):
-        jobs = _jobs(graph, nodes, costs, transfers, energy)
+        jobs = _jobs(graph, nodes, target.host, costs, transfers, energy)
         starts, makespan = _best_schedule(jobs)
         for job, start in zip(jobs, starts, strict=True):
             begin, end = now + start, now + (start + job.duration_us)
@@ -180,21 +171,26 @@ def regions(graph: Graph) -> list[list[Node]]:
 
 
 def _jobs(
-    graph: Graph, nodes: Sequence[Node], costs: Costs, transfers: TransferModel | None, energy: dict[str, float]
+    graph: Graph,
+    nodes: Sequence[Node],
+    host: str,
+    costs: Costs,
+    transfers: TransferModel | None,
+    energy: dict[str, float],
 ) -> list[_Job]:
     """The region's work in topological order; adds its energy to `energy`."""
     jobs: list[_Job] = []
     maker: dict[str, int] = {}
     for node in nodes:
         price = costs.node_cost(graph, node)
-        device: Resource = "pim" if node.device == "pim" else "gpu"
+        device = node.device or host
         energy[device] += price.energy_mj
-        steps: list[tuple[Resource, float]] = [(device if price.time_us > 0 else "none", price.time_us)]
-        if transfers is not None and device == "pim":
-            moved = transfers(graph, node)
-            steps = [("transfer", moved.load_us), *steps, ("transfer", moved.store_us)]
-            energy["transfer"] = energy.get("transfer", 0.0) + moved.energy_mj
-            steps = [step for step in steps if step[1] > 0] or steps[1:2]
+        steps = [(device if price.time_us > 0 else NO_RESOURCE, price.time_us)]
+        moved = None if transfers is None or device == host else transfers(graph, node)
+        if moved is not None:
+            energy[moved.link] = energy.get(moved.link, 0.0) + moved.energy_mj
+            copies = ((moved.link, moved.load_us), *steps, (moved.link, moved.store_us))
+            steps = [step for step in copies if step[1] > 0] or steps
         before = {maker[name] for name in node.inputs if name in maker}
         for resource, duration in steps:
             for source in sorted(before):
@@ -216,7 +212,7 @@ def _best_schedule(jobs: Sequence[_Job]) -> tuple[list[float], float]:
         return [0.0], jobs[0].duration_us
     used = {job.resource for job in jobs}
     by_stage = _list_schedule(jobs, by_arrival=False)
-    if len(used - {"none"}) < 2:
+    if len(used - {NO_RESOURCE}) < 2:
         return by_stage
     by_arrival = _list_schedule(jobs, by_arrival=True)
     return by_arrival if by_arrival[1] < by_stage[1] else by_stage
@@ -226,9 +222,10 @@ def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[floa
     """Non-delay list schedule: an idle resource starts the first of its ready jobs at once."""
     starts = [0.0] * len(jobs)
     waiting = [job.waiting for job in jobs]
-    queues: dict[str, list[tuple[float, int, int]]] = {"gpu": [], "pim": [], "transfer": []}
+    resources = dict.fromkeys(job.resource for job in jobs)
+    queues: dict[str, list[tuple[float, int, int]]] = {resource: [] for resource in resources}
     running: list[tuple[float, int]] = []
-    idle = {"gpu": True, "pim": True, "transfer": True}
+    idle = dict.fromkeys(resources, True)
     released = [index for index, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
@@ -262,7 +259,7 @@ def _release(
     while released:
         index = released.pop()
         job = jobs[index]
-        if job.resource == "none":
+        if job.resource == NO_RESOURCE:
             starts[index] = now
             released.extend(_finish(job, waiting))
             continue

@@ -23,9 +23,10 @@ class Space:
     """A set of candidates.
 
     Args:
-        mapping: the mapping policy of whatever goes to PIM.
-        gpu: whether a node that PIM can have may stay on the GPU; False sends all of them to PIM.
-        split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the GPU); 0 is every row
+        choice: what the backends of other devices than the host are asked for: one of their choices, or "" for the
+            default of each.
+        host: whether a node that can run elsewhere may stay on the host; False sends all of them away.
+        split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the host); 0 is every row
             count, None no MD-DP.
         runs: pipelines: none, PIMFlow's three patterns, or any run of fusible neighbours.
         stages: how many stages a pipeline may have.
@@ -33,8 +34,8 @@ class Space:
         concurrent: whether branches may run on the GPU and on PIM at once.
     """
 
-    mapping: str
-    gpu: bool = True
+    choice: str = ""
+    host: bool = True
     split: Fraction | None = None
     runs: Literal["none", "patterns", "any"] = "none"
     stages: tuple[int, ...] = (2,)
@@ -57,16 +58,16 @@ class Policy:
 
 
 _NEWTON_PP = Space("newton++")
-_MD_DP = replace(_NEWTON_PP, split=TENTHS)
-_PIPELINE = replace(_NEWTON_PP, runs="patterns")
-_PIMFLOW = replace(_NEWTON_PP, split=TENTHS, runs="patterns")
+_MD_DP = Space(split=TENTHS)
+_PIPELINE = Space(runs="patterns")
+_PIMFLOW = Space(split=TENTHS, runs="patterns")
 _AUTO = Space("auto", split=EVERY_ROW, runs="any", stages=(2, 3, 4, 5), concurrent=True)
 
 _POLICIES = (
     Policy("gpu", "every node on the GPU, with all memory channels: the baseline", ()),
     Policy("newton+", "each convolution or product on the GPU or on PIM, mapping of Newton+", (Space("newton+"),)),
     Policy("newton++", "each convolution or product on the GPU or on PIM, mapping of Newton++", (_NEWTON_PP,)),
-    Policy("pim", "everything that PIM can compute goes to PIM, faster or not", (Space("auto", gpu=False),), True),
+    Policy("pim", "everything that PIM can compute goes to PIM, faster or not", (Space("auto", host=False),), True),
     Policy("md-dp", "newton++, and rows split over GPU and PIM on a grid of 10 %", (_MD_DP,)),
     Policy("pipeline", "newton++, and PIMFlow's three pipeline patterns in two stages", (_PIPELINE,)),
     Policy("pimflow", "PIMFlow's whole space: md-dp and pipeline together", (_PIMFLOW,)),

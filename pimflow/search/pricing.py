@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from pimflow.codegen.work import problem_of
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.passes.apply_plan import ApplyPlan
-from pimflow.runtime.costs import DEFAULT_MAPPING, CostModel
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.price_cache import ProfileTable, key_of
 
@@ -36,12 +35,12 @@ class Pricer:
         self.built = 0
         self._table = table
         self._outputs = frozenset(graph.outputs)
-        self._capable: dict[tuple[str, str], bool] = {}
+        self._capable: dict[tuple[str, str, str], bool] = {}
 
     def cost(self, decisions: tuple[Decision, ...], bound_us: float = math.inf) -> float | None:
         """Microseconds from the start of the first decision to the end of the last.
 
-        None if the decisions cannot be carried out, or if the GPU's share alone takes longer than `bound_us`. The GPU
+        None if the decisions cannot be carried out, or if the host's share alone takes longer than `bound_us`. The GPU
         does one thing at a time, so such a candidate is dearer than the bound whatever PIM does, and PIM's share (the
         costly one to find out) is not asked for.
         """
@@ -57,7 +56,7 @@ class Pricer:
         if rewritten is None:
             self._table.put(key, None)
             return None
-        kernels = (node for node in rewritten.nodes if node.device != "pim" and not node.op.is_movement)
+        kernels = (node for node in rewritten.nodes if node.device not in self.costs.units and not node.op.is_movement)
         share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
         if share > bound_us:
             self._table.put(share_key, share)
@@ -66,11 +65,11 @@ class Pricer:
         self._table.put(key, cost)
         return cost
 
-    def pim_capable(self, node: Node, mapping: str) -> bool:
-        """Whether PIM can have the whole node under a mapping policy."""
-        key = (node.name, mapping)
+    def can_run(self, node: Node, device: str, choice: str) -> bool:
+        """Whether the whole node can run on a unit under a choice of its backend."""
+        key = (node.name, device, choice)
         if key not in self._capable:
-            self._capable[key] = not self._refused(self.graph, node, mapping)
+            self._capable[key] = self.costs.refusal(self.graph, node, device, choice) is None
         return self._capable[key]
 
     def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
@@ -84,14 +83,11 @@ class Pricer:
 
     def _makespan_us(self, graph: Graph) -> float | None:
         """What a rewritten region takes; None if PIM refuses a part of it."""
-        on_pim = [node for node in graph.nodes if node.device == "pim"]
-        if any(self._refused(graph, node, node.placement.choice or DEFAULT_MAPPING) for node in on_pim):
-            return None
+        for node in graph.nodes:
+            device, choice = node.device or "", node.placement.choice or ""
+            if device in self.costs.units and self.costs.refusal(graph, node, device, choice) is not None:
+                return None
         return build_timeline(graph, self.costs.target, self.costs).makespan_us
-
-    def _refused(self, graph: Graph, node: Node, mapping: str) -> bool:
-        problem = problem_of(graph, node)
-        return isinstance(problem, Refusal) or isinstance(self.costs.pim_cost(problem, mapping), Refusal)
 
 
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:

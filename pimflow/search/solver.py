@@ -139,7 +139,7 @@ def pose(
             intervals.extend(candidates.variations(interval))
     table.flush()
     baseline: Decisions = tuple(OnDevice(node.name, target.host) for node in candidates.order)
-    baseline_us = build_timeline(graph, target, costs.gpu_only()).makespan_us
+    baseline_us = build_timeline(graph, target, costs.host_only()).makespan_us
     return Problem(
         size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, target.host
     )
@@ -179,8 +179,7 @@ def open_table(cache: ProfileTable | Path | bool | None, costs: CostModel) -> Pr
     """The profile table for a cost model: the given one, that of a folder, the user's (True), or one in memory only."""
     if isinstance(cache, ProfileTable):
         return cache
-    measured = "" if costs.measured is None else costs.measured.digest
-    scope = f"{code_fingerprint()} {costs.target!r} {costs.gpu_channels} {measured}"
+    scope = f"{code_fingerprint()} {costs.target!r} {costs.host.identity}"
     if isinstance(cache, Path):
         return ProfileTable(cache, scope)
     return open_user_table(scope) if cache else ProfileTable(None, scope)

@@ -5,6 +5,7 @@ Every field has its meaning here and its value, with its source, in a TOML file 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -204,4 +205,13 @@ class Target:
     @property
     def devices(self) -> tuple[str, ...]:
         """All devices, the host first."""
-        return (self.host, "pim")
+        return tuple(self.units)
+
+    @property
+    def units(self) -> Mapping[str, GpuSpec | PimSpec]:
+        """What the target says of each device, the host first."""
+        return {"gpu": self.gpu, "pim": self.pim}
+
+    def kind(self, device: str) -> str:
+        """The kind of unit that a device is."""
+        return {"gpu": "gpu", "pim": "newton"}[device]

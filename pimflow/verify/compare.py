@@ -11,30 +11,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pimflow.codegen.newton import PimProgram
+from pimflow.codegen.backend import Backend
 from pimflow.errors import InputDataError
 from pimflow.ir import Array, Graph
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import check_inputs, random_inputs, run_graph
-from pimflow.runtime.execute.pim_nodes import PimExecutor
+from pimflow.runtime.execute.unit_nodes import UnitExecutor
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 
 DEFAULT_RTOL = 1e-4
-OPERAND_RTOL = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
-"""Bounds by operand type, relative to the largest magnitude of an output.
-
-Rounding an operand costs a relative error of up to u = 2**-11 (fp16) or 2**-8 (bf16). The errors of the two operands of
-a product add up; over a network's L layers of random signs they grow like sqrt(2 L) u: for L = 50, 0.5 % and 4 % of the
-standard deviation of the output. The bounds allow twice that.
-"""
-FP16_LATCH_RTOL = 2e-2
-"""What fp16 accumulators add to a bound.
-
-Each of n additions into a latch is rounded by up to u of what it holds by then: together about sqrt(n / 3) u / sqrt(3).
-With n = 64 (a dot product of 1024) and 50 layers that is 0.9 % of the output's standard deviation.
-The bound allows twice that.
-"""
+"""Bound on the largest error over the largest magnitude of an output, where ONNX Runtime runs both models."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +155,9 @@ def verify_compiled(
     inputs: str | Path | Mapping[str, Array] | None,
     seed: int,
     rtol: float | None,
-    programs: Mapping[str, PimProgram] | None,
-    operand: str,
+    programs: Mapping[str, Any] | None,
+    units: Mapping[str, Backend[Any]],
+    operand: str | None,
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
 ) -> Verification:
@@ -181,8 +169,9 @@ def verify_compiled(
         inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
         seed: of random inputs.
         rtol: largest error over the largest magnitude of an output; None for the operands' own.
-        programs: command streams by node, to be executed by value; None lets ONNX Runtime stand for PIM.
-        operand: what `programs` multiply: "fp32", "fp16" or "bf16".
+        programs: what the units execute, by node, to be executed by value; None lets ONNX Runtime run their nodes.
+        units: backends by device.
+        operand: the element type that `programs` multiply; None for the units' own.
         memory: run inside this arena; None lets ONNX Runtime place the values.
         progress: receives a line of text now and then.
 
@@ -191,11 +180,11 @@ def verify_compiled(
         ModelError: ONNX Runtime refuses a model.
     """
     feeds = _feeds(graph, inputs, seed)
-    limit = rtol if rtol is not None else _own_rtol(programs, operand)
+    limit = _own_rtol(graph, programs, units, operand) if rtol is None else rtol
     progress("running the original model")
     expected = run_original(original, feeds)
     progress("running the compiled model")
-    actual = _run_compiled(graph, feeds, programs, operand, memory, progress)
+    actual = _run_compiled(graph, feeds, programs, units, operand, memory, progress)
     checks = compare_outputs(expected, actual, limit)
     return Verification(
         passed=all(check.passed for check in checks),
@@ -206,12 +195,17 @@ def verify_compiled(
     )
 
 
-def _own_rtol(programs: Mapping[str, PimProgram] | None, operand: str) -> float:
-    """What the arithmetic justifies: ONNX Runtime's, or that of the machine whose streams are executed."""
+def _own_rtol(
+    graph: Graph, programs: Mapping[str, Any] | None, units: Mapping[str, Backend[Any]], operand: str | None
+) -> float:
+    """What the arithmetic justifies: ONNX Runtime's, or that of the units whose programs are executed."""
     if programs is None:
         return DEFAULT_RTOL
-    narrow = operand != "fp32" and any(program.pim.accumulator == "fp16" for program in programs.values())
-    return OPERAND_RTOL[operand] + (FP16_LATCH_RTOL if narrow else 0.0)
+    used = {node.device for node in graph.nodes}
+    return max(
+        (unit.tolerance(operand or unit.operand) for device, unit in units.items() if device in used),
+        default=DEFAULT_RTOL,
+    )
 
 
 def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:
@@ -225,15 +219,16 @@ def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: 
 def _run_compiled(
     graph: Graph,
     feeds: Mapping[str, Array],
-    programs: Mapping[str, PimProgram] | None,
-    operand: str,
+    programs: Mapping[str, Any] | None,
+    units: Mapping[str, Backend[Any]],
+    operand: str | None,
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
 ) -> dict[str, Array]:
     if programs is None and memory is None:
         return run_graph(graph, feeds)
-    pim = None if programs is None else PimExecutor(graph, programs, operand, progress)
-    return run_in_arena(graph, memory or plan_memory(graph), feeds, pim_execute=pim).outputs
+    executor = None if programs is None else UnitExecutor(graph, programs, units, operand, progress)
+    return run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
 
 
 def _notes(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.errors import OutputError
-from pimflow.report.chrome_trace import chrome_trace, write_chrome_trace
+from pimflow.report.chrome_trace import chrome_trace
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import load_target
 from support.jobs import Job, costs_of, graph_of
@@ -25,6 +21,7 @@ def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
+TITLES = {"gpu": "GPU stream", "pim": "PIM channels"}
 JOBS = [
     Job("a", "gpu", 5.5),
     Job("b", "pim", 3.25, stage=1),
@@ -34,7 +31,7 @@ JOBS = [
 
 
 def test_slices_carry_times_and_where_they_belong() -> None:
-    trace = chrome_trace(timeline_of(JOBS), "toy")
+    trace = chrome_trace(timeline_of(JOBS), TITLES, "toy")
     found = {event["name"]: (event["ts"], event["dur"], event["args"]) for event in slices(trace)}
     assert found == {
         "a": (0, 5.5, {"region": 0}),
@@ -52,7 +49,7 @@ def test_slices_carry_times_and_where_they_belong() -> None:
 def test_slices_on_a_track_do_not_overlap_after_rounding(durations: list[float]) -> None:
     jobs = [Job(f"j{i}", "pim" if i % 3 else "gpu", time, (), i // 4) for i, time in enumerate(durations)]
     ends: dict[int, int] = {}
-    for event in sorted(slices(chrome_trace(timeline_of(jobs))), key=lambda event: event["ts"]):
+    for event in sorted(slices(chrome_trace(timeline_of(jobs), TITLES)), key=lambda event: event["ts"]):
         start, duration = round(event["ts"] * 1000), round(event["dur"] * 1000)  # Perfetto counts in nanoseconds
         assert start >= ends.get(event["tid"], 0)
         ends[event["tid"]] = start + duration
@@ -60,20 +57,7 @@ def test_slices_on_a_track_do_not_overlap_after_rounding(durations: list[float])
 
 def test_events_beyond_the_cap_are_left_out_with_a_note() -> None:
     jobs = [Job(f"j{i}", "gpu", 1, region=i) for i in range(20)]
-    trace = chrome_trace(timeline_of(jobs), max_events=5)
+    trace = chrome_trace(timeline_of(jobs), TITLES, max_events=5)
     assert [event["name"] for event in slices(trace)] == [f"j{i}" for i in range(5)]
     assert trace["otherData"]["events_left_out"] == 15
     assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"] == ["15 later events are left out"]
-
-
-def test_files_are_byte_stable_json(tmp_path: Path) -> None:
-    for name in ("one.json", "two.json"):
-        write_chrome_trace(timeline_of(JOBS), tmp_path / name)
-    text = (tmp_path / "one.json").read_bytes()
-    assert text == (tmp_path / "two.json").read_bytes()
-    assert json.loads(text)["traceEvents"]
-
-
-def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"missing/trace\.json"):
-        write_chrome_trace(timeline_of(JOBS), tmp_path / "missing" / "trace.json")

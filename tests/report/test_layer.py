@@ -8,8 +8,8 @@ import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.errors import OptionError
-from pimflow.report.layer import parse_conv, parse_matmul, profile_layer
-from pimflow.targets import load_target
+from pimflow.report.layer import parse_conv, parse_matmul, report_layer
+from pimflow.targets import load_target, override
 from support.newton.problems import chosen
 
 TARGET = load_target("pimflow")
@@ -49,7 +49,7 @@ def test_mistakes_are_told(text: str, message: str) -> None:
 
 def test_the_report_is_the_cost() -> None:
     problem = parse_conv("ic=16,oc=96,h=28,w=28,k=1")
-    report = profile_layer(problem, TARGET, "newton++", "artifact").as_json()
+    report = report_layer(problem, override(TARGET, timing="artifact"), "newton++").as_json()
     cost = chosen(problem, TARGET, "newton++", "artifact")
     assert report["pim_cycles"] == cost.cycles == max(channel["cycles"] for channel in report["channels"])
     for name in ("GWRITE", "G_ACT", "COMP", "READRES"):
@@ -58,13 +58,13 @@ def test_the_report_is_the_cost() -> None:
     assert report["utilisation"] == pytest.approx(28 * 28 * 6 / 16 * 2 / cost.cycles)
     assert report["energy_pj"] > 0
     assert json.loads(json.dumps(report)) == report
-    assert "newton++" in profile_layer(problem, TARGET, "newton++").text()
+    assert "newton++" in report_layer(problem, TARGET, "newton++").text()
 
 
 def test_policies_are_case_insensitive_and_named() -> None:
     problem = parse_matmul("m=4,k=64,n=64")
-    assert profile_layer(problem, TARGET, "AUTO").cost == profile_layer(problem, TARGET, "auto").cost
+    assert report_layer(problem, TARGET, "AUTO") == report_layer(problem, TARGET, "auto")
     with pytest.raises(OptionError, match="unknown mapping policy 'fast'"):
-        profile_layer(problem, TARGET, "fast")
+        report_layer(problem, TARGET, "fast")
     with pytest.raises(OptionError, match="depthwise"):
-        profile_layer(parse_conv("ic=8,oc=8,h=8,w=8,k=3,g=8"), TARGET)
+        report_layer(parse_conv("ic=8,oc=8,h=8,w=8,k=3,g=8"), TARGET)

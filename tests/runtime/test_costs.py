@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import cast
-
 import numpy as np
 import pytest
 
@@ -13,31 +10,40 @@ from pimflow.errors import GraphError
 from pimflow.ir import Conv2d, Elementwise, Graph, Node, Refusal, Slice, Value
 from pimflow.ir.placement import Placement
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.backend import GpuHost
+from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
-from pimflow.runtime.newton.cost import PimCost
-from pimflow.targets import Target, load_target
+from pimflow.targets import load_target
+from support.costs import FakeCost, FakeUnit
 
 PIMFLOW = load_target("pimflow")
 
 
-@dataclass(frozen=True)
-class FakePimCost:
-    time_us: float
-    energy_mj: float
-    cycles: int = 0
+class CountingUnit(FakeUnit):
+    """A PIM that counts how often it is asked, beside which the GPU keeps half of its channels."""
 
+    choices = (*FakeUnit.choices, "none")
 
-class FakePim:
-    """A PIM whose prices are easy to predict; counts how often it is asked."""
-
-    def __init__(self) -> None:
+    def __init__(self, absorbs: bool = True) -> None:
+        super().__init__()
         self.asked: list[tuple[PimProblem, str]] = []
+        self.absorbs = absorbs
 
-    def __call__(self, problem: PimProblem, policy: str) -> PimCost | Refusal:
-        self.asked.append((problem, policy))
-        if policy == "none":
-            return Refusal("no such mapping")
-        return cast(PimCost, FakePimCost(problem.macs / 1e6, 0.5))  # all that the cost model asks of a price
+    @property
+    def memory_channels(self) -> int:
+        return PIMFLOW.pim.channels
+
+    @property
+    def absorbs_activations(self) -> bool:
+        return self.absorbs
+
+    def cost(self, work: PimProblem, choice: str) -> FakeCost | Refusal:
+        self.asked.append((work, choice))
+        return Refusal("no such mapping") if choice == "none" else super().cost(work, choice)
+
+
+def costs_with(unit: CountingUnit | None = None, measured: MeasuredTable | None = None) -> CostModel:
+    return CostModel(PIMFLOW, measured=measured, units={"pim": unit or CountingUnit()})
 
 
 def chain(device: str | None = "gpu", mapping: str = "newton++", channels: int = 32) -> Graph:
@@ -56,68 +62,67 @@ def chain(device: str | None = "gpu", mapping: str = "newton++", channels: int =
     return Graph("chain", ("x", "y"), ("e",), nodes, values, {"w": weights})
 
 
+def channels(costs: CostModel) -> int:
+    assert isinstance(costs.host, GpuHost)
+    return costs.host.channels
+
+
 def times(costs: CostModel, graph: Graph) -> dict[str, float]:
     return {node.name: costs.node_cost(graph, node).time_us for node in graph.nodes}
 
 
-def without_readout() -> Target:
-    return replace(PIMFLOW, pim=replace(PIMFLOW.pim, readout_activation=False))
-
-
 def test_pim_mode_leaves_the_gpu_fewer_channels() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     graph = chain(channels=512)
-    assert costs.gpu_channels == PIMFLOW.gpu.memory_channels - PIMFLOW.pim.channels
-    assert costs.gpu_only().gpu_channels == PIMFLOW.gpu.memory_channels
-    assert costs.gpu_only().gpu_only() is costs.gpu_only()
+    assert channels(costs) == PIMFLOW.gpu.memory_channels - PIMFLOW.pim.channels
+    assert channels(costs.host_only()) == PIMFLOW.gpu.memory_channels
+    assert costs.host_only().host_only() is costs.host_only()
     add = graph.node("add").placed(fused_into=None)
-    assert costs.node_cost(graph, add).time_us > costs.gpu_only().node_cost(graph, add).time_us
+    assert costs.node_cost(graph, add).time_us > costs.host_only().node_cost(graph, add).time_us
 
 
 def test_a_node_without_device_runs_on_the_gpu() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     placed, free = chain("gpu"), chain(None)
     assert times(costs, placed) == times(costs, free)
     cost = costs.node_cost(free, free.node("conv"))
-    assert cost.gpu is not None
-    assert cost.pim is None
+    assert isinstance(cost.detail, GpuCost)
 
 
 def test_everything_fused_is_free_on_the_gpu() -> None:
-    found = times(CostModel(PIMFLOW, FakePim()), chain("gpu"))
+    found = times(costs_with(), chain("gpu"))
     assert found.pop("conv") > 0
     assert set(found.values()) == {0.0}
 
 
 def test_behind_pim_a_residual_is_a_kernel_and_what_follows_is_fused_into_it() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     graph = chain("pim")
     found = times(costs, graph)
     lone = costs.node_cost(graph, graph.node("add").placed(fused_into=None)).time_us
-    assert found == {"conv": 32 * 32 * 784 / 1e6, "sigmoid": 0.0, "mul": 0.0, "add": lone, "relu": 0.0}
+    assert found == {"conv": 0.5 + 32 * 32 * 784 / 1.2e6, "sigmoid": 0.0, "mul": 0.0, "add": lone, "relu": 0.0}
     assert lone > 0
 
 
 def test_without_readout_activation_the_first_follower_is_the_kernel() -> None:
-    found = times(CostModel(without_readout(), FakePim()), chain("pim"))
+    found = times(costs_with(CountingUnit(absorbs=False)), chain("pim"))
     assert found["sigmoid"] > 0
     assert found["add"] > 0
     assert found["relu"] == 0.0
 
 
-def test_pim_costs_come_from_the_injected_pricing_once_per_problem() -> None:
-    pim = FakePim()
-    costs = CostModel(PIMFLOW, pim)
-    for _ in range(3):
-        graph = chain("pim", "auto")
-        cost = costs.node_cost(graph, graph.node("conv"))
-    assert cost.pim is not None
-    assert cost.energy_mj == 0.5
+def test_unit_costs_come_from_the_backend() -> None:
+    pim = CountingUnit()
+    costs = costs_with(pim)
+    graph = chain("pim", "auto")
+    cost = costs.node_cost(graph, graph.node("conv"))
+    assert cost.detail == FakeUnit().cost(ConvProblem(1, 32, 32, 28, 28, (1, 1)), "auto")
+    assert cost.energy_mj > 0
     assert pim.asked == [(ConvProblem(1, 32, 32, 28, 28, (1, 1)), "auto")]
 
 
 def test_a_refused_placement_is_a_bug() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     refused = chain("pim", "none")
     with pytest.raises(GraphError, match="no such mapping"):
         costs.node_cost(refused, refused.node("conv"))
@@ -137,7 +142,7 @@ def sliced(axis: int) -> Graph:
 def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
     from pimflow.ir.analysis.movement import movement
 
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     found = {}
     for axis in (1, 2):
         graph = sliced(axis)
@@ -145,8 +150,8 @@ def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
         cost = costs.node_cost(graph, graph.node("slice"))
         found[verdict.free] = cost.time_us
         if not verdict.free:
-            assert cost.gpu is not None
-            assert cost.gpu.bytes == verdict.bytes // 2  # the graph is fp32, the GPU stores fp16
+            assert isinstance(cost.detail, GpuCost)
+            assert cost.detail.bytes == verdict.bytes // 2  # the graph is fp32, the GPU stores fp16
             assert cost.time_us > 0
         else:
             assert cost.time_us == 0.0
@@ -157,20 +162,20 @@ def test_measured_times_stand_in_for_the_model() -> None:
     add = graph.node("add").placed(fused_into=None)
     shape = (1, 512, 28, 28)
     table = MeasuredTable([MeasuredRow(Elementwise("Add"), (shape, shape), (shape,), "float16", 123.0)])
-    plain, costs = CostModel(PIMFLOW, FakePim()), CostModel(PIMFLOW, FakePim(), measured=table)
-    assert costs.gpu_only().node_cost(graph, add).time_us == pytest.approx(123.0)
-    ratio = plain.node_cost(graph, add).time_us / plain.gpu_only().node_cost(graph, add).time_us
+    plain, costs = costs_with(), costs_with(measured=table)
+    assert costs.host_only().node_cost(graph, add).time_us == pytest.approx(123.0)
+    ratio = plain.node_cost(graph, add).time_us / plain.host_only().node_cost(graph, add).time_us
     assert ratio > 1.1  # bound by memory, so that channels count
     assert costs.node_cost(graph, add).time_us == pytest.approx(123.0 * ratio)
     assert costs.node_cost(graph, graph.node("conv")) == plain.node_cost(graph, graph.node("conv"))
 
 
 def test_static_energy_is_left_to_the_makespan() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     assert costs.static_energy_mj(2000.0) == pytest.approx(2 * PIMFLOW.gpu.energy.static_w)
 
 
 def test_costs_depend_on_shapes_and_not_on_names() -> None:
-    costs = CostModel(PIMFLOW, FakePim())
+    costs = costs_with()
     assert times(costs, chain("gpu"))["conv"] == times(costs, chain("gpu"))["conv"]
     assert times(costs, chain("gpu", channels=512))["conv"] > times(costs, chain("gpu"))["conv"]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pimflow.codegen.backend import Transfer
 from pimflow.errors import GraphError
-from pimflow.runtime.timeline import Timeline, Transfer, build_timeline, regions
+from pimflow.runtime.timeline import Timeline, build_timeline, regions
 from pimflow.targets import load_target
 from support.costs import PoweredCosts
 from support.jobs import Job, costs_of, graph_of

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pimflow.errors import OptionError
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline, SplitRows
 from pimflow.search import policies
-from pimflow.search.candidates import Candidate, Candidates, equal_stages, moved_rows, row_counts
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.candidates.md_dp import row_counts
+from pimflow.search.candidates.pipelines import equal_stages, moved_rows
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import find_policy, with_options
 from pimflow.search.price_cache import ProfileTable
@@ -31,7 +33,7 @@ def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate
 @pytest.mark.parametrize("graph", [inverted_residuals(), fire_modules(), random_net(2)], ids=["inverted", "fire", "r"])
 def test_candidates_cover_their_positions_and_whole_units(graph: Graph, policy: str) -> None:
     maker, offered = candidates_of(graph, policy)
-    starts, stops = {unit.start for unit in maker.units}, {unit.stop for unit in maker.units}
+    starts, stops = {unit.start for unit in maker.scene.units}, {unit.stop for unit in maker.scene.units}
     for one in offered:
         covered = [name for decision in one.decisions for name in decision.nodes]
         assert sorted(covered) == sorted(node.name for node in maker.order[one.start : one.stop])
@@ -61,7 +63,7 @@ def test_patterns_are_the_three_of_pimflow() -> None:
                 for name, device in zip(decision.run, decision.devices, strict=True):
                     assert (device == "pim") == (name in ("conv2", "conv6")), "1x1 on PIM, all else on the GPU"
     assert found == {("conv2", "conv4"), ("conv4", "conv6"), ("conv2", "conv4", "conv6")}
-    assert maker.units[0].anchor.name == "conv0", "a 3x3 convolution, in no pattern"
+    assert maker.scene.units[0].anchor.name == "conv0", "a 3x3 convolution, in no pattern"
 
 
 def test_auto_offers_everything_that_pimflow_offers() -> None:

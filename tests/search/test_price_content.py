@@ -13,7 +13,7 @@ from pimflow.ir import Builder, Decision, Graph, MatMul, Node, OnDevice, Op, Ref
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table, write_table
 from pimflow.runtime.gpu.profiling import profile_model
-from pimflow.runtime.newton.autotune.choose import choose_mapping
+from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.search.price_cache import ProfileTable
 from pimflow.search.pricing import Pricer, content_text
@@ -41,15 +41,17 @@ def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
     return build.graph(build.op(op, build.input(64, 2048), build.constant(weights, name), name="product"))
 
 
+class PruningPim(NewtonBackend):
+    """A PIM that skips the rows of zeros too."""
+
+    def cost(self, work: PimProblem, choice: str) -> PimCost | Refusal:
+        assert isinstance(work, PrunedWork)
+        return super().cost(MatmulProblem(work.m, work.rows_kept, work.n), choice)
+
+
 def cost_model(measured: MeasuredTable | None = None) -> CostModel:
     target = load_target("pimflow")
-
-    def pim(work: PimProblem, choice: str) -> PimCost | Refusal:
-        """A PIM that skips the rows of zeros too."""
-        assert isinstance(work, PrunedWork)
-        return choose_mapping(MatmulProblem(work.m, work.rows_kept, work.n), target, choice)
-
-    return CostModel(target, pim, measured=measured)
+    return CostModel(target, measured=measured, units={"pim": PruningPim("pim", target.pim)})
 
 
 def text(graph: Graph, decision: Decision) -> str:
@@ -110,5 +112,5 @@ def test_kernels_are_measured_and_looked_up_by_content(tmp_path: Path) -> None:
     assert [row.time_us for row in rows] == [1.0, 2.0]
     write_table(rows, tmp_path / "kernels.csv")
     assert read_table(tmp_path / "kernels.csv") == rows
-    measured = cost_model(MeasuredTable(rows)).gpu_only()
+    measured = cost_model(MeasuredTable(rows)).host_only()
     assert [measured.node_cost(graph, node).time_us for node in graph.nodes] == pytest.approx([1.0, 2.0, 1.0])

@@ -6,7 +6,6 @@ import pytest
 
 from pimflow.report.policies import PolicyResult, compare
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.targets import load_target
 from support.golden import Golden, text_table
 from support.zoo import clean_model
@@ -18,7 +17,7 @@ PUBLISHED = {"newton++": 1.365, "pipeline": 1.413, "md-dp": 1.436, "pimflow": 1.
 @pytest.fixture(scope="module")
 def results() -> dict[str, PolicyResult]:
     target = load_target("pimflow")
-    costs = CostModel(target, lambda problem, mapping: choose_mapping(problem, target, mapping))
+    costs = CostModel(target)
     found = compare(clean_model("mobilenet-v2"), target, list(PUBLISHED), costs=costs, cache=False)
     return {result.policy: result for result in found}
 

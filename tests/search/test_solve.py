@@ -45,7 +45,7 @@ def recomputed_us(graph: Graph, plan: Plan) -> float:
     """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
     costs = fake_costs()
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
-        costs = costs.gpu_only()
+        costs = costs.host_only()
     return build_timeline(ApplyPlan(plan).run(graph).graph, costs.target, costs).makespan_us
 
 

@@ -9,7 +9,6 @@ import pytest
 from pimflow.ir import Pipeline, Plan, SplitRows
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, prove, solve
 from pimflow.search.solver import leaves_host
@@ -17,7 +16,7 @@ from pimflow.targets import load_target
 from support.zoo import clean_model
 
 TARGET = load_target("pimflow")
-COSTS = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
+COSTS = CostModel(TARGET)
 CASES = [(model, policy) for model in ("toy", "mobilenet-v2") for policy in policies()]
 
 
@@ -32,10 +31,10 @@ def plan_of(model: str, policy: str) -> Plan:
 def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
     plan = plan_of(model, policy)
     rewritten = ApplyPlan(plan).run(clean_model(model)).graph
-    fresh = CostModel(TARGET, lambda problem, mapping: choose_mapping(problem, TARGET, mapping))
-    used = fresh if any(leaves_host(decision, plan.host) for decision in plan.decisions) else fresh.gpu_only()
+    fresh = CostModel(TARGET)
+    used = fresh if any(leaves_host(decision, plan.host) for decision in plan.decisions) else fresh.host_only()
     assert plan.predicted_us == pytest.approx(build_timeline(rewritten, TARGET, used).makespan_us, rel=1e-9)
-    baseline = build_timeline(clean_model(model), TARGET, fresh.gpu_only())
+    baseline = build_timeline(clean_model(model), TARGET, fresh.host_only())
     assert plan.baseline_us == pytest.approx(baseline.makespan_us, rel=1e-9)
 
 

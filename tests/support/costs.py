@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
-from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import PimProblem, problem_of
-from pimflow.ir import Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
+from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
 from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target
 
@@ -18,58 +18,101 @@ GPU_RATE = 1.0e6
 
 @dataclass(frozen=True)
 class FakeCost:
+    """What a node costs; `detail` is itself, as a unit's cost is."""
+
     time_us: float
     energy_mj: float = 0.0
-    pim: FakePimCost | None = None
+    cycles: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def detail(self) -> FakeCost:
+        return self
 
 
-@dataclass(frozen=True)
-class FakePimCost:
-    time_us: float
-    cycles: int
-    commands: CommandCounts
+class FakeUnit(Backend[str]):
+    """PIM in closed form: 0.5 us and the MACs at a rate per choice; products deeper than 4096 are refused."""
+
+    title = "Fake"
+    choices = tuple(PIM_RATE)
+    default_choice = "newton++"
+    counters = ("COMP",)
+
+    def __init__(self, slow_down: float = 1.0) -> None:
+        super().__init__("pim", None)
+        self.slow_down = slow_down
+
+    def cost(self, work: PimProblem, choice: str) -> FakeCost | Refusal:
+        if work.depth > 4096:
+            return Refusal("too deep for the fake")
+        time_us = self.slow_down * (0.5 + work.macs / PIM_RATE[choice])
+        return FakeCost(time_us, work.macs * 1e-6, work.macs, {"COMP": work.macs})
+
+    def program(self, work: PimProblem, choice: str) -> str | Refusal:
+        return f"{work} by {choice}"
+
+    def execute(self, program: str, left: Array, right: Array, operand: str) -> Array:
+        raise NotImplementedError
+
+    def encode(self, program: str) -> str:
+        return program
+
+    def decode(self, data: str) -> str:
+        return data
+
+
+class FakeHost:
+    """What the price cache asks of a host."""
+
+    identity = "fake"
 
 
 class FakeCosts:
     """Prices in closed form, so that what the search should choose can be told by hand.
 
-    PIM: 0.5 us and the MACs at a rate per mapping; products deeper than 4096 are refused. GPU: 1 us and MACs at a rate
-    that falls to 0.8 of itself at half the channels (depthwise at a quarter of it), 1 us and 1 us per million elements
-    for all other kernels; what is fused is free, what only moves costs 0.02 us.
+    PIM as `FakeUnit`. GPU: 1 us and MACs at a rate that falls to 0.8 of itself at half the channels (depthwise at a
+    quarter of it), 1 us and 1 us per million elements for all other kernels; what is fused is free, what only moves
+    costs 0.02 us.
     """
 
     def __init__(self, channels: int = 16, slow_down: float = 1.0) -> None:
         self.target = load_target("pimflow")
-        self.gpu_channels = channels
-        self.measured = None
-        self._slow_down = slow_down
+        self.channels = channels
+        self.unit = FakeUnit(slow_down)
+        self.units = {"pim": self.unit}
+        self.host = FakeHost()
 
-    def gpu_only(self) -> FakeCosts:
-        return FakeCosts(32, self._slow_down)
+    def host_only(self) -> FakeCosts:
+        return FakeCosts(32, self.unit.slow_down)
 
-    def pim_cost(self, problem: PimProblem, mapping: str) -> FakePimCost | Refusal:
-        if problem.depth > 4096:
-            return Refusal("too deep for the fake")
-        time_us = self._slow_down * (0.5 + problem.macs / PIM_RATE[mapping])
-        return FakePimCost(time_us, problem.macs, CommandCounts(comp=problem.macs))
+    def serving(self, graph: Graph) -> FakeCosts:
+        return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()
+
+    def unit_cost(self, device: str, work: PimProblem, choice: str) -> FakeCost | Refusal:
+        return self.units[device].cost(work, choice)
+
+    def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
+        work = problem_of(graph, node)
+        cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)
+        return cost if isinstance(cost, Refusal) else None
 
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
 
     def node_cost(self, graph: Graph, node: Node) -> FakeCost:
-        problem = problem_of(graph, node)
+        work = problem_of(graph, node)
         if node.device == "pim":
-            assert not isinstance(problem, Refusal)
-            cost = self.pim_cost(problem, node.placement.choice or "")
-            assert isinstance(cost, FakePimCost)
-            return FakeCost(cost.time_us, problem.macs * 1e-6, cost)
+            assert not isinstance(work, Refusal)
+            cost = self.unit.cost(work, node.placement.choice or "")
+            assert isinstance(cost, FakeCost)
+            return cost
         if isinstance(node.op, (Slice, Concat, Reshape)):
             return FakeCost(0.02)
         if node.placement.fused_into:
             return FakeCost(0.0)
-        speed = 1.0 if self.gpu_channels == 32 else 0.8
-        if not isinstance(problem, Refusal):
-            return FakeCost(1.0 + problem.macs / (GPU_RATE * speed))
+        speed = 1.0 if self.channels == 32 else 0.8
+        if not isinstance(work, Refusal):
+            return FakeCost(1.0 + work.macs / (GPU_RATE * speed))
         elements = sum(value.elements for value in graph.out_values(node))
         if isinstance(node.op, Conv2d):
             return FakeCost(1.0 + 4 * 9 * elements / (GPU_RATE * speed))

@@ -11,7 +11,7 @@ padding does not give the model's result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,8 +33,14 @@ class Kernels(Protocol):
         """The node's results, one for each named output; `inputs` are dense, None for absent ones."""
 
 
-PimExecute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
-"""Executes a node that is placed on PIM, from its dense operands: the value model of the PIM channels."""
+class UnitExecute(Protocol):
+    """Executes nodes that leave the host, by value."""
+
+    def runs(self, node: Node) -> bool:
+        """Whether it executes this node."""
+
+    def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """The node's results from its dense operands."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class ArenaStats:
 
     arena_bytes: int
     kernels: int
-    pim_kernels: int
+    unit_kernels: int
     free_movements: int
     moved_bytes: int
 
@@ -62,7 +68,7 @@ def run_in_arena(
     inputs: Mapping[str, Array],
     *,
     kernels: Kernels | None = None,
-    pim_execute: PimExecute | None = None,
+    unit_execute: UnitExecute | None = None,
 ) -> ArenaRun:
     """Executes a graph in the arena of its plan.
 
@@ -73,26 +79,26 @@ def run_in_arena(
         plan: where values lie.
         inputs: arrays by the names of the graph's inputs.
         kernels: executes nodes; by default ONNX Runtime, one node at a time.
-        pim_execute: executes the nodes on PIM; by default `kernels` does.
+        unit_execute: executes nodes that leave the host; by default `kernels` does.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
     """
     check_inputs(graph, inputs)
-    return _Run(graph, plan, kernels or NodeKernels(graph), pim_execute).execute(inputs)
+    return _Run(graph, plan, kernels or NodeKernels(graph), unit_execute).execute(inputs)
 
 
 class _Run:
     """One execution: the arena's bytes, and the values that live outside."""
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, kernels: Kernels, pim_execute: PimExecute | None) -> None:
+    def __init__(self, graph: Graph, plan: MemoryPlan, kernels: Kernels, unit_execute: UnitExecute | None) -> None:
         self.graph = graph
         self.plan = plan
         self.kernels = kernels
-        self.pim_execute = pim_execute
+        self.unit_execute = unit_execute
         self.memory = np.full(max(1, plan.arena_bytes), POISON, np.uint8)
         self.outside: dict[str, Array] = {}
-        self.executed = self.on_pim = self.free = self.moved = 0
+        self.executed = self.on_units = self.free = self.moved = 0
         self._begin: dict[int, list[ArenaRegion]] = {}
         self._end: dict[int, list[ArenaRegion]] = {}
         for region in plan.regions:
@@ -113,7 +119,7 @@ class _Run:
             if step < len(order) - 1:
                 self._poison(self._end.get(step, ()))
         outputs = {name: _taken_out(self._read(name)) for name in self.graph.outputs}
-        stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_pim, self.free, self.moved)
+        stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_units, self.free, self.moved)
         return ArenaRun(outputs, stats)
 
     def _begin_regions(self, step: int) -> None:
@@ -184,9 +190,9 @@ class _Run:
 
     def _run_kernel(self, node: Node) -> None:
         staged = [_dense(self._read(name)) if name else None for name in node.inputs]
-        if node.device == "pim" and self.pim_execute is not None:
-            results = self.pim_execute(node, staged)
-            self.on_pim += 1
+        if self.unit_execute is not None and self.unit_execute.runs(node):
+            results = self.unit_execute(node, staged)
+            self.on_units += 1
         else:
             results = self.kernels.run(node, staged)
             self.executed += 1

@@ -11,7 +11,7 @@ from pimflow.runtime.gpu.work import GpuWork, StreamWork, gpu_work
 
 if TYPE_CHECKING:
     from pimflow.ir import Array, Op, Value
-    from pimflow.targets import GpuSpec, Target
+    from pimflow.targets import GpuSpec
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,9 @@ def gpu_cost(
     op: Op,
     inputs: Sequence[Value | None],
     outputs: Sequence[Value],
-    target: Target,
+    gpu: GpuSpec,
     channels: int,
     *,
-    fused: bool = False,
     constants: Mapping[int, Array] | None = None,
 ) -> GpuCost:
     """Time and energy of one node on the GPU, with `channels` memory channels left to it.
@@ -50,9 +49,8 @@ def gpu_cost(
         op: the operation.
         inputs: its operands; None where an optional one is absent.
         outputs: its results.
-        target: the machine.
+        gpu: the GPU.
         channels: memory channels that serve the GPU, at least one.
-        fused: the library runs it inside its producer's kernel (bias, activation): it costs nothing.
         constants: arrays of `op.content_operands` by position, where they are known.
 
     Raises:
@@ -60,10 +58,8 @@ def gpu_cost(
     """
     if channels < 1:
         raise ValueError(f"a GPU needs at least one memory channel, got {channels}")
-    if fused:
-        return FREE
-    work = gpu_work(op, inputs, outputs, target.gpu.element_bytes, constants)
-    return FREE if work is None else work_cost(work, target.gpu, channels)
+    work = gpu_work(op, inputs, outputs, gpu.element_bytes, constants)
+    return FREE if work is None else work_cost(work, gpu, channels)
 
 
 def work_cost(work: GpuWork, gpu: GpuSpec, channels: int) -> GpuCost:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pimflow.codegen import MatmulProblem, PimProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram, lower
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.energy import stream_energy
-from pimflow.runtime.newton.timing import StreamTiming, time_stream
-from pimflow.targets import PimSpec, Target
+from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.streams import StreamTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +47,42 @@ class PimCost:
     placement_cycles: int
     bound_cycles: int
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """The commands by name, over all channels."""
+        return self.commands.as_json()
+
     @cached_property
     def utilisation(self) -> float:
         """COMP-bound limit over cycles."""
         return self.bound_cycles / self.cycles if self.cycles else 0.0
 
 
-def pim_cost(problem: PimProblem, mapping: Mapping, target: Target, profile: str | None = None) -> PimCost | Refusal:
-    """Prices a problem under a mapping, with the exact timing of every stream.
-
-    Args:
-        problem: the matrix work.
-        mapping: how it is laid on the channels.
-        target: the machine.
-        profile: timing profile; the target's default if None.
-    """
-    program = lower(problem, mapping, target.pim)
+def pim_cost(problem: PimProblem, mapping: Mapping, timer: StreamTimer) -> PimCost | Refusal:
+    """Prices a problem under a mapping, with the exact timing of every stream on the timer's machine."""
+    program = lower(problem, mapping, timer.profile.pim)
     if isinstance(program, Refusal):
         return program
-    return price(program, time_classes(program, profile), profile)
+    return price(program, time_classes(program, timer), timer.profile)
 
 
-def time_classes(program: PimProgram, profile: str | None) -> tuple[StreamTiming, ...]:
+def time_classes(program: PimProgram, timer: StreamTimer) -> tuple[StreamTiming, ...]:
     """The timing of every class of streams of a program."""
     latency = program.mapping.gwrite_latency
-    return tuple(time_stream(entry.stream, program.pim, profile, latency) for entry in program.classes)
+    return tuple(timer.time(entry.stream, latency) for entry in program.classes)
 
 
-def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...]) -> int:
+def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> int:
     """Cycles of the slowest channel, placement included: what a mapping search compares."""
-    return max(timing.cycles for timing in timings) + placement_cycles(program)
+    return max(timing.cycles for timing in timings) + placement_cycles(program, profile)
 
 
-def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: str | None) -> PimCost:
+def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
     """The cost of a program whose classes have been timed."""
     pim = program.pim
     idle = ChannelCost(0, CommandCounts())
     channels = [idle] * pim.channels
-    commands, prea, ref, energy_pj = CommandCounts(), 0, 0, _placement_pj(program)
+    commands, prea, ref, energy_pj = CommandCounts(), 0, 0, _placement_pj(program, profile)
     cycles = max(timing.cycles for timing in timings)
     for entry, timing in zip(program.classes, timings, strict=True):
         share, number = ChannelCost(timing.cycles, timing.commands), len(entry.channels)
@@ -92,8 +90,8 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: str |
             channels[channel] = share
         commands += timing.commands.times(number)
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
-        energy_pj += stream_energy(timing, pim, profile).total_pj * number
-    placing = placement_cycles(program)
+        energy_pj += profile.energy(timing).total_pj * number
+    placing = placement_cycles(program, profile)
     return PimCost(
         time_us=(cycles + placing) / pim.clock_mhz,
         cycles=cycles,
@@ -104,39 +102,27 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: str |
         channels=tuple(channels),
         mapping=program.mapping,
         placement_cycles=placing,
-        bound_cycles=-(-program.shape.least_comps // pim.channels) * comp_cycles(pim, profile),
+        bound_cycles=-(-program.shape.least_comps // pim.channels) * profile.comp_cycles,
     )
 
 
-def comp_cycles(pim: PimSpec, profile: str | None) -> int:
-    """Cycles from COMP to COMP under a timing profile."""
-    if (profile or pim.timing.default) == "artifact":
-        return pim.timing.artifact.comp_to_comp
-    return pim.timing.strict.t_ccd
-
-
-def placement_cycles(program: PimProgram) -> int:
-    """Cycles to write an activation right-hand side into the banks, before the streams can start; else 0.
-
-    The bytes of the fullest channel, replicas counted, cross its bus in bursts of `burst_bytes` every tCCD; rows of
-    other banks open meanwhile, so that one activation and one precharge show (`[pim.timing.strict]` of the target).
-    """
+def placement_cycles(program: PimProgram, profile: TimingProfile) -> int:
+    """Cycles to write an activation right-hand side into the banks of the fullest channel, replicas counted; else 0."""
     if not _places(program.problem):
         return 0
-    timing, layout = program.pim.timing.strict, program.layout
+    layout = program.layout
     most = max(layout.bytes_written(channel, program.pim) for channel in range(program.pim.channels))
-    return -(-most // timing.burst_bytes) * timing.t_ccd + timing.t_rcd + timing.t_rp
+    return profile.placement_cycles(most)
 
 
-def _placement_pj(program: PimProgram) -> float:
-    """Energy of placement: every byte over bus and crossbar, every row of every bank opened once."""
+def _placement_pj(program: PimProgram, profile: TimingProfile) -> float:
+    """Energy of placing an activation right-hand side: all its bytes, every row of every bank opened once; else 0."""
     if not _places(program.problem):
         return 0.0
     pim, layout = program.pim, program.layout
-    energy = pim.energy.strict
-    moved = sum(layout.bytes_written(channel, pim) for channel in range(pim.channels))
+    stored = sum(layout.bytes_written(channel, pim) for channel in range(pim.channels))
     rows = sum(layout.rows(channel) for channel in range(pim.channels)) * pim.banks
-    return moved * energy.transfer_pj_per_byte + rows * energy.activate_pj
+    return profile.placement_pj(stored, rows)
 
 
 def _places(problem: PimProblem) -> bool:

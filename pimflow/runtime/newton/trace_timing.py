@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from pimflow.codegen.newton.commands import CommandCounts, Comp, GAct, GWrite
 from pimflow.codegen.newton.trace import LineParser, trace_lines
-from pimflow.errors import CommandOrderError
-from pimflow.runtime.newton.energy import EnergyBreakdown, stream_energy
+from pimflow.errors import CommandOrderError, choice
+from pimflow.runtime.newton.energy import EnergyBreakdown
+from pimflow.runtime.newton.profiles import GWRITE_LATENCIES, TimingProfile, timing_profile
 from pimflow.runtime.newton.timing.legality import first_out_of_range
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.rules import IllegalCommand, State, Step
-from pimflow.runtime.newton.timing.streams import make_rules
-from pimflow.runtime.newton.timing.strict import StrictRules
 from pimflow.targets import PimSpec
 
 _BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
@@ -49,7 +48,7 @@ def simulate_file(
     Args:
         path: the trace of one channel.
         pim: the machine.
-        profile: "artifact" or "strict"; the machine's default if None.
+        profile: a timing profile's name; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
 
     Raises:
@@ -57,8 +56,10 @@ def simulate_file(
         CommandOrderError: the machine would refuse a command; names file, line and the command's index.
         OptionError: no such profile or latency.
     """
-    timing = _TraceTimer(path, pim, profile, gwrite_latency).run()
-    energy = stream_energy(timing, pim, profile)
+    rules = timing_profile(pim, profile)
+    latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
+    timing = _TraceTimer(path, rules, latency).run()
+    energy = rules.energy(timing)
     return TraceResult(timing.cycles, timing.commands, timing.prea, timing.ref, energy)
 
 
@@ -73,11 +74,11 @@ class _Meaning(NamedTuple):
 class _TraceTimer:
     """Plays one file. The meaning of a line is learnt when it is first seen."""
 
-    def __init__(self, path: str | Path, pim: PimSpec, profile: str | None, gwrite_latency: str | None) -> None:
-        self._path, self._pim = path, pim
-        self._rules = make_rules(pim, profile, gwrite_latency)
-        self._strict = isinstance(self._rules, StrictRules)
-        self._parser = LineParser(path, pim)
+    def __init__(self, path: str | Path, profile: TimingProfile, gwrite_latency: str) -> None:
+        self._path, self._pim = path, profile.pim
+        self._rules = profile.rules(gwrite_latency)
+        self._checks_addresses = profile.checks_addresses
+        self._parser = LineParser(path, profile.pim)
         self._known: dict[bytes, _Meaning] = {}
         self._counts = [0] * (_BLANK + 1)
         self._line = 0
@@ -118,7 +119,7 @@ class _TraceTimer:
         command = self._parser.command(line, self._line)
         if command is None:
             return _Meaning(0, _BLANK, 0)
-        outside = first_out_of_range((command,), self._pim) if self._strict else None
+        outside = first_out_of_range((command,), self._pim) if self._checks_addresses else None
         if outside is not None:
             raise self._refused(outside.reason)
         code = self._rules.code(command)

@@ -10,24 +10,24 @@ import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.codegen.newton.mapping import Mapping
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost, pim_cost
-from pimflow.targets import Target, load_target, target_names
+from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.targets import load_target, target_names
 from support.newton.problems import chosen
+from support.newton.timing import timer
 
 TARGET = load_target("pimflow")
 LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
 
 
 def cycles(profile: str, **changes: Any) -> int:
-    target = replace(TARGET, pim=replace(TARGET.pim, **changes))
-    return chosen(LAYER, target, "auto", profile).cycles
+    return chosen(LAYER, replace(TARGET, pim=replace(TARGET.pim, **changes)), "auto", profile).cycles
 
 
-def fewest_cycles(mappings: Sequence[Mapping], target: Target) -> int:
-    costs = [pim_cost(LAYER, mapping, target, "strict") for mapping in mappings]
+def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:
+    costs = [pim_cost(LAYER, mapping, timer) for mapping in mappings]
     return min(cost.cycles for cost in costs if isinstance(cost, PimCost))
 
 
@@ -42,13 +42,13 @@ def test_more_hardware_is_faster(profile: str) -> None:
 
 
 def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
-    pim = replace(TARGET.pim, any_slot_any_column=True)
-    strips = [entry for entry in candidates(LAYER, pim, "strict") if entry.mapping.runs[0].pitch]
+    strict = timer(replace(TARGET.pim, any_slot_any_column=True), "strict")
+    found = candidates(LAYER, strict.profile)
+    strips = [entry for entry in found if entry.mapping.runs[0].pitch]
     assert strips
-    target = replace(TARGET, pim=pim)
-    strip = fewest_cycles([entry.mapping for entry in strips], target)
-    others = [entry.mapping for entry in candidates(LAYER, pim, "strict") if not entry.mapping.window_block]
-    assert strip < fewest_cycles(others[:8], target)
+    strip = fewest_cycles([entry.mapping for entry in strips], strict)
+    others = [entry.mapping for entry in found if not entry.mapping.window_block]
+    assert strip < fewest_cycles(others[:8], strict)
 
 
 @pytest.mark.parametrize("name", target_names())
@@ -57,20 +57,20 @@ def test_every_target_maps_and_explains(name: str, profile: str) -> None:
     target = load_target(name)
     for problem in (LAYER, MatmulProblem(1, 1280, 1000), MatmulProblem(9, 64, 33, 4, True, False)):
         for policy in ("newton+", "newton++", "auto"):
-            cost = choose_mapping(problem, target, policy, profile)
+            cost = chosen(problem, target, policy, profile)
             assert isinstance(cost, PimCost)
             assert len(cost.channels) == target.pim.channels
             assert max(channel.cycles for channel in cost.channels) == cost.cycles
             assert 0 < cost.utilisation <= 1
             assert cost.energy_mj > 0
-            spent = cycle_breakdown(problem, cost, target.pim, profile)
+            spent = cycle_breakdown(problem, cost, timer(target.pim, profile).profile)
             assert sum(spent.as_json().values()) == cost.cycles
             assert min(spent.comp_bound, spent.idle, spent.rest) >= 0
 
 
 def test_tiles_share_a_row_where_pixels_are_few() -> None:
     """28 > 672 on 1x1: 42 tiles of two slots lie three in a row, the vector three times in the buffer: one row each."""
-    cost = choose_mapping(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
+    cost = chosen(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
     assert isinstance(cost, PimCost)
     assert cost.mapping.tiles_per_row == cost.mapping.runs[0].copies == 3
     assert cost.commands.g_act == 14 * TARGET.pim.bank_groups
@@ -78,8 +78,8 @@ def test_tiles_share_a_row_where_pixels_are_few() -> None:
 
 def test_weight_groups_are_spread_where_that_saves_rows() -> None:
     problem = MatmulProblem(1, 64, 512, 32, batched_rhs=True, constant_rhs=False)
-    cost = choose_mapping(problem, TARGET, "auto", "artifact")
-    newton = choose_mapping(problem, TARGET, "newton++", "artifact")
+    cost = chosen(problem, TARGET, "auto", "artifact")
+    newton = chosen(problem, TARGET, "newton++", "artifact")
     assert isinstance(cost, PimCost)
     assert isinstance(newton, PimCost)
     assert [group.weight_groups for group in cost.mapping.groups] == [(0, 8), (8, 16), (16, 24), (24, 32)]

@@ -27,9 +27,10 @@ from pimflow.codegen.newton import (
 from pimflow.codegen.newton.commands import GWrite
 from pimflow.codegen.newton.work_split import best_split, deal_units
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.targets import PimSpec, load_target
+from support.newton.timing import choose_mapping
 
 TARGET = load_target("pimflow")
 PIM = TARGET.pim
@@ -65,7 +66,7 @@ SMALL = st.builds(
 @given(SMALL, st.integers(1, 6), st.integers(0, 99))
 def test_channels_of_a_group_see_the_same_fills(problem: ConvProblem, buffers: int, pick: int) -> None:
     pim = replace(PIM, buffers=buffers)
-    space = candidates(problem, pim, "artifact")
+    space = candidates(problem, timing_profile(pim, "artifact"))
     for mapping in (space[pick % len(space)].mapping, *newton_mappings(problem, pim, "newton++")):
         lowered = program(problem, mapping, pim)
         for channels in lowered.channel_groups:
@@ -76,7 +77,7 @@ def test_channels_of_a_group_see_the_same_fills(problem: ConvProblem, buffers: i
 @settings(deadline=None, max_examples=25)
 @given(SMALL, st.integers(0, 99))
 def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None:
-    space = candidates(problem, PIM, "artifact")
+    space = candidates(problem, timing_profile(PIM, "artifact"))
     lowered = program(problem, space[pick % len(space)].mapping)
     by_class = CommandCounts()
     for entry in lowered.classes:
@@ -90,7 +91,7 @@ def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None
 def test_lowering_is_deterministic() -> None:
     mapping = newton_mapping(LAYER, PIM, "newton++")
     assert program(LAYER, mapping).streams == program(LAYER, mapping).streams
-    assert candidates(LAYER, PIM, "artifact") == candidates(LAYER, PIM, "artifact")
+    assert candidates(LAYER, timing_profile(PIM, "artifact")) == candidates(LAYER, timing_profile(PIM, "artifact"))
 
 
 def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
@@ -103,7 +104,7 @@ def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
     assert isinstance(refusal, Refusal)
     assert (refusal.demand, refusal.bound, refusal.gap) == (needed, needed - 3, 3)
     assert (refusal.unit, refusal.remedy) == ("rows of every bank", "a target with a larger pim.rows")
-    chosen = choose_mapping(problem, replace(TARGET, pim=replace(PIM, rows=2)), "auto")
+    chosen = choose_mapping(problem, replace(PIM, rows=2), "auto")
     assert isinstance(chosen, Refusal)
 
 
@@ -149,14 +150,14 @@ def test_an_incomplete_last_chunk_stands_alone() -> None:
 
 def test_depthwise_is_refused() -> None:
     problem = ConvProblem(1, 16, 16, 8, 8, (3, 3), groups=16)
-    assert isinstance(choose_mapping(problem, TARGET, "auto"), Refusal)
+    assert isinstance(choose_mapping(problem, TARGET.pim, "auto"), Refusal)
     assert isinstance(lower(problem, whole(), PIM), Refusal)
 
 
 @settings(deadline=None, max_examples=15)
 @given(SMALL, st.integers(0, 99))
 def test_layout_holds_every_weight_where_it_says(problem: ConvProblem, pick: int) -> None:
-    space = candidates(problem, PIM, "artifact")
+    space = candidates(problem, timing_profile(PIM, "artifact"))
     lowered = program(problem, space[pick % len(space)].mapping)
     shape, layout = lowered.shape, lowered.layout
     ids = np.arange(1, shape.groups * shape.depth * shape.columns + 1, dtype=np.float64)
@@ -193,7 +194,7 @@ def test_best_split_prefers_pixels() -> None:
 def test_the_right_hand_side_costs_its_placement() -> None:
     constant = MatmulProblem(16, 64, 48)
     computed = replace(constant, constant_rhs=False)
-    free, paid = choose_mapping(constant, TARGET, "auto"), choose_mapping(computed, TARGET, "auto")
+    free, paid = choose_mapping(constant, TARGET.pim, "auto"), choose_mapping(computed, TARGET.pim, "auto")
     assert not isinstance(free, Refusal)
     assert not isinstance(paid, Refusal)
     assert free.placement_cycles == 0
@@ -208,7 +209,7 @@ def test_little_room_is_used_well() -> None:
     """Where the fastest mapping replicates weights beyond the banks, another one is taken."""
     problem = ConvProblem(1, 64, 96, 28, 28, (3, 3), (1, 1), (1, 1, 1, 1))
     rooms = (replace(TARGET, pim=replace(PIM, rows=rows)) for rows in range(1, 16))
-    costs = [choose_mapping(problem, room, "auto") for room in rooms]
+    costs = [choose_mapping(problem, room.pim, "auto") for room in rooms]
     fits = [cost for cost in costs if not isinstance(cost, Refusal)]
     assert isinstance(costs[0], Refusal)
     assert len(fits) > 5

@@ -100,20 +100,24 @@ def test_free_movements_run_no_kernel_and_move_no_byte() -> None:
     assert run.stats.moved_bytes == 0
 
 
-def test_pim_nodes_go_to_the_pim_executor() -> None:
+def test_nodes_of_units_go_to_their_executor() -> None:
     build = Builder()
     x = build.place(build.conv(build.input(1, 3, 4, 4), 4, name="first"), device="pim")
     y = build.place(build.conv(x, 2), device="gpu")
     graph = build.graph(y)
     on_pim: list[str] = []
 
-    def execute(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        on_pim.append(node.name)
-        return NodeKernels(graph).run(node, inputs)
+    class OnPim:
+        def runs(self, node: Node) -> bool:
+            return node.device == "pim"
 
-    run = run_in_arena(graph, plan_memory(graph), random_inputs(graph, seed=0), pim_execute=execute)
+        def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+            on_pim.append(node.name)
+            return NodeKernels(graph).run(node, inputs)
+
+    run = run_in_arena(graph, plan_memory(graph), random_inputs(graph, seed=0), unit_execute=OnPim())
     assert on_pim == ["first"]
-    assert (run.stats.pim_kernels, run.stats.kernels) == (1, 1)
+    assert (run.stats.unit_kernels, run.stats.kernels) == (1, 1)
     assert_close(run.outputs[y], run_graph(graph, random_inputs(graph, seed=0))[y])
 
 

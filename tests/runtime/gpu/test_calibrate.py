@@ -57,7 +57,7 @@ def synthetic(target: Target, noise: float, seed: int = 0) -> list[MeasuredRow]:
     rows = []
     for op, inputs, outputs in kernels():
         row = MeasuredRow(op, inputs, outputs, "float16", 1.0)
-        time = gpu_cost(op, *row.values(), target, target.gpu.memory_channels).time_us
+        time = gpu_cost(op, *row.values(), target.gpu, target.gpu.memory_channels).time_us
         rows.append(replace(row, time_us=time * math.exp(rng.gauss(0, noise))))
     return rows
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.runtime.newton.energy import stream_energy
-from pimflow.runtime.newton.timing import StreamTiming
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.result import StreamTiming
 from support.newton.streams import PIM
 
 ONES = dataclasses.replace(
@@ -21,7 +21,7 @@ TIMING = StreamTiming(5000, CommandCounts(gwrite=2, g_act=8, comp=64, readres=3)
 
 
 def test_strict_by_cause() -> None:
-    parts = dict(stream_energy(TIMING, PLAIN, "strict").parts_j)
+    parts = dict(timing_profile(PLAIN, "strict").energy(TIMING).parts_j)
     assert parts == pytest.approx(
         {
             "activation": 8 * 4 * 1e-12,  # four banks a G_ACT
@@ -37,21 +37,22 @@ def test_strict_by_cause() -> None:
 
 
 def test_totals_and_units() -> None:
-    energy = stream_energy(TIMING, PIM, "strict")
+    energy = timing_profile(PIM, "strict").energy(TIMING)
     assert energy.total_j == pytest.approx(sum(joules for _, joules in energy.parts_j))
     assert energy.total_pj == pytest.approx(energy.total_mj * 1e9)
     assert energy.as_json()["total"] == energy.total_j
 
 
 def test_the_profile_decides_and_every_count_matters() -> None:
-    assert stream_energy(TIMING, PIM) == stream_energy(TIMING, PIM, "artifact") != stream_energy(TIMING, PIM, "strict")
-    base = stream_energy(TIMING, PIM, "strict").total_j
+    default, artifact, strict = (timing_profile(PIM, name).energy(TIMING) for name in (None, "artifact", "strict"))
+    assert default == artifact != strict
+    base = strict.total_j
     changes: tuple[dict[str, Any], ...] = ({"cycles": 6000}, {"ref": 2}, {"gwrite_bytes": 640})
     for change in changes:
-        assert stream_energy(dataclasses.replace(TIMING, **change), PIM, "strict").total_j > base
+        assert timing_profile(PIM, "strict").energy(dataclasses.replace(TIMING, **change)).total_j > base
     for field in ("g_act", "comp", "readres"):
         commands = dataclasses.replace(TIMING.commands, **{field: 100})
-        assert stream_energy(dataclasses.replace(TIMING, commands=commands), PIM, "strict").total_j > base
+        assert timing_profile(PIM, "strict").energy(dataclasses.replace(TIMING, commands=commands)).total_j > base
 
 
 def test_a_column_read_costs_more_than_its_macs_and_less_than_opening_the_row() -> None:

@@ -16,6 +16,7 @@ from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, G
 from pimflow.codegen.newton.expand import flatten
 from pimflow.errors import CommandOrderError, OptionError
 from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.values import execute, round_to
 from pimflow.targets import PimSpec
 from support.newton.plain_machine import run_stream
@@ -45,7 +46,7 @@ def test_equals_the_plain_machine(problem: PimProblem, pim: PimSpec, pick: int, 
         problem = replace(problem, out_channels=problem.groups) if isinstance(problem, ConvProblem) else problem
     if problem.macs > 400_000:
         return
-    space = candidates(problem, pim, "strict")
+    space = candidates(problem, timing_profile(pim, "strict"))
     program = lower(problem, space[pick % len(space)].mapping, pim)
     assert isinstance(program, PimProgram)
     source, weights = tensors(problem, pick)
@@ -57,7 +58,7 @@ def test_equals_the_plain_machine(problem: PimProblem, pim: PimSpec, pick: int, 
 
 def small_program() -> tuple[PimProgram, np.ndarray, np.ndarray, np.ndarray]:
     problem = ConvProblem(1, 40, 48, 6, 6, (3, 3), (1, 1), (1, 1, 1, 1))
-    program = lower(problem, candidates(problem, PIM, "artifact")[0].mapping, PIM)
+    program = lower(problem, candidates(problem, timing_profile(PIM, "artifact"))[0].mapping, PIM)
     assert isinstance(program, PimProgram)
     source, weights = tensors(problem, 1)
     return program, source, weights, execute(program, source, weights, "fp32")

@@ -10,6 +10,7 @@ from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.codegen.newton import CommandCounts, PimProgram, count_commands, lower, newton_mappings
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.values import execute
 from pimflow.targets import PimSpec, load_target
 from support.newton.problems import PIM, checked_error, chosen, convolutions, machines, problems, reference, tensors
@@ -36,7 +37,7 @@ def test_newton_mappings(problem: PimProblem, pim: PimSpec, pick: int) -> None:
 @settings(deadline=None, max_examples=80)
 @given(problems(), machines(), st.sampled_from(["artifact", "strict"]), st.integers(0, 99))
 def test_mappings_of_the_space(problem: PimProblem, pim: PimSpec, profile: str, pick: int) -> None:
-    space = candidates(problem, pim, profile)
+    space = candidates(problem, timing_profile(pim, profile))
     check(problem, space[0].mapping, pim)
     check(problem, space[pick % len(space)].mapping, pim)
 
@@ -53,7 +54,7 @@ def test_chosen_mappings_on_the_default_machine(problem: ConvProblem) -> None:
 
 def test_every_loop_order_occurs_in_the_space() -> None:
     problem = ConvProblem(1, 80, 40, 5, 5, (3, 3), (1, 1), (1, 1, 1, 1))
-    orders = {entry.mapping.order for entry in candidates(problem, PIM, "artifact")}
+    orders = {entry.mapping.order for entry in candidates(problem, timing_profile(PIM, "artifact"))}
     assert orders == {"fills", "rows", "latch"}
 
 

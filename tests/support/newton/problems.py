@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.ir import Array
-from pimflow.runtime.newton.autotune.choose import choose_mapping
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.targets import PimSpec, Target, load_target
+from support.newton.timing import choose_mapping
 from support.values import assert_varies, relative_error
 
 PIM = load_target("pimflow").pim
@@ -130,6 +130,6 @@ def checked_error(result: Array, expected: Array) -> float:
 
 def chosen(problem: PimProblem, target: Target, policy: str, profile: str | None = None) -> PimCost:
     """The best mapping under a policy, for a problem that fits the machine."""
-    cost = choose_mapping(problem, target, policy, profile)
+    cost = choose_mapping(problem, target.pim, policy, profile)
     assert isinstance(cost, PimCost), cost
     return cost

@@ -16,7 +16,8 @@ from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.mapping import Order
-from pimflow.runtime.newton.autotune.estimate import VisitCosts, fill_cycles, fill_load, visit_costs
+from pimflow.runtime.newton.autotune.estimate import fill_cycles, fill_load
+from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.targets import PimSpec
 
 Chunks = tuple[tuple[int, int, int], ...]
@@ -59,10 +60,10 @@ class _Scheme:
     spread: bool = False
 
 
-def candidates(problem: PimProblem, pim: PimSpec, profile: str | None) -> list[Candidate]:
-    """Candidates, best estimate first."""
+def candidates(problem: PimProblem, profile: TimingProfile) -> list[Candidate]:
+    """Candidates for the profile's machine, best estimate first."""
+    pim, costs = profile.pim, profile.visit_costs()
     shape = geometry(problem, pim)
-    costs = visit_costs(pim, profile, None)
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
     for scheme in _schemes(problem, shape, pim):

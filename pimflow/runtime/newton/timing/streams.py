@@ -6,49 +6,42 @@ from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
 from pimflow.errors import CommandOrderError, choice
-from pimflow.runtime.newton.timing.artifact import ArtifactRules
+from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
 from pimflow.runtime.newton.timing.engine import Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
 from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
 from pimflow.runtime.newton.timing.result import StreamTiming
-from pimflow.runtime.newton.timing.rules import IllegalCommand, Rules
-from pimflow.runtime.newton.timing.strict import StrictRules
-from pimflow.targets import PimSpec
-
-PROFILES = ("artifact", "strict")
-GWRITE_LATENCIES = ("hidden", "exposed")
+from pimflow.runtime.newton.timing.rules import IllegalCommand
 
 
-def time_stream(
-    stream: CommandStream, pim: PimSpec, profile: str | None = None, gwrite_latency: str | None = None
-) -> StreamTiming:
-    """Exact timing of one channel's stream.
+class StreamTimer:
+    """Times streams exactly under one profile of one machine.
 
     Cost grows with the loops of the nest and with refreshes, not with commands, and what is learnt of one stream
-    serves the next. Addresses do not matter to timing, only to the limits that `strict` checks.
-
-    Args:
-        stream: what the channel executes.
-        pim: the machine.
-        profile: "artifact" or "strict"; the machine's default if None.
-        gwrite_latency: "hidden" or "exposed"; the machine's if None.
-
-    Raises:
-        OptionError: no such profile or latency.
-        CommandOrderError: the machine would refuse a command; the message names its index in the expanded stream.
+    serves the next: keep a timer as long as there are streams to time. Addresses do not matter to timing, only to the
+    limits that a profile may check.
     """
-    return _timer(pim, profile, gwrite_latency).time(stream)
 
+    def __init__(self, profile: TimingProfile) -> None:
+        self.profile = profile
+        self._by_latency: dict[str, _Timer] = {}
 
-def make_rules(pim: PimSpec, profile: str | None = None, gwrite_latency: str | None = None) -> Rules:
-    """The rules of a machine's profile; None stands for the machine's default.
+    def time(self, stream: CommandStream, gwrite_latency: str | None = None) -> StreamTiming:
+        """Exact timing of one channel's stream.
 
-    Raises:
-        OptionError: no such profile or latency.
-    """
-    profile = choice("timing profile", profile or pim.timing.default, PROFILES)
-    latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    return ArtifactRules(pim, latency) if profile == "artifact" else StrictRules(pim, latency)
+        Args:
+            stream: what the channel executes.
+            gwrite_latency: "hidden" or "exposed"; the machine's if None.
+
+        Raises:
+            OptionError: no such latency.
+            CommandOrderError: the machine would refuse a command; names its index in the expanded stream.
+        """
+        latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
+        timer = self._by_latency.get(latency)
+        if timer is None:
+            timer = self._by_latency[latency] = _Timer(self.profile, latency)
+        return timer.time(stream)
 
 
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
@@ -68,20 +61,19 @@ class _Shape(NamedTuple):
 
 
 class _Timer:
-    """Times streams on one machine under one profile."""
+    """Times streams under one profile and GWRITE latency."""
 
-    def __init__(self, pim: PimSpec, profile: str | None, gwrite_latency: str | None) -> None:
-        self.pim = pim
+    def __init__(self, profile: TimingProfile, gwrite_latency: str) -> None:
+        self.pim = profile.pim
         self._profile, self._gwrite_latency = profile, gwrite_latency
-        self._engine = Engine(make_rules(pim, profile, gwrite_latency))
-        self._strict = isinstance(self._engine.rules, StrictRules)
+        self._engine = Engine(profile.rules(gwrite_latency))
 
     def time(self, stream: CommandStream) -> StreamTiming:
         if self._engine.full():
-            self._engine = Engine(make_rules(self.pim, self._profile, self._gwrite_latency))
+            self._engine = Engine(self._profile.rules(self._gwrite_latency))
         shape = self._shape(stream.body)
         whole = self._engine.sequence(shape.items)
-        outside = first_out_of_range(stream.body, self.pim) if self._strict else None
+        outside = first_out_of_range(stream.body, self.pim) if self._profile.checks_addresses else None
         try:
             cycles, preas, refs, reopened = self._engine.total(whole)
         except IllegalCommand:
@@ -131,22 +123,3 @@ class _Timer:
         if len(items) == 1 and isinstance(items[0], Repeat):
             return (Repeat(items[0].body, items[0].times * count),)
         return (Repeat(self._engine.sequence(items), count),)
-
-
-def forget_timings() -> None:
-    """Drop all that earlier timings taught, as in a new process."""
-    _timers.clear()
-
-
-_timers: dict[tuple[int, str | None, str | None], _Timer] = {}
-
-
-def _timer(pim: PimSpec, profile: str | None, gwrite_latency: str | None) -> _Timer:
-    """The timer of this very object (hashing a whole machine on every call would cost more than timing)."""
-    key = id(pim), profile, gwrite_latency
-    timer = _timers.get(key)
-    if timer is None or timer.pim is not pim:
-        if len(_timers) > 32:
-            _timers.clear()
-        timer = _timers[key] = _Timer(pim, profile, gwrite_latency)
-    return timer

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
 from pimflow.errors import OptionError
-from pimflow.runtime.newton.timing import time_stream
 from support.newton import oracle_artifact
 from support.newton.streams import COMP, PIM, READRES, SWEEP, artifact_word, comps, gwrite, nests, stream, with_timing
+from support.newton.timing import time_stream
 
 
 def oracle(program, **changes):

@@ -6,11 +6,11 @@ import pytest
 
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.trace import read_trace
-from pimflow.runtime.newton.timing import time_stream
 from pimflow.runtime.newton.trace_timing import simulate_file
 from support.newton import oracle_artifact
 from support.newton.golden_traces import CASES, COUNTS, EXPECTED, expected, path
 from support.newton.streams import PIM, artifact_word
+from support.newton.timing import time_stream
 
 
 def test_all_are_there_and_differ():

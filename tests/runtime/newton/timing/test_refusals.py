@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pimflow.codegen.newton.commands import ZERO, Affine, Comp, GAct, GWrite, Loop
 from pimflow.errors import CommandOrderError
-from pimflow.runtime.newton.timing import time_stream
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, row, stream
+from support.newton.timing import time_stream
 
 TILE = (*SWEEP, comps(3), READRES)
 

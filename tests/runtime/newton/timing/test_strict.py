@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pimflow.codegen.newton.commands import Loop, count_commands
 from pimflow.errors import CommandOrderError
-from pimflow.runtime.newton.timing import time_stream
 from support.newton import oracle_strict
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, stream, strict_word, with_timing
+from support.newton.timing import time_stream
 
 NO_REFRESH = with_timing("strict", t_refi=10**9)
 

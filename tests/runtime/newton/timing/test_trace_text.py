@@ -14,10 +14,10 @@ from pimflow.codegen.newton.commands import ZERO, Affine, Comp, GAct, GWrite, Lo
 from pimflow.codegen.newton.trace import AddressLayout, read_trace, write_trace
 from pimflow.errors import CommandOrderError, PimflowError, TraceError
 from pimflow.runtime.newton import trace_timing
-from pimflow.runtime.newton.timing import time_stream
 from pimflow.runtime.newton.trace_timing import simulate_file
 from support.newton.golden_traces import EXPECTED, path
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, stream
+from support.newton.timing import time_stream
 
 
 def lines(program, pim=PIM, **options):

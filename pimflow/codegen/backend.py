@@ -1,0 +1,242 @@
+"""What the compiler asks of the units of a machine: one backend per kind of unit.
+
+A machine is a host, which can run every node, and further units that run the work they accept. A backend is made for
+one device of one target and owns its caches. Adding a kind of unit is a backend and a schema
+(`pimflow/targets`); nothing else changes: docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pimflow.codegen.work import PimProblem, problem_of
+from pimflow.errors import choice as choice_among
+from pimflow.ir import Array, Graph, Node, Refusal
+
+P = TypeVar("P")
+"""A backend's programs."""
+
+
+class Cost(Protocol):
+    """Time and energy of a piece of work on one unit, static power apart."""
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds."""
+
+    @property
+    def energy_mj(self) -> float:
+        """Millijoules."""
+
+
+class UnitCost(Cost, Protocol):
+    """What a unit's work costs, with what it did."""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the unit's own clock, on its slowest part."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the unit executed, by name: the backend's `counters`, over all its parts."""
+
+
+class WorkReport(Protocol):
+    """What one piece of work comes to on a unit, for readers and programs."""
+
+    @property
+    def setting(self) -> str:
+        """Under which settings of the machine; "" where there are none to name."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Human-readable: (what, its value)."""
+
+
+@dataclass(frozen=True)
+class PlainReport:
+    """The report of a unit that has no more to say than a cost."""
+
+    choice: str
+    cost: UnitCost
+    setting: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of a cost."""
+        cost = self.cost
+        return {
+            "choice": self.choice,
+            "cycles": cost.cycles,
+            "time_us": cost.time_us,
+            "energy_pj": cost.energy_mj * 1e9,
+            "commands": dict(cost.counters),
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The same, human-readable."""
+        cost = self.cost
+        commands = ", ".join(f"{name} {count:,}" for name, count in cost.counters.items())
+        lines = [
+            ("choice", self.choice),
+            ("cycles", f"{cost.cycles:,} ({cost.time_us:,.2f} us)"),
+            ("commands", commands),
+            ("energy", f"{cost.energy_mj * 1e3:,.3f} uJ"),
+        ]
+        return [line for line in lines if line[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Moving a node's operands to its unit before it runs, and its results back after, over a link."""
+
+    load_us: float
+    store_us: float
+    energy_mj: float = 0.0
+    link: str = "transfer"
+
+
+class Backend(ABC, Generic[P]):
+    """A unit that runs the work it accepts. Its programs are `P`: what it executes, times and stores.
+
+    Args:
+        device: the unit's name in the target.
+        spec: what the target says of it.
+    """
+
+    title: ClassVar[str]
+    """What the unit is called in pictures."""
+    choices: ClassVar[tuple[str, ...]] = ("auto",)
+    """What a plan may ask for: mapping policies, strategies. The last one is the best that the backend can do."""
+    choice_word: ClassVar[str] = "choice"
+    """What its choices are called."""
+    default_choice: ClassVar[str] = "auto"
+    """What a policy means that names none of them."""
+    counters: ClassVar[tuple[str, ...]] = ()
+    """What its costs count."""
+    operands: ClassVar[tuple[str, ...]] = ("fp32",)
+    """Element types that its programs can be executed in."""
+
+    def __init__(self, device: str, spec: Any) -> None:
+        self.device = device
+        self.spec = spec
+
+    @property
+    def operand(self) -> str:
+        """The element type that the unit multiplies."""
+        return self.operands[0]
+
+    @property
+    def memory_channels(self) -> int:
+        """How many of the host's memory channels the unit takes for itself while it is in use."""
+        return 0
+
+    @property
+    def absorbs_activations(self) -> bool:
+        """Whether a function of a result costs nothing as the result is read out."""
+        return False
+
+    def resolve(self, choice: str) -> str:
+        """The choice that a word stands for, case-insensitive: "" is the default.
+
+        Raises:
+            OptionError: the unit does not offer it.
+        """
+        return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
+
+    def work(self, graph: Graph, node: Node) -> PimProblem | Refusal:
+        """What a node asks of the unit, or why it cannot run there."""
+        return problem_of(graph, node)
+
+    @abstractmethod
+    def cost(self, work: PimProblem, choice: str) -> UnitCost | Refusal:
+        """What work costs under a choice, or why it cannot run there."""
+
+    @abstractmethod
+    def program(self, work: PimProblem, choice: str) -> P | Refusal:
+        """What the unit executes: the program that `cost` is the cost of."""
+
+    def explain(self, work: PimProblem, choice: str) -> WorkReport | Refusal:
+        """What work comes to under a choice, and where its time goes."""
+        cost = self.cost(work, choice)
+        return cost if isinstance(cost, Refusal) else PlainReport(choice, cost)
+
+    @abstractmethod
+    def execute(self, program: P, left: Array, right: Array, operand: str) -> Array:
+        """The product that a program computes, by value, with operands rounded to `operand`.
+
+        Args:
+            program: what to execute.
+            left: activations of a convolution, or the left-hand side of a product.
+            right: weights, or the right-hand side.
+            operand: one of `operands`.
+        """
+
+    @abstractmethod
+    def encode(self, program: P) -> Any:
+        """The program as JSON values."""
+
+    @abstractmethod
+    def decode(self, data: Any) -> P:
+        """The program that `encode` was given.
+
+        Raises:
+            DataError: the data are none, or not for this machine.
+        """
+
+    def tolerance(self, operand: str) -> float:
+        """Largest error of a network's output, over its largest magnitude, that operands of this type justify."""
+        return 1e-4
+
+    def parts(self, program: P) -> int:
+        """How many parts of the unit have a text of their own."""
+        return 0
+
+    def trace(self, program: P, part: int) -> Iterator[str]:
+        """What one part executes, as lines of text."""
+        return iter(())
+
+    def transfer(self, loaded: int, stored: int) -> Transfer | None:
+        """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""
+        return None
+
+
+class HostBackend(ABC):
+    """The unit that can run every node; ONNX Runtime computes its values.
+
+    Args:
+        device: the unit's name in the target.
+        spec: what the target says of it.
+    """
+
+    title: ClassVar[str]
+    """What the unit is called in pictures."""
+
+    def __init__(self, device: str, spec: Any) -> None:
+        self.device = device
+        self.spec = spec
+
+    @property
+    def identity(self) -> str:
+        """All that its prices depend on beside the spec, as text: part of the price cache's scope."""
+        return ""
+
+    @abstractmethod
+    def left_with(self, taken: int) -> HostBackend:
+        """The same unit while `taken` of its memory channels serve others."""
+
+    @abstractmethod
+    def cost(self, graph: Graph, node: Node) -> Cost:
+        """What one node of a graph costs."""
+
+    @abstractmethod
+    def copy_cost(self, moved_bytes: int, dtype: str) -> Cost:
+        """What a movement that stays costs: `moved_bytes` read and written in all, in the model's element type."""
+
+    @abstractmethod
+    def static_energy_mj(self, time_us: float) -> float:
+        """What the board draws over a run, whatever it does."""

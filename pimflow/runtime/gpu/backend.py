@@ -1,0 +1,94 @@
+"""The GPU as the host of a machine: every node is a kernel, a copy, or free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.codegen.backend import HostBackend
+from pimflow.ir import Graph, Node, Op, Value
+from pimflow.ir.analysis.content import Content, content_arrays, content_of
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
+from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.runtime.gpu.work import element_width
+from pimflow.targets import GpuSpec
+
+_Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What a GPU cost depends on: op, operands' shapes and types, the content of those that the op says; no names."""
+
+    op: Op
+    inputs: tuple[_Type | None, ...]
+    outputs: tuple[_Type | None, ...]
+    content: Content
+
+
+def _type(value: Value | None) -> _Type | None:
+    return None if value is None else (value.shape, value.dtype)
+
+
+class GpuHost(HostBackend):
+    """A GPU with `channels` memory channels of its own; prices are remembered by what they depend on.
+
+    Args:
+        device: its name in the target.
+        spec: what the target says of it.
+        measured: times that stand in for the model's, kernel by kernel, where it has them.
+        channels: memory channels that serve it; all of them by default.
+    """
+
+    title = "GPU stream"
+
+    def __init__(
+        self, device: str, spec: GpuSpec, measured: MeasuredTable | None = None, channels: int | None = None
+    ) -> None:
+        super().__init__(device, spec)
+        self.gpu = spec
+        self.measured = measured
+        self.channels = spec.memory_channels if channels is None else channels
+        self._known: dict[_Kernel, GpuCost] = {}
+
+    @property
+    def identity(self) -> str:
+        """Its memory channels, and the measured table."""
+        return f"{self.channels} {'' if self.measured is None else self.measured.digest}"
+
+    def left_with(self, taken: int) -> GpuHost:
+        """The GPU beside units that hold `taken` of its memory channels."""
+        return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self
+
+    def cost(self, graph: Graph, node: Node) -> GpuCost:
+        """A kernel's cost, by the model or as measured."""
+        content = content_of(graph, node) if node.op.content_operands else ()
+        key = _Kernel(
+            node.op, tuple(map(_type, graph.in_values(node))), tuple(map(_type, graph.out_values(node))), content
+        )
+        if key not in self._known:
+            self._known[key] = self._price(graph, node, content)
+        return self._known[key]
+
+    def copy_cost(self, moved_bytes: int, dtype: str) -> GpuCost:
+        """A copy kernel over the bytes, at the width that the GPU stores floating-point elements in."""
+        width = element_width(dtype, self.gpu.element_bytes)
+        return movement_cost(moved_bytes * width // (element_bytes(dtype) or 1), self.gpu, self.channels)
+
+    def static_energy_mj(self, time_us: float) -> float:
+        """The whole board's, PIM channels apart."""
+        return static_energy_mj(time_us, self.gpu)
+
+    def _price(self, graph: Graph, node: Node, content: Content) -> GpuCost:
+        """The model's cost, or the measured time where the table has this kernel.
+
+        A table is measured on a whole board. With fewer channels its time is scaled by the model's own ratio.
+        """
+        inputs, outputs, constants = graph.in_values(node), graph.out_values(node), content_arrays(graph, node)
+        cost = gpu_cost(node.op, inputs, outputs, self.gpu, self.channels, constants=constants)
+        time_us = self.measured.time_us(node.op, inputs, content) if self.measured is not None else None
+        if time_us is None or cost.time_us == 0:
+            return cost
+        every = self.gpu.memory_channels
+        whole = gpu_cost(node.op, inputs, outputs, self.gpu, every, constants=constants)
+        return scaled(cost, time_us * cost.time_us / whole.time_us)

@@ -1,0 +1,117 @@
+"""Newton-style PIM as a backend: mappings are its choices, command streams its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pimflow.codegen.backend import Backend, Transfer
+from pimflow.codegen.newton import PimProgram, lower
+from pimflow.codegen.newton.archive import archive_program, restore_program
+from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.codegen.newton.trace import write_trace
+from pimflow.codegen.work import PimProblem
+from pimflow.ir import Array, Refusal
+from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
+from pimflow.runtime.newton.breakdown import cycle_breakdown
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.newton.layer import NewtonLayer
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.values import execute
+from pimflow.targets import PimSpec
+
+OPERAND_RTOL = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
+"""Bounds by operand type, relative to the largest magnitude of an output.
+
+Rounding an operand costs a relative error of up to u = 2**-11 (fp16) or 2**-8 (bf16). The errors of the two operands of
+a product add up; over a network's L layers of random signs they grow like sqrt(2 L) u: for L = 50, 0.5 % and 4 % of the
+standard deviation of the output. The bounds allow twice that.
+"""
+FP16_LATCH_RTOL = 2e-2
+"""What fp16 accumulators add to a bound.
+
+Each of n additions into a latch is rounded by up to u of what it holds by then: together about sqrt(n / 3) u / sqrt(3).
+With n = 64 (a dot product of 1024) and 50 layers that is 0.9 % of the output's standard deviation.
+The bound allows twice that.
+"""
+
+
+class NewtonBackend(Backend[PimProgram]):
+    """PIM channels that multiply matrices by GWRITE, G_ACT, COMP and READRES."""
+
+    title = "PIM channels"
+    choices: ClassVar[tuple[str, ...]] = POLICIES
+    choice_word = "mapping policy"
+    default_choice = "newton++"
+    counters: ClassVar[tuple[str, ...]] = tuple(CommandCounts().as_json())
+    operands: ClassVar[tuple[str, ...]] = tuple(OPERAND_RTOL)
+
+    def __init__(self, device: str, spec: PimSpec) -> None:
+        super().__init__(device, spec)
+        self.pim = spec
+        self.search = MappingSearch(timing_profile(spec))
+
+    @property
+    def operand(self) -> str:
+        """The target's."""
+        return self.pim.operand
+
+    @property
+    def memory_channels(self) -> int:
+        """PIM-enabled channels do not switch mode between kernels, so the GPU loses them for the whole run."""
+        return self.pim.channels
+
+    @property
+    def absorbs_activations(self) -> bool:
+        """Whether the target applies activations as results are read out."""
+        return self.pim.readout_activation
+
+    def cost(self, work: PimProblem, choice: str) -> PimCost | Refusal:
+        """Exact cycles, commands and energy of the fastest mapping that the choice allows."""
+        return self.search.choose(work, choice)
+
+    def program(self, work: PimProblem, choice: str) -> PimProgram | Refusal:
+        """The command streams under the mapping that the price was made with."""
+        cost = self.cost(work, choice)
+        return cost if isinstance(cost, Refusal) else lower(work, cost.mapping, self.pim)
+
+    def explain(self, work: PimProblem, choice: str) -> NewtonLayer | Refusal:
+        """The mapping, the cost, and what the cycles are spent on."""
+        cost = self.cost(work, choice)
+        if isinstance(cost, Refusal):
+            return cost
+        profile = self.search.profile
+        return NewtonLayer(profile.name, cost, cycle_breakdown(work, cost, profile))
+
+    def execute(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
+        """The product, computed from the streams alone."""
+        return execute(program, left, right, operand)
+
+    def tolerance(self, operand: str) -> float:
+        """What the rounding of operands and, with fp16 latches, of sums justifies."""
+        narrow = operand != "fp32" and self.pim.accumulator == "fp16"
+        return OPERAND_RTOL[operand] + (FP16_LATCH_RTOL if narrow else 0.0)
+
+    def encode(self, program: PimProgram) -> Any:
+        """Problem, mapping and the streams of all channels as loop nests."""
+        return archive_program(program)
+
+    def decode(self, data: Any) -> PimProgram:
+        """The program with the streams that were archived."""
+        return restore_program(data, self.pim)
+
+    def parts(self, program: PimProgram) -> int:
+        """Channels."""
+        return len(program.streams)
+
+    def trace(self, program: PimProgram, part: int) -> Iterator[str]:
+        """The commands of one channel."""
+        return write_trace(program.streams[part], self.pim)
+
+    def transfer(self, loaded: int, stored: int) -> Transfer | None:
+        """Over the target's link to the PIM channels, if it has one."""
+        if self.pim.transfer_gb_per_s is None:
+            return None
+        width, per_us = self.pim.element_bytes, self.pim.transfer_gb_per_s * 1e3
+        energy_mj = width * (loaded + stored) * self.pim.energy.strict.transfer_pj_per_byte * 1e-9
+        return Transfer(width * loaded / per_us, width * stored / per_us, energy_mj)

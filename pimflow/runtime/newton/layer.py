@@ -1,0 +1,63 @@
+"""One layer on Newton-style PIM: its mapping, its cost, and what its cycles are spent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pimflow.runtime.newton.breakdown import CycleBreakdown
+from pimflow.runtime.newton.cost import PimCost
+
+
+@dataclass(frozen=True)
+class NewtonLayer:
+    """A layer's mapping and cost, and what its cycles are spent on."""
+
+    timing: str
+    cost: PimCost
+    spent: CycleBreakdown
+
+    @property
+    def setting(self) -> str:
+        """The timing profile."""
+        return f"timing {self.timing}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
+        cost = self.cost
+        return {
+            "timing": self.timing,
+            "mapping": cost.mapping.as_json(),
+            "pim_cycles": cost.cycles,
+            "placement_cycles": cost.placement_cycles,
+            "time_us": cost.time_us,
+            "commands": cost.commands.as_json(),
+            "refreshes": cost.ref,
+            "cycles_spent": self.spent.as_json(),
+            "utilisation": cost.utilisation,
+            "energy_pj": cost.energy_mj * 1e9,
+            "channels": [
+                {"cycles": channel.cycles, "commands": channel.commands.as_json()} for channel in cost.channels
+            ],
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Human-readable: (what, its value), without the channels one by one."""
+        cost, mapping = self.cost, self.cost.mapping
+        chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in mapping.runs)
+        groups = " + ".join(str(group.channels) for group in mapping.groups)
+        busy = sum(channel.cycles > 0 for channel in cost.channels)
+        spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
+        commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
+        rows = [
+            ("mapping", f"{mapping.name}: order {mapping.order}, K in {chunks}"),
+            ("channels", f"{busy} of {len(cost.channels)} busy, in groups of {groups}"),
+            ("cycles", f"{cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)"),
+            ("spent on", spent),
+            ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
+            ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
+            ("energy", f"{cost.energy_mj * 1e3:,.3f} uJ"),
+        ]
+        if cost.placement_cycles:
+            rows.insert(3, ("placement", f"{cost.placement_cycles:,} cycles to write the right-hand side"))
+        return rows

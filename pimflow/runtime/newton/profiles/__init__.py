@@ -1,0 +1,23 @@
+"""Timing profiles by name."""
+
+from __future__ import annotations
+
+from pimflow.errors import choice
+from pimflow.runtime.newton.profiles.artifact import ArtifactProfile
+from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile, VisitCosts
+from pimflow.runtime.newton.profiles.strict import StrictProfile
+from pimflow.targets import PimSpec
+
+__all__ = ["GWRITE_LATENCIES", "PROFILES", "TimingProfile", "VisitCosts", "timing_profile"]
+
+PROFILES: dict[str, type[TimingProfile]] = {profile.name: profile for profile in (ArtifactProfile, StrictProfile)}
+"""Every profile by name; one that is added here is found by targets, the search and the command line."""
+
+
+def timing_profile(pim: PimSpec, name: str | None = None) -> TimingProfile:
+    """A profile of a machine, case-insensitive; the machine's default if `name` is None.
+
+    Raises:
+        OptionError: there is no profile of that name.
+    """
+    return PROFILES[choice("timing profile", (name or pim.timing.default).lower(), tuple(PROFILES))](pim)

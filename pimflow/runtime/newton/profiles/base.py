@@ -1,0 +1,100 @@
+"""`TimingProfile`: one set of timing rules on one machine, with all that depends on which set it is.
+
+A profile says when commands issue, what they cost in energy, how long the parts of a stream take by closed form, and
+which waits there are to take away. Adding one is a class here and a table `[pim.timing.NAME]` in a target.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pimflow.runtime.newton.energy import EnergyBreakdown
+from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.rules import Rules
+from pimflow.targets import PimSpec
+
+GWRITE_LATENCIES = ("hidden", "exposed")
+
+
+@dataclass(frozen=True, slots=True)
+class VisitCosts:
+    """Cycles of the parts of a stream under one profile of one machine, refresh apart.
+
+    Args:
+        comp: COMP to COMP.
+        fill: GWRITE to the first COMP on it, per fill and (strict) per slot written.
+        next_fill: GWRITE to the next GWRITE where several buffers are filled in a row.
+        sweep: a row change: first G_ACT to the first COMP.
+        settle: last COMP of a visit to what follows it.
+        turn: what a GWRITE after a READRES adds before the next COMP, where that reads another buffer.
+        read: what a READRES between COMPs adds.
+        fill_hidden: how much of a fill's wait passes while a row changes.
+        busy_refresh: share of all time that refresh takes from a stream that activates all the time.
+        idle_refresh: the same for a stream whose rows stay open.
+        sweep_refresh: refresh cycles that one sweep of a stream with open rows waits for, on average.
+    """
+
+    comp: int
+    fill: float
+    fill_per_slot: float
+    next_fill: float
+    sweep: float
+    settle: float
+    turn: float
+    read: float
+    fill_hidden: float
+    busy_refresh: float
+    idle_refresh: float
+    sweep_refresh: float
+
+
+class TimingProfile(ABC):
+    """One profile on one machine."""
+
+    name: ClassVar[str]
+    checks_addresses: ClassVar[bool] = True
+    """Whether a row, column, slot or fill outside of the machine is refused."""
+
+    def __init__(self, pim: PimSpec) -> None:
+        self.pim = pim
+
+    def on(self, pim: PimSpec) -> TimingProfile:
+        """The same profile on another machine."""
+        return type(self)(pim)
+
+    @abstractmethod
+    def rules(self, gwrite_latency: str) -> Rules:
+        """Fresh rules: when commands issue. `gwrite_latency` is "hidden" or "exposed"."""
+
+    @abstractmethod
+    def energy(self, timing: StreamTiming) -> EnergyBreakdown:
+        """Energy of one channel's stream."""
+
+    @property
+    @abstractmethod
+    def comp_cycles(self) -> int:
+        """Cycles from COMP to COMP."""
+
+    @abstractmethod
+    def visit_costs(self) -> VisitCosts:
+        """Closed-form costs of the parts of a stream, which rank mappings before exact timing decides."""
+
+    @abstractmethod
+    def without_waits(self) -> tuple[PimSpec, PimSpec, PimSpec]:
+        """The machine without refresh; also without waits for fills; also without waits for rows."""
+
+    def placement_cycles(self, stored_bytes: int) -> int:
+        """Cycles to write an activation operand into the banks of one channel, before its stream can start.
+
+        The bytes cross the channel's bus in bursts of `burst_bytes` every tCCD; rows of other banks open meanwhile, so
+        that one activation and one precharge show (`[pim.timing.strict]`: the bus is the same under every profile).
+        """
+        bus = self.pim.timing.strict
+        return -(-stored_bytes // bus.burst_bytes) * bus.t_ccd + bus.t_rcd + bus.t_rp
+
+    def placement_pj(self, stored_bytes: int, dram_rows: int) -> float:
+        """Energy of placing an operand: every byte over bus and crossbar, every row opened once."""
+        energy = self.pim.energy.strict
+        return stored_bytes * energy.transfer_pj_per_byte + dram_rows * energy.activate_pj

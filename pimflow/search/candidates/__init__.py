@@ -1,0 +1,45 @@
+"""Every candidate of a policy over the execution order of a graph, cheap and certain ones first.
+
+A candidate covers whole units of the order (a node with what is fused into it), so no candidate's cost depends on what
+is decided about its neighbours. Candidates that the rewrites refuse, or that a device refuses, are never offered.
+One kind of decision is one file here; `KINDS` lists them in the order in which a time budget is best spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pimflow.ir import Decision, Graph
+from pimflow.search.candidates.base import Candidate, Scene
+from pimflow.search.candidates.branches import branches
+from pimflow.search.candidates.md_dp import splits
+from pimflow.search.candidates.pipelines import patterns, runs, variations
+from pimflow.search.candidates.placed import on_device, on_host
+from pimflow.search.chain import Interval
+from pimflow.search.policy import Policy
+from pimflow.search.pricing import Pricer
+
+__all__ = ["KINDS", "Candidate", "Candidates"]
+
+KINDS = (on_device, splits, patterns, branches, runs)
+"""What a space and a device beside the host offer; small spaces come first."""
+
+
+class Candidates:
+    """Makes the candidates of a policy."""
+
+    def __init__(self, graph: Graph, policy: Policy, pricer: Pricer) -> None:
+        self.policy = policy
+        self.scene = Scene(graph, pricer)
+        self.order = self.scene.order
+
+    def __iter__(self) -> Iterator[Candidate]:
+        yield from on_host(self.scene, self.policy.spaces)
+        for space in self.policy.spaces:
+            for kind in KINDS:
+                for destination in self.scene.destinations(space.choice):
+                    yield from kind(self.scene, space, destination)
+
+    def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+        """Candidates one step away from a chosen one."""
+        return variations(self.scene, self.policy, chosen)

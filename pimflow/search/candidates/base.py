@@ -1,0 +1,74 @@
+"""What all kinds of candidates share: the order, its units, and who can run what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pimflow.ir import Decision, Elementwise, Graph, Node, OnDevice
+from pimflow.search.order import Unit, execution_order, units_of
+from pimflow.search.pricing import Pricer
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Decisions that cover the positions start .. stop-1 of the order.
+
+    The `certain` ones alone make a plan: they are priced whatever the time budget.
+    """
+
+    start: int
+    stop: int
+    decisions: tuple[Decision, ...]
+    certain: bool = False
+
+
+class Scene:
+    """A graph in its execution order, and which of its nodes other devices than the host can run."""
+
+    def __init__(self, graph: Graph, pricer: Pricer) -> None:
+        self.graph = graph
+        self.host = pricer.costs.target.host
+        self.devices = tuple(pricer.costs.units)
+        self.order = execution_order(graph)
+        self.units = units_of(self.order)
+        self._unit_at = {unit.start: index for index, unit in enumerate(self.units)}
+        self._pricer = pricer
+
+    def destinations(self, choice: str) -> list[Destination]:
+        """Every device beside the host, with what a policy's choice means to it; "" is each device's own default.
+
+        Raises:
+            OptionError: a device does not offer the choice.
+        """
+        units = self._pricer.costs.units
+        return [Destination(device, unit.resolve(choice)) for device, unit in units.items()]
+
+    def can_run(self, node: Node, destination: Destination) -> bool:
+        """Whether the whole node can run there."""
+        return self._pricer.can_run(node, destination.device, destination.choice)
+
+    def runnable_units(self, destination: Destination) -> Iterator[Unit]:
+        """Units whose anchor can run there."""
+        return (unit for unit in self.units if self.can_run(unit.anchor, destination))
+
+    def units_from(self, unit: Unit) -> Iterator[Unit]:
+        """The unit and all after it."""
+        yield from self.units[self._unit_at[unit.start] :]
+
+    def on_host(self, nodes: Sequence[Node]) -> tuple[Decision, ...]:
+        """Every node on the host."""
+        return tuple(OnDevice(node.name, self.host) for node in nodes)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A device beside the host, and the choice of its backend that a space asks for."""
+
+    device: str
+    choice: str
+
+
+def is_heavy(unit: Unit) -> bool:
+    """Whether a unit is more than an elementwise node."""
+    return not isinstance(unit.anchor.op, Elementwise)

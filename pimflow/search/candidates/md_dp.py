@@ -1,0 +1,54 @@
+"""MD-DP: the rows of one node divided between the host and another device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+from pimflow.ir import SplitRows
+from pimflow.ir.analysis.regions import node_rows
+from pimflow.passes.apply_plan import why_not
+from pimflow.search.candidates.base import Candidate, Destination, Scene
+from pimflow.search.order import Unit
+from pimflow.search.policy import Space
+
+MAX_FOLLOWERS = 8
+
+
+def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
+    """Every split of every unit on the space's grid of rows."""
+    if space.split is None:
+        return
+    for unit in scene.runnable_units(destination):
+        rows = node_rows(scene.graph, unit.anchor)
+        for stop, followers in _follower_runs(scene, unit, destination):
+            for gpu_rows in row_counts(rows, space.split):
+                split = SplitRows(unit.anchor.name, gpu_rows, destination.choice, followers, destination.device)
+                yield Candidate(unit.start, stop, (split,))
+
+
+def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Which elementwise neighbours follow the halves: (stop, their names), each stop at the end of a unit.
+
+    What is fused into the node always follows: on the Concat it would be a kernel of its own.
+    """
+    followers: tuple[str, ...] = ()
+    stop = unit.start
+    for other in scene.units_from(unit):
+        longer = (*followers, *(node.name for node in other.nodes if node is not unit.anchor))
+        if other.stop - unit.start > MAX_FOLLOWERS + len(unit.nodes):
+            return
+        split = SplitRows(unit.anchor.name, 1, destination.choice, longer, destination.device)
+        if why_not(scene.graph, split, scene.host) is not None:
+            return
+        followers, stop = longer, other.stop
+        yield stop, followers
+
+
+def row_counts(rows: int, step: Fraction) -> tuple[int, ...]:
+    """Rows that the host may get of `rows`: ceil(multiple of step * rows), not none, not all; step 0: every count."""
+    if step == 0:
+        return tuple(range(1, rows))
+    counts = {math.ceil(multiple * step * rows) for multiple in range(1, math.ceil(1 / step))}
+    return tuple(sorted(count for count in counts if 0 < count < rows))

@@ -1,0 +1,153 @@
+"""Pipelines: runs of neighbours cut into stages along the rows, the devices working on different stages at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+from pimflow.ir import Conv2d, Decision, Pipeline
+from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
+from pimflow.search.candidates.base import Candidate, Destination, Scene, is_heavy
+from pimflow.search.chain import Interval
+from pimflow.search.order import Unit
+from pimflow.search.policy import Policy, Space
+
+SHORT_RUN = 4
+_PATTERNS = frozenset({("pointwise", "depthwise"), ("depthwise", "pointwise"), ("pointwise", "depthwise", "pointwise")})
+
+
+def patterns(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
+    """1x1 -> depthwise, depthwise -> 1x1 and 1x1 -> depthwise -> 1x1, bottom rows first so that halos are ready."""
+    if space.runs != "patterns":
+        return
+    for run in _neighbours(scene, 3):
+        kinds = tuple(_pattern_kind(scene, unit, destination) for unit in run)
+        if kinds in _PATTERNS:
+            devices = [destination.device if kind == "pointwise" else scene.host for kind in kinds]
+            yield from _pipelines(scene, run, devices, space, destination, bottom_first=True)
+
+
+def _pattern_kind(scene: Scene, unit: Unit, destination: Destination) -> str:
+    op = unit.anchor.op
+    if not isinstance(op, Conv2d):
+        return "other"
+    if op.kernel == (1, 1) and op.groups == 1 and scene.can_run(unit.anchor, destination):
+        return "pointwise"
+    channels = scene.graph.shape(unit.anchor.inputs[0])[1]
+    return "depthwise" if op.groups == channels > 1 else "other"
+
+
+def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
+    """Any run of neighbours that two devices share: what can leave the host does, all of it or every second node."""
+    if space.runs != "any":
+        return
+    for run in _neighbours(scene, space.max_run):
+        choices = _device_choices(scene, run, destination)
+        if choices and pipeline_refusal(scene.graph, [node.name for unit in run for node in unit.nodes]) is None:
+            for devices in choices:
+                yield from _pipelines(scene, run, devices, space, destination, bottom_first=False)
+
+
+def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination) -> list[tuple[str, ...]]:
+    able = [scene.can_run(unit.anchor, destination) for unit in run]
+    leaving = [able, *([can and place % 2 == parity for place, can in enumerate(able)] for parity in (0, 1))]
+    choices = (tuple(destination.device if leaves else scene.host for leaves in choice) for choice in leaving)
+    return [choice for choice in dict.fromkeys(choices) if len(set(choice)) == 2]
+
+
+def _neighbours(scene: Scene, longest: int) -> Iterator[tuple[Unit, ...]]:
+    """Consecutive units, two or more, in which each reads what the one before makes.
+
+    Units without a window or a product (a residual add) do not count towards the length.
+    """
+    for first in scene.units:
+        run: list[Unit] = []
+        heavy = 0
+        for unit in scene.units_from(first):
+            if run and not _reads(unit, run[-1]):
+                break
+            heavy += is_heavy(unit)
+            if heavy > longest or len(run) > 2 * longest:
+                break
+            run.append(unit)
+            if len(run) > 1:
+                yield tuple(run)
+
+
+def _pipelines(
+    scene: Scene,
+    run: Sequence[Unit],
+    devices: Sequence[str],
+    space: Space,
+    destination: Destination,
+    *,
+    bottom_first: bool,
+) -> Iterator[Candidate]:
+    names = tuple(node.name for unit in run for node in unit.nodes)
+    where = tuple(
+        device if node is unit.anchor else scene.host
+        for unit, device in zip(run, devices, strict=True)
+        for node in unit.nodes
+    )
+    rows = node_rows(scene.graph, run[-1].nodes[-1])
+    long = sum(map(is_heavy, run)) > SHORT_RUN
+    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
+        options = equal_stages(rows, stages)
+        for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
+            pipeline = Pipeline(names, where, stage_rows, destination.choice, bottom_first)
+            yield Candidate(run[0].start, run[-1].stop, (pipeline,))
+
+
+def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+    """Pipelines one step away from a chosen one: rows moved between stages, a stage cut in two, a device changed.
+
+    Only for policies that allow any run. Stages need not be equal: a short first stage fills the pipeline sooner.
+    """
+    pipeline = chosen.payload[0]
+    stages = {count for space in policy.spaces if space.runs == "any" for count in space.stages}
+    if not isinstance(pipeline, Pipeline) or not stages:
+        return
+    for stage_rows in moved_rows(pipeline.stage_rows):
+        yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
+    for stage_rows in halved_stages(pipeline.stage_rows) if len(pipeline.stage_rows) + 1 in stages else ():
+        yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
+    elsewhere = next((device for device in pipeline.devices if device != scene.host), scene.devices[0])
+    destination = Destination(elsewhere, pipeline.choice)
+    for place, name in enumerate(pipeline.run):
+        other = scene.host if pipeline.devices[place] == destination.device else destination.device
+        if other == scene.host or scene.can_run(scene.graph.node(name), destination):
+            devices = (*pipeline.devices[:place], other, *pipeline.devices[place + 1 :])
+            yield Candidate(chosen.start, chosen.stop, (replace(pipeline, devices=devices),))
+
+
+def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Stages as equal as can be, the larger ones first and the larger ones last; none if there are too few rows."""
+    if rows < stages:
+        return ()
+    small, extra = divmod(rows, stages)
+    first = (small + 1,) * extra + (small,) * (stages - extra)
+    return (first,) if not extra else (first, first[::-1])
+
+
+def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The same rows divided a little differently: 1, 2 or 4 of them moved from one stage to another."""
+    for source, target in permutations(range(len(stage_rows)), 2):
+        for moved in (1, 2, 4):
+            if stage_rows[source] > moved:
+                rows = list(stage_rows)
+                rows[source] -= moved
+                rows[target] += moved
+                yield tuple(rows)
+
+
+def halved_stages(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The same rows with one stage cut in two, each stage in turn."""
+    for place, rows in enumerate(stage_rows):
+        if rows > 1:
+            yield (*stage_rows[:place], rows // 2, rows - rows // 2, *stage_rows[place + 1 :])
+
+
+def _reads(reader: Unit, maker: Unit) -> bool:
+    made = {output for node in maker.nodes for output in node.outputs}
+    return any(name in made for name in reader.anchor.inputs)

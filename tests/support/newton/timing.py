@@ -1,0 +1,35 @@
+"""Timings and mapping searches by a profile's name; what one call learns serves the next."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.work import PimProblem
+from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune.choose import MappingSearch
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.targets import PimSpec
+
+
+@lru_cache(maxsize=64)
+def timer(pim: PimSpec, profile: str | None = None) -> StreamTimer:
+    return StreamTimer(timing_profile(pim, profile))
+
+
+@lru_cache(maxsize=64)
+def mapping_search(pim: PimSpec, profile: str | None = None) -> MappingSearch:
+    return MappingSearch(timing_profile(pim, profile))
+
+
+def time_stream(
+    stream: CommandStream, pim: PimSpec, profile: str | None = None, latency: str | None = None
+) -> StreamTiming:
+    return timer(pim, profile).time(stream, latency)
+
+
+def choose_mapping(problem: PimProblem, pim: PimSpec, policy: str, profile: str | None = None) -> PimCost | Refusal:
+    return mapping_search(pim, profile).choose(problem, policy)
