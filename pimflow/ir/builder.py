@@ -13,7 +13,7 @@ from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.contraction import Conv2d, Gemm, MatMul
-from pimflow.ir.ops.elementwise import Elementwise
+from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp
 from pimflow.ir.ops.window import GlobalPool, Pool2d
@@ -218,6 +218,13 @@ class Builder:
 
     def _scaled(self, *shape: int, fan_in: int) -> str:
         return self.weights(*shape, scale=1 / math.sqrt(max(1, fan_in)))
+
+    def batch_norm(self, x: str, epsilon: float = 1e-5, name: str = "") -> str:
+        """Batch normalisation of [N, C, ...] with scale, bias, mean and variance of its own."""
+        channels = self.shape(x)[1]
+        operands = [self.weights(channels, name=part) for part in ("scale", "bias", "mean")]
+        variance = (0.5 + self.rng.random(channels)).astype(np.float32)
+        return self.op(BatchNorm(epsilon), x, *operands, self.constant(variance, "variance"), name=name)
 
     # ---- elementwise
 

@@ -38,6 +38,7 @@ LAYERS: dict[str, tuple[Callable[[Builder, str], str], tuple[int, ...]]] = {
     "conv": (lambda build, x: build.conv(x, 6, (3, 2), (2, 1), (1, 0, 2, 1), (2, 1), groups=2), (2, 6, 4, 6)),
     "depthwise": (lambda build, x: build.depthwise(x, stride=2), (2, 4, 4, 3)),
     "matmul": (lambda build, x: build.matmul(x, 9), (2, 4, 8, 9)),
+    "batch norm": (lambda build, x: build.batch_norm(x), (2, 4, 8, 6)),
     "clip": (lambda build, x: build.clip(x, -1.0, 1.0), (2, 4, 8, 6)),
     "sigmoid": (lambda build, x: build.sigmoid(x), (2, 4, 8, 6)),
     "tanh": (lambda build, x: build.tanh(x), (2, 4, 8, 6)),

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from pimflow.errors import OptionError, PassError, PlanError
-from pimflow.ir import Builder, Elementwise, Graph, OnDevice, Plan
+from pimflow.ir import Builder, Elementwise, Graph, OnDevice
 from pimflow.ir.compare import graphs_equal
 from pimflow.ir.text import parse_graph
 from pimflow.passes import ApplyPlan, Pass, PassManager, PassResult, RemoveDeadCode, RemoveIdentity, times_table
 from pimflow.runtime.execute.ort import random_inputs
+from support.passes import plan_of
 from support.values import run_in_ort
 
 
@@ -88,7 +89,7 @@ def test_a_pass_that_fails_is_named_and_its_cause_kept() -> None:
 
 def test_a_users_mistake_is_not_a_bug_of_the_pass() -> None:
     with pytest.raises(PlanError):
-        PassManager((ApplyPlan(Plan("test", (OnDevice("conv", "gpu"),), 0.0, 0.0)),)).run(graph())
+        PassManager((ApplyPlan(plan_of(OnDevice("conv", "gpu"))),)).run(graph())
 
 
 def test_the_first_pass_that_changes_a_value_is_named() -> None:

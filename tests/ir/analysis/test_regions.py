@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pimflow.errors import GraphError
-from pimflow.ir import Builder, Graph, OnDevice, Plan, SplitRows
+from pimflow.ir import Builder, Graph, OnDevice, SplitRows
 from pimflow.ir.analysis.regions import cut_region, followers_of, pipeline_refusal
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan
 from pimflow.runtime.execute.ort import random_inputs
+from support.passes import applied
 from support.values import assert_close, run_in_ort
 
 
@@ -47,8 +47,8 @@ def test_an_unknown_node_cannot_be_cut_out() -> None:
 
 def test_a_region_computes_what_it_computes_in_the_whole() -> None:
     graph = residual_block()
-    split = Plan("test", (SplitRows("c", 3, "auto", ("d", "e")),), 0.0, 0.0)
-    region = ApplyPlan(split).run(cut_region(graph, ["c", "d", "e"])).graph
+    split = SplitRows("c", 3, "auto", ("d", "e"))
+    region = applied(cut_region(graph, ["c", "d", "e"]), split)
     inputs = random_inputs(graph, seed=0)
     whole = run_in_ort(graph.replace(outputs=("b_out", "e_out")), inputs)
     part = run_in_ort(region, {"b_out": whole["b_out"], "x": inputs["x"]})
@@ -60,8 +60,8 @@ def test_a_region_rewrites_alone_as_in_the_whole() -> None:
     split = SplitRows("c", 3, "auto", ("d", "e"))
     order = [node.name for node in graph.nodes]
     others = [OnDevice(name, "gpu") for name in order if name not in split.nodes]
-    whole = ApplyPlan(Plan("test", (*others, split), 0.0, 0.0)).run(graph).graph
-    alone = ApplyPlan(Plan("test", (split,), 0.0, 0.0)).run(cut_region(graph, split.nodes)).graph
+    whole = applied(graph, *others, split)
+    alone = applied(cut_region(graph, split.nodes), split)
     region = [node for node in whole.nodes if node.placement.region == len(others)]
     assert [(n.op, n.inputs, n.outputs, n.device) for n in region] == [
         (n.op, n.inputs, n.outputs, n.device) for n in alone.nodes
@@ -81,8 +81,7 @@ def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
     nodes = list(graph.nodes)
     decisions = [SplitRows(nodes[i].name, 4, "auto", (nodes[i + 1].name,)) for i in range(0, len(nodes), 2)]
     assert all(followers_of(graph, graph.node(one.node)) == one.followers for one in decisions)
-    split = ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
-    verify_graph(split)
+    split = applied(graph, *decisions)
     assert len(split.nodes) == 500 * 7
     assert pipeline_refusal(graph, [node.name for node in nodes]) is None
 

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, Slice, SplitRows
+from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Slice, SplitRows
 from pimflow.ir.analysis.movement import movement
 from pimflow.ir.analysis.regions import cut_region
 from pimflow.ir.placement import MovementVerdict
-from pimflow.passes import ApplyPlan, MovementElimination
+from pimflow.passes import MovementElimination
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.memory import plan_memory
+from support.passes import applied
 from support.values import assert_close, run_in_ort
-
-
-def applied(graph: Graph, decisions: Sequence[Decision]) -> Graph:
-    return ApplyPlan(Plan("test", tuple(decisions), 0.0, 0.0)).run(graph).graph
 
 
 def assert_same_in_arena(original: Graph, compiled: Graph) -> None:
@@ -40,7 +37,7 @@ def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
 def assert_local(clean: Graph, compiled: Graph, decisions: Sequence[Decision]) -> None:
     """Every decision, cut out and carried out alone, gives the verdicts that hold in the whole."""
     for index, decision in enumerate(decisions):
-        alone = applied(cut_region(clean, decision.nodes), [decision])
+        alone = applied(cut_region(clean, decision.nodes), decision)
         assert verdicts(alone, 0) == verdicts(compiled, index)
 
 
@@ -117,9 +114,9 @@ def _dense_block(draw: st.DrawFn, build: Builder, decisions: list[Decision], x: 
 @settings(max_examples=40, deadline=None)
 def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
-    assert_same_in_arena(graph, applied(graph, decisions))
+    assert_same_in_arena(graph, applied(graph, *decisions))
     annotated = MovementElimination().run(graph).graph
-    assert_same_in_arena(graph, applied(annotated, decisions))
+    assert_same_in_arena(graph, applied(annotated, *decisions))
 
 
 @given(compiled_chains())
@@ -127,7 +124,7 @@ def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph
 def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
     for clean in (graph, MovementElimination().run(graph).graph):
-        compiled = applied(clean, decisions)
+        compiled = applied(clean, *decisions)
         assert_local(clean, compiled, decisions)
         found = movement(compiled)
         added = [node for node in compiled.nodes if node.name not in clean.node_by_name and node.name in found]
@@ -150,9 +147,9 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
     graph = build.graph(build.conv(joined, 2))
     decisions = [OnDevice(node.name, "gpu") for node in graph.nodes]
     assert movement(graph)["concat2"].free
-    assert not movement(applied(graph, decisions))["concat2"].free
-    assert movement(applied(graph, decisions))["concat2"].bytes == 2 * 4 * 5 * 16
-    annotated = applied(MovementElimination().run(graph).graph, decisions)
+    assert not movement(applied(graph, *decisions))["concat2"].free
+    assert movement(applied(graph, *decisions))["concat2"].bytes == 2 * 4 * 5 * 16
+    annotated = applied(MovementElimination().run(graph).graph, *decisions)
     assert movement(annotated)["concat2"].free
     assert not plan_memory(annotated).kept
 

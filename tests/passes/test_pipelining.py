@@ -22,21 +22,14 @@ from pimflow.ir import (
     Node,
     OnDevice,
     Pipeline,
-    Plan,
     Pool2d,
     Slice,
     SplitRows,
 )
 from pimflow.ir.analysis.regions import followers_of, node_rows, pipeline_refusal
-from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, why_not
+from pimflow.passes import why_not
+from support.passes import applied
 from support.values import assert_same_values
-
-
-def apply(graph: Graph, *decisions: Decision) -> Graph:
-    rewritten = ApplyPlan(Plan("test", decisions, 0.0, 0.0)).run(graph).graph
-    verify_graph(rewritten)
-    return rewritten
 
 
 def pipeline(run: Sequence[str], devices: str, rows: Sequence[int], bottom_first: bool = False) -> Pipeline:
@@ -107,7 +100,7 @@ def test_the_published_patterns(run: Sequence[str], devices: str, stride: int, b
     first = names.index(run[0])
     before = [OnDevice(name, "gpu") for name in names[:first]]
     after = [OnDevice(name, "gpu") for name in names[first + len(run) :]]
-    rewritten = apply(graph, *before, decision, *after)
+    rewritten = applied(graph, *before, decision, *after)
     assert_same_values(graph, rewritten)
     assert_stages_wait_for_no_later_stage(rewritten)
     assert_nothing_is_computed_twice(graph, rewritten)
@@ -118,7 +111,7 @@ def test_the_published_patterns(run: Sequence[str], devices: str, stride: int, b
 
 def test_rows_of_every_stage() -> None:
     graph = mobile_block(rows=14)
-    rewritten = apply(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3)))
+    rewritten = applied(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3)))
     rows = {name: [graph_rows(rewritten, f"{name}_s{stage}") for stage in range(3)] for name in (*BLOCK, "add")}
     assert rows["add"] == rows["project"] == rows["clip2"] == rows["dw"] == [5, 6, 3]
     assert rows["clip1"] == rows["expand"] == [6, 6, 2], "one row of halo, made by the earlier stage"
@@ -127,7 +120,7 @@ def test_rows_of_every_stage() -> None:
 
 def test_rows_of_every_stage_bottom_first() -> None:
     graph = mobile_block(rows=14)
-    rewritten = apply(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3), bottom_first=True))
+    rewritten = applied(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3), bottom_first=True))
     assert [graph_rows(rewritten, f"expand_s{stage}") for stage in range(3)] == [6, 6, 2]
     # The first stage reads the bottom rows.
     source = rewritten.producer(rewritten.node("expand_s0").inputs[0])
@@ -144,7 +137,7 @@ def test_stages_of_pointwise_nodes_are_independent() -> None:
     build = Builder()
     x = build.conv(build.input(1, 4, 9, 5), 4, name="a")
     graph = build.graph(build.conv(build.relu(x, name="b"), 4, name="c"))
-    rewritten = apply(graph, pipeline("abc", "pgp", (3, 3, 3)))
+    rewritten = applied(graph, pipeline("abc", "pgp", (3, 3, 3)))
     for stage in range(3):
         waits = {node.name for node in ancestors(rewritten, rewritten.node(f"c_s{stage}"))}
         assert {name for name in waits if not name.startswith("slice")} == {f"a_s{stage}", f"b_s{stage}"}
@@ -155,7 +148,7 @@ def test_only_the_parts_that_hold_the_rows_are_joined() -> None:
     build = Builder()
     x = build.conv(build.input(1, 4, 20, 5), 4, name="a")
     graph = build.graph(build.depthwise(x, name="b"))
-    rewritten = apply(graph, pipeline("ab", "pg", (5, 5, 5, 5)))
+    rewritten = applied(graph, pipeline("ab", "pg", (5, 5, 5, 5)))
     waits = {node.name for node in ancestors(rewritten, rewritten.node("b_s3")) if node.placement.origin == "a"}
     assert {name for name in waits if not name.startswith("slice")} == {"a_s2", "a_s3"}
     assert_same_values(graph, rewritten)
@@ -166,9 +159,9 @@ def test_values_that_leave_in_the_middle_are_whole_again() -> None:
     x = build.clip(build.conv(build.input(1, 4, 9, 5), 4, name="a"), name="b")
     last = build.conv(x, 3, 1, 2, name="c")  # leaves the last row of b unread
     graph = build.graph(last, build.global_average(x, name="pooled"))
-    rewritten = apply(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("pooled", "gpu"))
+    rewritten = applied(graph, pipeline("abc", "pgg", (2, 3)), OnDevice("pooled", "gpu"))
     assert_same_values(graph, rewritten)
-    assert_same_values(graph, apply(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("pooled", "gpu")))
+    assert_same_values(graph, applied(graph, pipeline("abc", "pgg", (2, 3), True), OnDevice("pooled", "gpu")))
     assert_stages_wait_for_no_later_stage(rewritten)
 
 
@@ -176,7 +169,7 @@ def test_rows_that_nobody_reads_are_not_made() -> None:
     build = Builder()
     x = build.conv(build.input(1, 4, 12, 5), 4, name="a")
     graph = build.graph(build.conv(x, 3, 1, 3, name="b"))  # reads rows 0, 3, 6, 9
-    rewritten = apply(graph, pipeline("ab", "pg", (2, 2)))
+    rewritten = applied(graph, pipeline("ab", "pg", (2, 2)))
     assert [graph_rows(rewritten, f"a_s{stage}") for stage in range(2)] == [4, 6]
     assert_same_values(graph, rewritten)
 
@@ -185,7 +178,7 @@ def test_a_node_that_an_early_stage_completes_has_no_later_part() -> None:
     build = Builder()
     x = build.conv(build.input(1, 4, 6, 6), 4, name="a")
     graph = build.graph(build.conv(x, 4, 7, 1, 3, name="b"))
-    rewritten = apply(graph, pipeline("ab", "pg", (3, 3)))
+    rewritten = applied(graph, pipeline("ab", "pg", (3, 3)))
     assert [node.name for node in rewritten.nodes if node.placement.origin == "a"] == ["a_s0"]
     assert_same_values(graph, rewritten)
 
@@ -202,7 +195,7 @@ def test_residuals_and_pools_inside_the_run() -> None:
     run = ("a", "b", "c", "d", "e", "f", "g", "s", "h", "i")
     assert pipeline_refusal(graph, run) is None
     for bottom_first in (False, True):
-        rewritten = apply(graph, pipeline(run, "pgpgpgggg" + "p", (1, 3, 1), bottom_first))
+        rewritten = applied(graph, pipeline(run, "pgpgpgggg" + "p", (1, 3, 1), bottom_first))
         assert_same_values(graph, rewritten)
         assert_stages_wait_for_no_later_stage(rewritten)
         assert_nothing_is_computed_twice(graph, rewritten)
@@ -214,19 +207,19 @@ def test_matrices_can_be_pipelined() -> None:
     out = build.add(build.matmul(x, 8, name="up"), build.weights(8), name="bias")
     out = build.op(Elementwise("Tanh"), out, name="act")
     graph = build.graph(build.matmul(out, 4, name="down"))
-    rewritten = apply(graph, pipeline(("up", "bias", "act", "down"), "pggp", (3, 4)))
+    rewritten = applied(graph, pipeline(("up", "bias", "act", "down"), "pggp", (3, 4)))
     assert_same_values(graph, rewritten)
     build = Builder()
     out = build.gemm(build.input(9, 4), 6, (9, 6), name="up")
     graph = build.graph(build.gemm(out, 3, (3,), name="down"))
-    assert_same_values(graph, apply(graph, pipeline(("up", "down"), "gp", (4, 5), True)))
+    assert_same_values(graph, applied(graph, pipeline(("up", "down"), "gp", (4, 5), True)))
 
 
 def test_fusion_tags_point_to_the_stages_own_part() -> None:
     graph = mobile_block()
     clip = graph.node("clip1").placed(fused_into="expand")
     graph = graph.replace(nodes=[clip if node.name == "clip1" else node for node in graph.nodes])
-    rewritten = apply(graph, pipeline(BLOCK, "pgggp", (7, 7)), OnDevice("add", "gpu"))
+    rewritten = applied(graph, pipeline(BLOCK, "pgggp", (7, 7)), OnDevice("add", "gpu"))
     assert [rewritten.node(f"clip1_s{k}").placement.fused_into for k in range(2)] == ["expand_s0", "expand_s1"]
     assert rewritten.node("expand_s0").placement.choice == "newton++"
     assert rewritten.node("dw_s0").placement.choice is None
@@ -267,7 +260,7 @@ def test_runs_that_cannot_be_pipelined() -> None:
         assert refusal is not None
         assert reason in refusal.reason
     with pytest.raises(PlanError, match="makes later"):
-        apply(
+        applied(
             graph,
             pipeline(("a", "c"), "pg", (4, 4)),
             OnDevice("pooled", "gpu"),
@@ -371,7 +364,7 @@ def _random_split(graph: Graph, nodes: list[Node], draw: random.Random) -> Split
 def test_random_graphs_under_random_plans(seed: int) -> None:
     draw = random.Random(seed)
     graph = random_graph(draw)
-    rewritten = apply(graph, *random_decisions(graph, draw))
+    rewritten = applied(graph, *random_decisions(graph, draw))
     assert_same_values(graph, rewritten)
     assert_stages_wait_for_no_later_stage(rewritten)
     assert_nothing_is_computed_twice(graph, rewritten)
@@ -382,6 +375,6 @@ def test_a_part_with_other_rows_than_its_producers_part_is_not_fused() -> None:
     a = build.conv(build.input(1, 4, 9, 5), 4, name="a")
     graph = build.graph(build.add(build.relu(a, name="b"), build.depthwise(a, name="c"), name="d"))
     tagged = [node.placed(fused_into="a") if node.name == "b" else node for node in graph.nodes]
-    rewritten = apply(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
+    rewritten = applied(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
     # The halo of c makes a's stages 5 and 4 rows, while b's are 4 and 5.
     assert [rewritten.node(f"b_s{stage}").placement.fused_into for stage in range(2)] == [None, None]

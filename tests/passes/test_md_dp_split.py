@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import PlanError
-from pimflow.ir import (
-    Builder,
-    Concat,
-    Decision,
-    Elementwise,
-    Gemm,
-    Graph,
-    MatMul,
-    OnDevice,
-    Parallel,
-    Placement,
-    Plan,
-    Refusal,
-    Slice,
-    SplitRows,
-)
+from pimflow.ir import Builder, Concat, Elementwise, Gemm, Graph, MatMul, OnDevice, Refusal, Slice, SplitRows
 from pimflow.ir.analysis.regions import followers_of
-from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, why_not
+from pimflow.passes import why_not
+from support.passes import applied
 from support.values import assert_same_values
-
-
-def plan(*decisions: Decision) -> Plan:
-    return Plan("test", decisions, 0.0, 0.0)
-
-
-def apply(graph: Graph, *decisions: Decision) -> Graph:
-    result = ApplyPlan(plan(*decisions)).run(graph)
-    verify_graph(result.graph)
-    assert result.changed
-    return result.graph
 
 
 @st.composite
@@ -68,7 +40,7 @@ def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
     refusal = why_not(graph, decision)
     assert refusal is None or "padding" in refusal.reason
     assume(refusal is None)
-    split = apply(graph, decision)
+    split = applied(graph, decision)
     gpu, pim = split.node("conv_gpu"), split.node("conv_pim")
     assert (gpu.device, pim.device) == ("gpu", "pim")
     assert split.shape(gpu.output)[2] == rows
@@ -81,7 +53,7 @@ def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
 def test_gemm(bias: tuple[int, ...] | None, rows: int) -> None:
     build = Builder()
     graph = build.graph(build.gemm(build.input(9, 5), 6, bias, name="fc"))
-    split = apply(graph, SplitRows("fc", rows, "auto"))
+    split = applied(graph, SplitRows("fc", rows, "auto"))
     assert_same_values(graph, split)
     slices = [node for node in split.nodes if isinstance(node.op, Slice)]
     assert len(slices) == 2, "the bias is cut as a constant, not by a node"
@@ -92,7 +64,7 @@ def test_gemm_scaled_and_transposed() -> None:
     x = build.input(9, 5)
     weights = build.weights(6, 5)
     graph = build.graph(build.op(Gemm(0.5, 2.0, trans_b=True), x, weights, build.weights(6), name="fc"))
-    assert_same_values(graph, apply(graph, SplitRows("fc", 2, "auto")))
+    assert_same_values(graph, applied(graph, SplitRows("fc", 2, "auto")))
 
 
 @pytest.mark.parametrize("shape", [(7, 4), (1, 7, 4), (3, 7, 4), (2, 3, 7, 4)])
@@ -103,14 +75,14 @@ def test_matmul_with_batches(shape: tuple[int, ...]) -> None:
     graph = build.graph(build.add(out, build.weights(7, 5), name="position"))
     followers = followers_of(graph, graph.node("mm"))
     assert followers == ("bias", "position")
-    assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto", followers)))
+    assert_same_values(graph, applied(graph, SplitRows("mm", 3, "auto", followers)))
 
 
 def test_matmul_of_two_activations() -> None:
     build = Builder()
     a, b = build.input(2, 7, 4), build.input(2, 4, 5, name="y")
     graph = build.graph(build.op(MatMul(), a, b, name="mm"))
-    assert_same_values(graph, apply(graph, SplitRows("mm", 3, "auto")))
+    assert_same_values(graph, applied(graph, SplitRows("mm", 3, "auto")))
 
 
 def squeeze_and_excite() -> Graph:
@@ -128,7 +100,7 @@ def test_followers_go_along_and_one_concat_ends_the_region() -> None:
     followers = followers_of(graph, graph.node("conv"))
     assert followers == ("clip", "excite", "residual", "last")
     before = [OnDevice(node.name, "gpu") for node in graph.nodes[:3]]
-    split = apply(graph, *before, SplitRows("conv", 4, "newton+", followers))
+    split = applied(graph, *before, SplitRows("conv", 4, "newton+", followers))
     assert_same_values(graph, split)
     assert [node.name for node in split.nodes if isinstance(node.op, Concat)] == ["concat_last_out"]
     assert split.nodes[-1].outputs == graph.outputs
@@ -142,7 +114,7 @@ def test_swish_follows_as_a_whole_or_not_at_all() -> None:
     swish = build.mul(conv, build.sigmoid(conv, name="sigmoid"), name="swish")
     graph = build.graph(swish)
     assert followers_of(graph, graph.node("conv")) == ("sigmoid", "swish")
-    assert_same_values(graph, apply(graph, SplitRows("conv", 3, "auto", ("sigmoid", "swish"))))
+    assert_same_values(graph, applied(graph, SplitRows("conv", 3, "auto", ("sigmoid", "swish"))))
     # With the convolution read elsewhere as well, two values would leave.
     other = build.graph(swish, build.global_average(conv))
     assert followers_of(other, other.node("conv")) == ()
@@ -163,37 +135,20 @@ def test_an_operand_made_later_but_independent_can_be_followed() -> None:
     shortcut = build.conv(x, 4, name="shortcut")
     graph = build.graph(build.add(main, shortcut, name="add"))
     assert followers_of(graph, graph.node("main")) == ("add",)
-    assert_same_values(graph, apply(graph, OnDevice("shortcut", "pim", "auto"), SplitRows("main", 5, "auto", ("add",))))
+    assert_same_values(
+        graph, applied(graph, OnDevice("shortcut", "pim", "auto"), SplitRows("main", 5, "auto", ("add",)))
+    )
     with pytest.raises(PlanError, match="later"):
-        apply(graph, SplitRows("main", 5, "auto", ("add",)), OnDevice("shortcut", "pim", "auto"))
+        applied(graph, SplitRows("main", 5, "auto", ("add",)), OnDevice("shortcut", "pim", "auto"))
 
 
 def test_values_read_elsewhere_get_a_concat_of_their_own() -> None:
     build = Builder()
     conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
     graph = build.graph(build.clip(conv, name="clip"), build.global_average(conv, name="pooled"))
-    split = apply(graph, SplitRows("conv", 3, "auto", ("clip",)), OnDevice("pooled", "gpu"))
+    split = applied(graph, SplitRows("conv", 3, "auto", ("clip",)), OnDevice("pooled", "gpu"))
     assert sum(isinstance(node.op, Concat) for node in split.nodes) == 2
     assert_same_values(graph, split)
-
-
-def test_tags() -> None:
-    build = Builder()
-    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
-    graph = build.graph(build.conv(build.clip(conv, name="clip"), 2, name="next"))
-    clip = graph.node("clip").placed(fused_into="conv")
-    clip = replace(clip, tags=(("note", "kept"),))
-    graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
-    split = apply(graph, SplitRows("conv", 3, "newton++", ("clip",)), OnDevice("next", "pim", "auto"))
-    assert split.node("conv_pim").placement == Placement("pim", 0, choice="newton++", origin="conv")
-    assert split.node("conv_gpu").placement == Placement("gpu", 0, origin="conv")
-    assert split.node("clip_pim").device == "gpu"
-    assert split.node("clip_pim").placement.fused_into == "conv_pim"
-    assert split.node("clip_gpu").placement.fused_into == "conv_gpu"
-    assert split.node("clip_gpu").tags == (("note", "kept"),)
-    assert split.node("next").placement == Placement("pim", 1, choice="auto")
-    assert {node.placement.origin for node in split.nodes if isinstance(node.op, Slice | Concat)} == {"conv", "clip"}
-    assert all(node.device and node.placement.region is not None for node in split.nodes)
 
 
 def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
@@ -202,49 +157,8 @@ def test_fusion_into_a_node_split_alone_points_to_a_part_that_exists() -> None:
     graph = build.graph(build.clip(conv, name="clip"))
     clip = graph.node("clip").placed(fused_into="conv")
     graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
-    split = apply(graph, SplitRows("conv", 3, "newton++"), OnDevice("clip", "gpu"))
+    split = applied(graph, SplitRows("conv", 3, "newton++"), OnDevice("clip", "gpu"))
     assert split.node("clip").placement.fused_into == "conv_gpu"
-
-
-def test_parallel_branches_get_devices_in_one_region() -> None:
-    build = Builder()
-    x = build.input(1, 4, 8, 8)
-    left, right = build.conv(x, 4, name="left"), build.conv(x, 4, 3, 1, 1, name="right")
-    graph = build.graph(build.add(left, right, name="join"))
-    placed = apply(
-        graph, Parallel(((OnDevice("left", "pim", "auto"),), (OnDevice("right", "gpu"),))), OnDevice("join", "gpu")
-    )
-    assert [(node.name, node.device, node.placement.region) for node in placed.nodes] == [
-        ("left", "pim", 0), ("right", "gpu", 0), ("join", "gpu", 1),
-    ]  # fmt: skip
-    assert_same_values(graph, placed)
-
-
-def one_conv(*shape: int) -> Graph:
-    build = Builder()
-    return build.graph(build.relu(build.conv(build.input(*shape), 4, name="conv"), name="relu"))
-
-
-@pytest.mark.parametrize(
-    ("decisions", "message"),
-    [
-        ([OnDevice("conv", "gpu")], "no decision of the plan covers node 'relu'"),
-        (
-            [OnDevice("conv", "gpu"), OnDevice("relu", "gpu"), OnDevice("conv", "pim", "auto")],
-            "'conv' is in decision 0 and again in decision 2",
-        ),
-        ([OnDevice("conv", "gpu"), OnDevice("rely", "gpu")], "did you mean 'relu'"),
-        ([OnDevice("relu", "gpu"), OnDevice("conv", "gpu")], "makes later"),
-        ([OnDevice("conv", "gpu"), OnDevice("relu", "pim", "auto")], "Relu cannot run on PIM"),
-        ([SplitRows("conv", 0, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
-        ([SplitRows("conv", 8, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
-        ([OnDevice("conv", "gpu"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
-        ([SplitRows("conv", 4, "auto", ("relu", "relu"))], "again"),
-    ],
-)
-def test_a_plan_that_does_not_fit_is_refused(decisions: list[Decision], message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        apply(one_conv(1, 4, 8, 8), *decisions)
 
 
 def test_what_can_be_split() -> None:
@@ -270,11 +184,4 @@ def test_a_half_of_padding_alone_is_refused_with_the_reason() -> None:
     graph = build.graph(build.conv(x, 2, pad=(3, 0, 0, 0), name="conv"))
     refusal = Refusal("conv: output rows 0 to 1 lie wholly in the padding")
     assert why_not(graph, SplitRows("conv", 2, "auto")) == refusal
-    assert_same_values(graph, apply(graph, SplitRows("conv", 4, "auto")))
-
-
-def test_the_same_plan_gives_the_same_graph() -> None:
-    graph = squeeze_and_excite()
-    before, after = ([OnDevice(node.name, "gpu") for node in nodes] for nodes in (graph.nodes[:3], graph.nodes[5:]))
-    decisions: list[Decision] = [*before, SplitRows("conv", 4, "auto", ("clip",)), *after]
-    assert apply(graph, *decisions).nodes == apply(graph, *decisions).nodes
+    assert_same_values(graph, applied(graph, SplitRows("conv", 4, "auto")))

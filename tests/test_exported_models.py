@@ -14,7 +14,7 @@ import pytest
 import pimflow
 from support.cli import Capture, run
 
-FOLDER = Path(__file__).parent.parent / "data" / "exported"
+FOLDER = Path(__file__).parent / "data" / "exported"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 SHAPES = {"shufflenet": ["N=1", "H=160", "W=128"], "shared-weights": ["input0:3x3x40x40"]}
 RTOL = {"half": 1e-2}  # kernels of another order round to fp16 (2**-11) otherwise, in each of a few layers

@@ -1,0 +1,29 @@
+"""The program: stdout stays clean, and a stdout that cannot be written is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_an_installed_program_keeps_stdout_clean(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output_dir"] == str(tmp_path / "out")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pimflow", "zoo", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pimflow: error: cannot write to stdout: ")
+    assert done.stderr.count("\n") == 1

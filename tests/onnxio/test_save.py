@@ -1,0 +1,57 @@
+"""Files: reproducible bytes, weights in a data file, paths that cannot be written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from pimflow.errors import OutputError
+from pimflow.frontend import load_model
+from pimflow.ir import Graph
+from pimflow.ir.placement import Placement
+from pimflow.onnxio import save_onnx
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from support.onnx_models import single
+
+WEIGHTS = np.random.default_rng(0).standard_normal((64, 3, 3, 3)).astype(np.float32)
+
+
+def small_graph() -> Graph:
+    return load_model(single("Conv", (1, 3, 8, 8), [WEIGHTS, WEIGHTS[:, 0, 0, 0].copy()]))
+
+
+def test_saved_bytes_are_reproducible(tmp_path: Path) -> None:
+    graph = small_graph()
+    node = replace(graph.nodes[0], placement=Placement("pim"), tags=(("b", "2"), ("a", "1")))
+    graph = graph.replace(nodes=[node])
+    for name in ("one.onnx", "two.onnx"):
+        save_onnx(graph, tmp_path / name)
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"one.onnx", "two.onnx"}
+
+
+def test_large_weights_go_to_a_data_file(tmp_path: Path) -> None:
+    graph = small_graph()
+    path = tmp_path / "model.onnx"
+    save_onnx(graph, path, single_file_limit_bytes=1000)
+    assert {item.name for item in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
+    assert path.stat().st_size < 2000
+    onnx.checker.check_model(str(path), full_check=True)
+    inputs = random_inputs(graph, 0)
+    want = run_graph(graph, inputs)["y"]
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, inputs)[0], want)
+    again = load_model(path)
+    assert isinstance(again.constants["c0"], np.memmap)
+    assert again.nodes == graph.nodes
+    np.testing.assert_array_equal(run_graph(again, inputs)["y"], want)
+
+
+def test_an_unwritable_path_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="nowhere"):
+        save_onnx(small_graph(), tmp_path / "nowhere" / "model.onnx")

@@ -1,0 +1,89 @@
+"""Plans carried out: every node placed once, and what does not fit refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pimflow.errors import PlanError
+from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Placement, Slice, SplitRows
+from support.passes import applied
+from support.values import assert_same_values
+
+
+def squeeze_and_excite() -> Graph:
+    """conv -> clip -> Mul by a gate from elsewhere -> Add of a residual -> sigmoid."""
+    build = Builder()
+    x = build.input(2, 4, 9, 5)
+    gate = build.sigmoid(build.conv(build.global_average(x), 4, name="squeeze"), name="gate")
+    out = build.clip(build.conv(x, 4, 3, 1, 1, name="conv"), name="clip")
+    out = build.mul(out, gate, name="excite")
+    return build.graph(build.sigmoid(build.add(out, x, name="residual"), name="last"))
+
+
+def test_tags() -> None:
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
+    graph = build.graph(build.conv(build.clip(conv, name="clip"), 2, name="next"))
+    clip = graph.node("clip").placed(fused_into="conv")
+    clip = replace(clip, tags=(("note", "kept"),))
+    graph = graph.replace(nodes=[clip if node.name == "clip" else node for node in graph.nodes])
+    split = applied(graph, SplitRows("conv", 3, "newton++", ("clip",)), OnDevice("next", "pim", "auto"))
+    assert split.node("conv_pim").placement == Placement("pim", 0, choice="newton++", origin="conv")
+    assert split.node("conv_gpu").placement == Placement("gpu", 0, origin="conv")
+    assert split.node("clip_pim").device == "gpu"
+    assert split.node("clip_pim").placement.fused_into == "conv_pim"
+    assert split.node("clip_gpu").placement.fused_into == "conv_gpu"
+    assert split.node("clip_gpu").tags == (("note", "kept"),)
+    assert split.node("next").placement == Placement("pim", 1, choice="auto")
+    assert {node.placement.origin for node in split.nodes if isinstance(node.op, Slice | Concat)} == {"conv", "clip"}
+    assert all(node.device and node.placement.region is not None for node in split.nodes)
+
+
+def test_parallel_branches_get_devices_in_one_region() -> None:
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    left, right = build.conv(x, 4, name="left"), build.conv(x, 4, 3, 1, 1, name="right")
+    graph = build.graph(build.add(left, right, name="join"))
+    placed = applied(
+        graph, Parallel(((OnDevice("left", "pim", "auto"),), (OnDevice("right", "gpu"),))), OnDevice("join", "gpu")
+    )
+    assert [(node.name, node.device, node.placement.region) for node in placed.nodes] == [
+        ("left", "pim", 0), ("right", "gpu", 0), ("join", "gpu", 1),
+    ]  # fmt: skip
+    assert_same_values(graph, placed)
+
+
+def one_conv(*shape: int) -> Graph:
+    build = Builder()
+    return build.graph(build.relu(build.conv(build.input(*shape), 4, name="conv"), name="relu"))
+
+
+@pytest.mark.parametrize(
+    ("decisions", "message"),
+    [
+        ([OnDevice("conv", "gpu")], "no decision of the plan covers node 'relu'"),
+        (
+            [OnDevice("conv", "gpu"), OnDevice("relu", "gpu"), OnDevice("conv", "pim", "auto")],
+            "'conv' is in decision 0 and again in decision 2",
+        ),
+        ([OnDevice("conv", "gpu"), OnDevice("rely", "gpu")], "did you mean 'relu'"),
+        ([OnDevice("relu", "gpu"), OnDevice("conv", "gpu")], "makes later"),
+        ([OnDevice("conv", "gpu"), OnDevice("relu", "pim", "auto")], "Relu cannot run on PIM"),
+        ([SplitRows("conv", 0, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
+        ([SplitRows("conv", 8, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
+        ([OnDevice("conv", "gpu"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
+        ([SplitRows("conv", 4, "auto", ("relu", "relu"))], "again"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(decisions: list[Decision], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        applied(one_conv(1, 4, 8, 8), *decisions)
+
+
+def test_the_same_plan_gives_the_same_graph() -> None:
+    graph = squeeze_and_excite()
+    before, after = ([OnDevice(node.name, "gpu") for node in nodes] for nodes in (graph.nodes[:3], graph.nodes[5:]))
+    decisions: list[Decision] = [*before, SplitRows("conv", 4, "auto", ("clip",)), *after]
+    assert applied(graph, *decisions).nodes == applied(graph, *decisions).nodes

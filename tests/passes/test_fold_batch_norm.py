@@ -1,0 +1,119 @@
+"""Batch norms and affine steps fold into what they follow: values stay, and what stays says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Pool2d
+from pimflow.passes import FoldBatchNorm, RemoveDeadCode
+from support.passes import kinds, run_pass
+from support.values import assert_same_values
+
+
+def positive(build: Builder, *shape: int) -> str:
+    return build.constant((0.5 + build.rng.random(shape)).astype(np.float32))
+
+
+@settings(deadline=None, max_examples=30)
+@given(groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), steps=st.lists(st.integers(0, 6), min_size=1, max_size=4))
+def test_chains_of_affine_steps_fold_into_a_convolution(groups: int, bias: bool, steps: list[int]) -> None:
+    build = Builder(seed=sum(steps))
+    x = build.conv(build.input(2, 4, 6, 5), 8, 3, 1, 1, groups=groups, bias=bias, name="conv")
+    for step in steps:
+        x = affine_step(build, x, step)
+    graph = build.graph(build.op(Elementwise("Softplus"), x))
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Conv", "Softplus"]
+    assert_same_values(graph, folded.graph)
+
+
+def affine_step(build: Builder, x: str, step: int) -> str:
+    if step == 0:
+        return build.batch_norm(x)
+    shape = [(8, 1, 1), (1, 8, 1, 1), (), (1,)][step % 4]
+    kind = ["Mul", "Add", "Sub", "Div", "Mul", "Sub"][step - 1]
+    constant = positive(build, *shape)
+    operands = (constant, x) if step in (5, 6) else (x, constant)
+    return build.op(Elementwise(kind), *operands)
+
+
+@pytest.mark.parametrize("bias", [None, (6,), (1, 6), (5, 6), (5, 1), ()])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_gemm(bias: tuple[int, ...] | None, trans_b: bool) -> None:
+    build = Builder()
+    x = build.input(5, 4)
+    inputs = [build.weights(6, 4) if trans_b else build.weights(4, 6)]
+    inputs += [build.weights(*bias)] if bias is not None else []
+    out = build.op(Gemm(0.5, 2.0, trans_b=trans_b), x, *inputs, name="fc")
+    graph = build.graph(build.batch_norm(out))
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Gemm"]
+    assert_same_values(graph, folded.graph)
+
+
+def test_matmul_and_its_bias_become_a_gemm() -> None:
+    build = Builder()
+    out = build.add(build.matmul(build.input(5, 4), 6), build.weights(6))
+    graph = build.graph(out)
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Gemm"]
+    assert_same_values(graph, folded.graph)
+
+
+def test_shared_weights_fold_for_each_user() -> None:
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    weights = build.weights(4, 4, 1, 1)
+    first = build.conv(x, 4, name="seed")
+    one = build.batch_norm(build.op(Conv2d((1, 1)), first, weights, name="one"))
+    two = build.batch_norm(build.op(Conv2d((1, 1)), one, weights, name="two"))
+    graph = build.graph(two)
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Conv"] * 3
+    assert_same_values(graph, folded.graph)
+
+
+def test_a_bias_alone_leaves_the_weights_as_they_are() -> None:
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 5), 4, bias=False, name="conv")
+    graph = build.graph(build.add(conv, build.weights(4, 1, 1)))
+    folded = run_pass(FoldBatchNorm(), graph).graph
+    assert folded.constants[folded.node("conv").inputs[1]] is graph.constants[graph.node("conv").inputs[1]]
+
+
+def test_batch_norms_that_stay_say_why() -> None:
+    build = Builder()
+    x = build.input(1, 4, 6, 5)
+    first = build.batch_norm(x, name="first")
+    conv = build.conv(first, 4, name="conv")
+    second = build.batch_norm(conv, name="second")
+    graph = build.graph(build.add(second, conv))
+    result = run_pass(FoldBatchNorm(), graph)
+    assert not result.changed
+    assert result.notes == (
+        "first: a graph input cannot take it up",
+        "second: 'conv_out' is read by others too",
+    )
+
+
+def test_a_batch_norm_that_stays_takes_up_what_is_behind_it() -> None:
+    build = Builder()
+    pooled = build.op(Pool2d("max", (2, 2)), build.input(1, 4, 6, 5))
+    out = build.mul(build.batch_norm(pooled), build.weights(4, 1, 1))
+    graph = build.graph(build.relu(build.add(out, build.weights(4, 1, 1))))
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["MaxPool", "BatchNormalization", "Relu"]
+    assert_same_values(graph, folded.graph)
+
+
+def test_steps_along_other_axes_stay() -> None:
+    build = Builder()
+    conv = build.conv(build.input(1, 4, 6, 4), 4, name="conv")
+    for shape in [(4,), (6, 1), (4, 6, 4), (1, 1, 1, 1, 1)]:
+        graph = build.graph(build.mul(conv, build.weights(*shape)))
+        assert not run_pass(FoldBatchNorm(), RemoveDeadCode().run(graph).graph).changed
+    residual = build.graph(build.add(conv, build.input(1, 4, 1, 1, name="y")))
+    assert not run_pass(FoldBatchNorm(), RemoveDeadCode().run(residual).graph).changed

@@ -1,0 +1,58 @@
+"""Packing blocks: apart, near the bound, near the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.runtime.memory.packing import Block, live_peak, pack
+
+blocks = st.lists(
+    st.builds(lambda size, first, span: Block(64 * size, first, first + span),
+              st.integers(0, 9), st.integers(0, 12), st.integers(0, 6)),
+    max_size=30,
+)  # fmt: skip
+
+
+def assert_packed(items: Sequence[Block]) -> int:
+    offsets, total = pack(items)
+    for (one, at), (other, there) in combinations(zip(items, offsets, strict=True), 2):
+        if one.first <= other.last and other.first <= one.last and one.size and other.size:
+            assert at + one.size <= there or there + other.size <= at
+    assert total == max((at + block.size for block, at in zip(items, offsets, strict=True)), default=0)
+    return total
+
+
+@given(blocks)
+@settings(max_examples=300, deadline=None)
+def test_packing_keeps_blocks_apart_and_stays_near_the_bound(items: list[Block]) -> None:
+    steps = range(30)
+    bound = max((sum(b.size for b in items if b.first <= step <= b.last) for step in steps), default=0)
+    assert live_peak(items) == bound
+    assert bound <= assert_packed(items) <= max(2 * bound, 0)
+
+
+@given(blocks.map(lambda items: items[:5]))
+@settings(max_examples=60, deadline=None)
+def test_packing_of_few_blocks_is_near_the_optimum(items: list[Block]) -> None:
+    """An optimal packing is reached by placing the blocks, in some order, each as low as it goes."""
+    best = min(lowest_first(order) for order in permutations(items))
+    assert best <= assert_packed(items) <= 1.35 * best
+
+
+def lowest_first(order: Sequence[Block]) -> int:
+    placed: list[tuple[int, Block]] = []
+    for block in order:
+        if not block.size:
+            continue
+        taken = [(at, b) for at, b in placed if b.first <= block.last and block.first <= b.last]
+        at = min(
+            start
+            for start in [0, *(at + b.size for at, b in taken)]
+            if all(start + block.size <= at or at + b.size <= start for at, b in taken)
+        )
+        placed.append((at, block))
+    return max((at + block.size for at, block in placed), default=0)
