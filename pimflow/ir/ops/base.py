@@ -68,6 +68,9 @@ class Op:
     operands' shapes and element types.
     """
 
+    cut_operands: ClassVar[tuple[int, ...]] = ()
+    """Inputs that must be constants for the op to be computed in parts: each part reads a `ConstantCut` of them."""
+
     @property
     def onnx_name(self) -> str:
         """The name that people know the op by: its ONNX op_type."""

@@ -8,7 +8,7 @@ old name, so nothing outside the region changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pimflow.ir import Concat, Node, Op, Placement, Slice
 from pimflow.ir.analysis.rows import Shape, Span, row_count
@@ -64,14 +64,14 @@ class PartWriter:
         sources = tuple(self._source(name, span, job) for name, span in zip(node.inputs, job.part.spans, strict=True))
         output = self._name_rows(node.output, job.start, job.stop, job.suffix)
         name = self._editor.new_node_name(f"{node.name}_{job.suffix}")
-        placement = replace(
-            node.placement,
+        placement = Placement(  # not by replace, which takes most of the time of writing a part
             device=job.device,
             region=self._site.region,
             stage=job.stage,
             choice=self._choice if job.device != self._host else None,
             origin=node.name,
             fused_into=self._fused_into(job),
+            movement=node.placement.movement,
         )
         self._nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)
