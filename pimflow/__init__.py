@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pimflow.compiled import CompiledModel as CompiledModel
     from pimflow.compiled import load as load
     from pimflow.compiler import compile as compile
+    from pimflow.compiler import opt as opt
     from pimflow.errors import PimflowError as PimflowError
     from pimflow.ir import Graph as Graph
     from pimflow.ir import Plan as Plan
@@ -40,6 +41,7 @@ _HOME = {
     "compile": "pimflow.compiler",
     "load": "pimflow.compiled",
     "load_target": "pimflow.targets",
+    "opt": "pimflow.compiler",
     "policies": "pimflow.search",
     "target_names": "pimflow.targets",
 }
@@ -56,6 +58,7 @@ __all__ = [
     "compile",
     "load",
     "load_target",
+    "opt",
     "policies",
     "target_names",
 ]

@@ -7,12 +7,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Node, Plan, Refusal
 from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
-from pimflow.passes import CLEANUP, COMPILATION, Pass, PassManager, place, times_table
+from pimflow.passes import (
+    CLEANUP,
+    COMPILATION,
+    ManagerResult,
+    Pass,
+    PassManager,
+    parse_pipeline,
+    place,
+    times_table,
+)
 from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
 from pimflow.search import find_policy, solve
@@ -47,16 +57,23 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
     return program
 
 
-def _manager(passes: tuple[Pass, ...], options: Options) -> PassManager:
-    debug = options.debug
+def _step(passes: tuple[Pass, ...], options: Options) -> PassManager:
+    """The manager of some of a compilation's passes: to name one of the others is no mistake."""
+    return _manager(passes, options.debug, options.seed, options.disabled_passes, COMPILATION)
+
+
+def _manager(
+    passes: tuple[Pass, ...], debug: Debug, seed: int, disabled: Sequence[str], known: tuple[type[Pass], ...] = ()
+) -> PassManager:
     return PassManager(
         passes,
-        disabled=options.disabled_passes,
+        disabled=tuple(disabled),
         print_before=debug.print_before,
+        print_after=debug.print_after,
         print_after_all=debug.print_after_all,
         show=debug.show or _to_stderr,
-        check=EachPass(options.seed) if debug.verify_each else None,
-        known=COMPILATION,
+        check=EachPass(seed) if debug.verify_each else None,
+        known=known,
     )
 
 
@@ -72,7 +89,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         PassError: a pass is faulty; the message names it.
     """
     find_policy(options.policy)  # wrong names are reported before the model is read
-    cleanup = _manager(CLEANUP, options)
+    cleanup = _step(CLEANUP, options)
     machine = Machine(options.target, options.measured_table())
     progress(f"load {source.name}")
     loaded = load_model(source.content, options.shapes)
@@ -81,7 +98,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"search {source.name}")
     plan = _search(clean.graph, options, machine, progress)
     progress(f"rewrite {source.name}")
-    rewritten = _manager(place(plan), options).run(clean.graph)
+    rewritten = _step(place(plan), options).run(clean.graph)
     if options.debug.print_times:
         (options.debug.show or _to_stderr)(times_table((*clean.records, *rewritten.records)))
     progress(f"lower {source.name}")
@@ -167,13 +184,53 @@ def compile(
     return compile_with(model_source(model), options, progress or _silent)
 
 
+def opt(
+    model: str | Path | bytes | onnx.ModelProto | Graph,
+    passes: str | Sequence[Pass],
+    *,
+    constants: str | Path | None = None,
+    shapes: Shapes | None = None,
+    disabled_passes: Sequence[str] = (),
+    seed: int = 0,
+    debug: Debug | None = None,
+) -> ManagerResult:
+    """Runs passes over a graph, one after the other.
+
+    Args:
+        model: a path to an ONNX model or to a graph in text form (`*.pimir`), "zoo:NAME", the bytes of an ONNX file, an
+            ONNX model in memory, or a graph.
+        passes: the passes, or a text like "cleanup,md-dp-split{node=conv1 gpu_rows=28}" (`pimflow opt --list` has them
+            all).
+        constants: an npz file of the constants that a text elides; by default the one beside it.
+        shapes: shapes by input name, or sizes by symbolic dimension, for what an ONNX model leaves open.
+        disabled_passes: passes to leave out, by name.
+        seed: seed of the inputs that `debug.verify_each` makes up.
+        debug: what to show and check between passes.
+
+    Returns:
+        The graph, and a record of every pass: its time, and notes on what it left as it was and why.
+
+    Raises:
+        PimflowError: the model or the passes are wrong, or a pass cannot do what its options ask for.
+        PassError: a pass is faulty; the message names it.
+    """
+    steps = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
+    debug = debug or Debug()
+    manager = _manager(steps, debug, seed, disabled_passes)
+    graph = model if isinstance(model, Graph) else read_graph(model, shapes, constants)
+    result = manager.run(graph)
+    if debug.print_times:
+        (debug.show or _to_stderr)(times_table(result.records))
+    return result
+
+
 def clean_graph(source: ModelSource, options: Options) -> Graph:
     """The model as the search sees it: loaded and cleaned up.
 
     Raises:
         PimflowError: the model cannot be read, or its shapes are not bound.
     """
-    return _manager(CLEANUP, options).run(load_model(source.content, options.shapes)).graph
+    return _step(CLEANUP, options).run(load_model(source.content, options.shapes)).graph
 
 
 def inspect_model(

@@ -19,6 +19,7 @@ class Debug:
 
     Args:
         print_before: names of passes before which the graph is printed.
+        print_after: names of passes after which it is.
         print_after_all: print the graph after every pass.
         print_times: print how long every pass took.
         verify_each: run ONNX Runtime after every pass on a seeded input and name the first pass that changed a value.
@@ -26,6 +27,7 @@ class Debug:
     """
 
     print_before: tuple[str, ...] = ()
+    print_after: tuple[str, ...] = ()
     print_after_all: bool = False
     print_times: bool = False
     verify_each: bool = False

@@ -45,7 +45,7 @@ def _add_compile(verbs: Any) -> None:
     add_target(parser)
     add_search(parser)
     parser.add_argument("--seed", type=seed_int, default=0, metavar="N", help="seed of made-up inputs (default: 0)")
-    _add_debug(parser)
+    add_debug(parser)
     add_json(parser)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; may be repeated")
     parser.set_defaults(run=_compile)
@@ -77,13 +77,28 @@ def stages_of(text: str | None) -> tuple[int, ...] | None:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _add_debug(parser: Parser) -> None:
+def add_debug(parser: Parser) -> None:
+    """What to show and check between passes."""
     group = parser.add_argument_group("debugging")
     group.add_argument("--print-ir-before", action="append", default=[], metavar="PASS", help="print the graph first")
+    group.add_argument("--print-ir-after", action="append", default=[], metavar="PASS", help="print the graph then")
     group.add_argument("--print-ir-after-all", action="store_true", help="print the graph after every pass")
     group.add_argument("--print-pass-times", action="store_true", help="print how long every pass took")
-    group.add_argument("--disable-pass", action="append", default=[], metavar="PASS", help="leave a clean-up pass out")
+    group.add_argument("--disable-pass", action="append", default=[], metavar="PASS", help="leave a pass out")
     group.add_argument("--verify-each", action="store_true", help="run ONNX Runtime after every pass and compare")
+
+
+def debug_of(arguments: argparse.Namespace) -> Any:
+    """What the shared arguments ask to show and check."""
+    from pimflow.options import Debug
+
+    return Debug(
+        print_before=tuple(arguments.print_ir_before),
+        print_after=tuple(arguments.print_ir_after),
+        print_after_all=arguments.print_ir_after_all,
+        print_times=arguments.print_pass_times,
+        verify_each=arguments.verify_each,
+    )
 
 
 def _compile(arguments: argparse.Namespace) -> int:
@@ -91,7 +106,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from pimflow.bundle.source import model_source
     from pimflow.compiler import compile_with
     from pimflow.frontend import parse_shapes
-    from pimflow.options import DEFAULT_POLICY, Debug, Options
+    from pimflow.options import DEFAULT_POLICY, Options
 
     source = model_source(arguments.model)
     folder = Path(arguments.output or f"{source.name}.pimflow")
@@ -107,12 +122,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         use_cache=not arguments.no_cache,
         profile=arguments.profile,
-        debug=Debug(
-            print_before=tuple(arguments.print_ir_before),
-            print_after_all=arguments.print_ir_after_all,
-            print_times=arguments.print_pass_times,
-            verify_each=arguments.verify_each,
-        ),
+        debug=debug_of(arguments),
     )
     progress = Progress()
     try:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from pimflow.cli import compile_verbs, machine_verbs, model_verbs, study_verbs
+from pimflow.cli import compile_verbs, machine_verbs, model_verbs, opt, study_verbs
 from pimflow.cli.parsing import Parser
 from pimflow.errors import PimflowError
 from pimflow.version import __version__
@@ -31,7 +31,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
-    for module in (compile_verbs, model_verbs, machine_verbs, study_verbs):
+    for module in (compile_verbs, opt, model_verbs, machine_verbs, study_verbs):
         module.add_verbs(verbs)
     return parser
 

@@ -12,7 +12,7 @@ from pimflow.passes.base import Pass, PassResult
 
 @dataclass(frozen=True)
 class MovementElimination(Pass):
-    """Writes into the placement of every node that only moves elements whether it costs a copy, and why (not).
+    """Decides which nodes that only move elements need a copy, and writes the verdict and its reason to each.
 
     A Slice becomes an offset, a Concat several writers of one buffer, a Pad space reserved around its input, a view
     the same bytes (`ir/analysis/movement.py` has the algebra). The nodes stay in the graph, which can so be written as

@@ -11,7 +11,7 @@ from pimflow.passes.base import Pass, PassResult
 
 @dataclass(frozen=True)
 class RemoveDeadCode(Pass):
-    """Keeps what the outputs depend on. Graph inputs stay, read or not: they are the model's interface."""
+    """Removes what no output depends on. Graph inputs stay, read or not: they are the model's interface."""
 
     name: ClassVar[str] = "remove-dead-code"
 

@@ -13,7 +13,7 @@ from pimflow.passes.base import Pass, PassResult
 
 @dataclass(frozen=True)
 class RemoveIdentity(Pass):
-    """Readers of an identity's output read its input instead.
+    """Removes what gives back its input: readers of its output read the input instead.
 
     Identities are Identity itself, a Cast to the same type, a Concat of one input, and a Reshape, Transpose, Slice or
     Pad that changes nothing. Initializers shared through Identity (as TorchScript exports them) are shared directly.

@@ -1,7 +1,7 @@
 """Passes and their options as text: `fold-constants,md-dp-split{node=conv1 gpu_rows=28},movement-elimination`.
 
 ```
-pipeline = spec, ...                    spec  = NAME [options]
+pipeline = [spec, ...]                  spec  = NAME [options]
 options  = "{" NAME "=" value ... "}"   value = WORD | STRING | "[" value ... "]" | [CLASS] options
 ```
 
@@ -82,6 +82,8 @@ class _Reader:
         self._at = 0
 
     def specs(self) -> list[Spec]:
+        if self._next.kind == "end":
+            return []
         specs = [self._spec()]
         while self._accept(","):
             specs.append(self._spec())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ import numpy as np
 import onnx
 
 from pimflow.codegen.backend import Backend
-from pimflow.errors import InputDataError
 from pimflow.ir import Array, Graph
+from pimflow.onnxio.npz import read_npz
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import check_inputs, random_inputs, run_graph
@@ -211,7 +210,7 @@ def _own_rtol(
 def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:
     if inputs is None:
         return random_inputs(graph, seed)
-    arrays = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    arrays = read_npz(inputs) if isinstance(inputs, (str, Path)) else inputs
     check_inputs(graph, arrays)
     return {name: np.asarray(arrays[name]) for name in graph.inputs}
 
@@ -242,18 +241,3 @@ def _notes(
     if not still:
         return ()
     return (f"output {', '.join(still)} is the same for two different inputs: equality there shows little",)
-
-
-def read_inputs(path: str | Path) -> dict[str, Array]:
-    """Inputs from an npz file keyed by the model's input names.
-
-    Raises:
-        InputDataError: it is no npz file.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise InputDataError(f"{path} holds one bare array", "save the inputs by name with numpy.savez")
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputDataError(f"{path} cannot be read as an npz file: {error}", "make it with numpy.savez") from None

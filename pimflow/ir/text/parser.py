@@ -202,7 +202,8 @@ class _Parser:
         array = self._given.get(token.content)
         shown = f"{token.text} ({type_text(dtype, shape)}, {hashed.text})"
         if array is None:
-            raise self._error(hashed, f"the constant {shown} is elided and its array is not given")
+            what = f"the constant {shown} is elided and its array is not given"
+            raise self._error(hashed, what, "give the arrays of elided constants by name, or print all inline")
         if digest(array) != hashed.text[1:]:
             given = f"{type_text(array.dtype.name, array.shape)}, #{digest(array)}"
             raise self._error(hashed, f"the array given for the constant {shown} is another one ({given})")

@@ -1,0 +1,152 @@
+"""A graph in a file: as ONNX, or in the compiler's text form with its constants beside it.
+
+The text form elides large constants: it shows their type and a hash. `NAME.pimir` has them in `NAME.pimir.npz`, by
+name; a text that comes from elsewhere is given such a file by hand. Constants of types that numpy does not have (and
+text) are never elided.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pimflow.bundle.source import model_source
+from pimflow.errors import GraphError, ModelError, OptionError, OutputError, TextError
+from pimflow.frontend import load_model
+from pimflow.frontend.binding import ShapeBindings
+from pimflow.ir import Array, Graph, parse_graph, print_graph
+from pimflow.ir.text import INLINE_ELEMENTS
+from pimflow.ir.verify import verify_graph
+from pimflow.onnxio import save_onnx
+from pimflow.onnxio.npz import read_npz, write_npz
+from pimflow.onnxio.tensors import NUMPY_NATIVE
+
+if TYPE_CHECKING:
+    import onnx
+
+TEXT_SUFFIX = ".pimir"
+
+
+def read_graph(
+    model: str | Path | bytes | onnx.ModelProto,
+    shapes: ShapeBindings | None = None,
+    constants: str | Path | None = None,
+) -> Graph:
+    """The graph in a file.
+
+    Args:
+        model: an ONNX model in any form that `model_source` takes, placements included if pimflow wrote them; or the
+            path of a text (`*.pimir`).
+        shapes: sizes for what a model leaves open.
+        constants: an npz file of the constants that a text elides; by default the one beside it, if there is one.
+
+    Raises:
+        PimflowError: it cannot be read, or is malformed.
+    """
+    if isinstance(model, (str, Path)) and str(model).endswith(TEXT_SUFFIX):
+        return _read_text(Path(model), shapes, constants)
+    if constants is not None:
+        raise OptionError("an ONNX model has its own constants", "leave --constants out")
+    return load_model(model_source(model).content, shapes, annotations=True)
+
+
+def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path | None) -> Graph:
+    if shapes:
+        raise OptionError("the shapes of a graph in text form are in the text", "leave --shape out")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is no text: {error}", f"give a graph in text form, or rename {path.name}") from None
+    beside = path.with_name(f"{path.name}.npz")
+    return graph_of_text(text, constants or (beside if beside.exists() else None), str(path))
+
+
+def graph_of_text(text: str, constants: str | Path | None = None, name: str = "the text") -> Graph:
+    """The graph that a text spells, verified.
+
+    Args:
+        text: the text form.
+        constants: an npz file of the constants that the text elides.
+        name: what errors call the text.
+
+    Raises:
+        TextError: the text is malformed, lacks a constant, or is no sound graph.
+        InputDataError: the constants cannot be read.
+    """
+    arrays: Mapping[str, Array] = {} if constants is None else read_npz(constants)
+    try:
+        graph = parse_graph(text, arrays)
+        verify_graph(graph)
+    except TextError as error:
+        raise TextError(f"{name}: {error.what}", error.hint) from None
+    except GraphError as error:
+        raise TextError(f"{name} is no sound graph: {error}") from None
+    return graph
+
+
+def graph_text(graph: Graph, inline: bool = False) -> str:
+    """The text form; large constants elided unless `inline`."""
+    return print_graph(graph, _inline_elements(graph, inline))
+
+
+def _inline_elements(graph: Graph, inline: bool) -> int:
+    """How many elements a constant may have to be spelled out: as many as any that an npz file cannot hold."""
+    arrays = graph.constants.values()
+    sizes = [array.size for array in arrays if inline or array.dtype.name not in NUMPY_NATIVE]
+    return max([INLINE_ELEMENTS, *sizes])
+
+
+def check_graph_file(path: Path, overwrite: bool) -> None:
+    """Refuses a file that `write_graph` would not write; called before long work.
+
+    Raises:
+        OutputError: the file is of no known kind, or exists.
+    """
+    if path.suffix not in (".onnx", TEXT_SUFFIX):
+        raise OutputError(f"{path} is neither ONNX nor text", f"end its name with .onnx or {TEXT_SUFFIX}")
+    for name in (path, *_companions(path)):
+        if name.exists() and not overwrite:
+            raise OutputError(f"{name} exists", "choose another name, or ask for --overwrite")
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    return (path.with_name(path.name + (".npz" if path.suffix == TEXT_SUFFIX else ".data")),)
+
+
+def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bool = False) -> None:
+    """Writes a graph as its file's name says, whole or not at all: `*.onnx`, or text (`*.pimir`).
+
+    Args:
+        graph: any graph.
+        path: the file. Beside it there may be another one with the constants.
+        inline: spell out all constants of a text, which then needs no other file.
+        overwrite: whether existing files are replaced.
+
+    Raises:
+        OutputError: it exists, or cannot be written.
+    """
+    check_graph_file(path, overwrite)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as scratch:
+            made = Path(scratch, path.name)
+            if path.suffix == TEXT_SUFFIX:
+                _write_text(graph, made, inline)
+            else:
+                save_onnx(graph, made)
+            for file in sorted(Path(scratch).iterdir(), reverse=True):  # the graph comes last, behind what it needs
+                os.replace(file, path.with_name(file.name))
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "check space and permissions") from None
+
+
+def _write_text(graph: Graph, path: Path, inline: bool) -> None:
+    path.write_text(graph_text(graph, inline), encoding="utf-8")
+    most = _inline_elements(graph, inline)
+    elided = {name: array for name, array in graph.constants.items() if array.size > most}
+    if elided:
+        write_npz(path.with_name(f"{path.name}.npz"), elided)

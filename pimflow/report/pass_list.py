@@ -1,0 +1,105 @@
+"""The passes with their options and what they are for, from the fields and docstrings of their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass
+from typing import Any
+
+from pimflow.passes import PIPELINES, Pass
+
+_WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true|false"}
+
+
+@dataclass(frozen=True)
+class OptionHelp:
+    """One option: its name, what kind of value it takes, its default as text ("" if it must be given), its meaning."""
+
+    name: str
+    takes: str
+    default: str
+    help: str
+
+
+@dataclass(frozen=True)
+class PassHelp:
+    """One pass: its name, what it does, its options."""
+
+    name: str
+    help: str
+    options: tuple[OptionHelp, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return asdict(self)
+
+
+def pass_help(kind: type[Pass]) -> PassHelp:
+    """What a pass's class says of it."""
+    summary, meanings = _docstring(kind)
+    forms = typing.get_type_hints(kind)
+    options = tuple(
+        OptionHelp(field.name, _takes(forms[field.name]), _default(field), meanings.get(field.name, ""))
+        for field in dataclasses.fields(kind)
+    )
+    return PassHelp(kind.name, summary, options)
+
+
+def pass_list_text(kinds: Iterable[type[Pass]]) -> str:
+    """All passes in human-readable form, and the pipelines that may stand for one."""
+    parts = [_pass_text(pass_help(kind)) for kind in kinds]
+    for name, passes in PIPELINES.items():
+        parts.append(f"{name}\n" + _wrapped(f"Stands for {', '.join(map(str, passes))}.", "    "))
+    return "\n\n".join(parts)
+
+
+def _pass_text(known: PassHelp) -> str:
+    lines = [known.name, _wrapped(known.help, "    ")]
+    takes = [f"{option.takes}, {option.default or 'required'}" for option in known.options]
+    first, second = (max(map(len, column), default=0) for column in ([o.name for o in known.options], takes))
+    for option, kind in zip(known.options, takes, strict=True):
+        head = f"    {option.name.ljust(first)}  {kind.ljust(second)}  "
+        lines.append(head + _wrapped(option.help, " " * len(head)).lstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, 120, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _docstring(kind: type[Pass]) -> tuple[str, dict[str, str]]:
+    """The first paragraph, and what is said of each argument."""
+    text = inspect.getdoc(kind) or ""
+    _, _, arguments = text.partition("\nArgs:\n")
+    entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", arguments, re.MULTILINE)
+    return _one_line(text.split("\n\n")[0]), {name: _one_line(meaning) for name, meaning in entries}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _takes(form: Any) -> str:
+    """The kind of value that an option of this type takes, in words."""
+    origin, arguments = typing.get_origin(form), typing.get_args(form)
+    if origin is tuple:
+        return f"[{_takes(arguments[0])} ...]"
+    if origin is types.UnionType:
+        return "|".join(map(_takes, arguments))
+    if dataclasses.is_dataclass(form):
+        return f"{typing.cast('type[Any]', form).__name__}{{...}}"
+    return _WORDS[form]
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is MISSING:
+        return ""
+    if isinstance(field.default, tuple):
+        return "[" + ", ".join(map(str, field.default)) + "]"
+    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default) or '""'
