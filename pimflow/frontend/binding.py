@@ -84,10 +84,8 @@ def _declared(info: onnx.ValueInfoProto) -> _Declared:
     dtype = type_text(info.type)
     if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
         return _Declared(info.name, dtype, None)
-    dims: list[int | str] = []
-    for dim in info.type.tensor_type.shape.dim:
-        dims.append(dim.dim_value if dim.dim_value > 0 else dim.dim_param)
-    return _Declared(info.name, dtype, tuple(dims))
+    dims = tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in info.type.tensor_type.shape.dim)
+    return _Declared(info.name, dtype, dims)
 
 
 def _bind(

@@ -60,16 +60,16 @@ def _check_constants(graph: Graph) -> None:
 
 def _check_order(graph: Graph) -> None:
     defined = set(graph.inputs) | set(graph.constants)
-    made = {name for node in graph.nodes for name in node.outputs if name}
+    made = {name for node in graph.nodes for name in node.outputs}
     for node in graph.nodes:
-        for name in node.inputs:
-            if name and name not in defined:
+        for name in filter(None, node.inputs):
+            if name not in defined:
                 why = "before it is made" if name in made else "which nothing makes"
                 raise GraphError(f"node {node.name!r} reads {name!r}, {why}")
-        for name in node.outputs:
-            if name and name in defined:
+        for name in filter(None, node.outputs):
+            if name in defined:
                 raise GraphError(f"node {node.name!r} makes {name!r}, which is a graph input or constant")
-            if name and name not in graph.values:
+            if name not in graph.values:
                 raise GraphError(f"node {node.name!r} makes {name!r}, which has no value")
             defined.add(name)
     for name in graph.inputs:

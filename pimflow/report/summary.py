@@ -77,8 +77,10 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
         ),
         (
             "memory",
-            f"{number(memory.arena_bytes / 1e6)} MB of activations at peak, without reuse "
-            f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights",
+            (
+                f"{number(memory.arena_bytes / 1e6)} MB of activations at peak, without reuse "
+                f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights"
+            ),
         ),
         ("movement", _movement(memory)),
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),

@@ -42,6 +42,6 @@ def _fit(table: list[list[str]], widths: list[int], right: set[int]) -> None:
 
 def number(value: float | None, digits: int = 1) -> str:
     """A number for a table: thousands separated, "-" for none."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.{digits}f}" if digits else f"{value:,.0f}"

@@ -79,10 +79,8 @@ def _check(target: Target, where: str) -> None:
     pim = target.pim
     artifact, strict = pim.timing.artifact, pim.timing.strict
     refresh_cycles = strict.t_rp + strict.t_rfc + pim.bank_groups * strict.t_faw + strict.t_ras + strict.t_rcd
-    tiles = target.gpu.tiles
     problems = {
-        "gpu.tiles": (not tiles or any(len(tile) != 2 or min(tile) < 1 for tile in tiles))
-        and "must be pairs of rows and columns, one at least",
+        "gpu.tiles": not target.gpu.tiles and "must name one tile or more",
         "pim.timing.artifact.refresh_interval": artifact.refresh_interval <= artifact.pre_to_act + artifact.ref_to_act
         and "leaves no time between refreshes",
         "pim.timing.strict.t_refi": strict.t_refi <= refresh_cycles and "leaves no time between refreshes",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +78,7 @@ def test_no_file_folder_and_unreadable(tmp_path: Path) -> None:
     refused(tmp_path / "missing.onnx", "no such file", "missing.onnx")
     refused(tmp_path, "folder")
     loop = tmp_path / "loop.onnx"
-    os.symlink(loop, loop)
+    loop.symlink_to(loop)
     refused(loop, "loop.onnx")
 
 
@@ -176,9 +175,9 @@ def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None
 def test_external_data_behind_a_link_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
     path = with_external(tmp_path, "weights.bin")
-    os.symlink(tmp_path / "secret.bin", path.parent / "weights.bin")
+    (path.parent / "weights.bin").symlink_to(tmp_path / "secret.bin")
     refused(path, "outside")
-    os.symlink(tmp_path, path.parent / "up")
+    (path.parent / "up").symlink_to(tmp_path)
     refused(with_external(tmp_path, "up/secret.bin"), "outside")
 
 

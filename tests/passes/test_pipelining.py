@@ -286,25 +286,17 @@ def random_graph(draw: random.Random) -> Graph:
     return build.graph(*(name for name in made if name not in read or (name != x and draw.random() < 0.1)))
 
 
-def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) -> str:
-    x = made[-1]
+def _random_window(build: Builder, draw: random.Random, kind: str, x: str) -> str:
     _, channels, height, width = build.shape(x)
-    kind = draw.choice(["conv", "conv", "depthwise", "pool", "act", "add", "mul", "concat", "constant"])
     kernel = draw.randint(1, 7), draw.randint(1, 3)
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
-    if kind in ("conv", "depthwise", "pool"):
-        top, left, bottom, right = (draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
-        pads = top, left, bottom, right
-        if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
-            pads = (0, 0, 0, 0)
-        spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
-        if min(spare) < 1:
-            kind = "act"
-    if kind == "conv":
-        groups = draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1
-        return build.conv(x, 4, kernel, strides, pads, dilation, groups)
-    if kind == "depthwise":
-        return build.conv(x, channels, kernel, strides, pads, dilation, channels)
+    top, left, bottom, right = (draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
+    pads = top, left, bottom, right
+    if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
+        pads = (0, 0, 0, 0)
+    spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
+    if min(spare) < 1:
+        return build.elementwise(draw.choice(ACTIVATIONS), x)
     if kind == "pool":
         average = draw.random() < 0.5
         op = Pool2d(
@@ -312,6 +304,17 @@ def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) 
             draw.random() < 0.3, average and draw.random() < 0.5,
         )  # fmt: skip
         return build.op(op, x)
+    if kind == "depthwise":
+        return build.conv(x, channels, kernel, strides, pads, dilation, channels)
+    return build.conv(x, 4, kernel, strides, pads, dilation, draw.choice([1, 1, 2, 4]) if channels % 4 == 0 else 1)
+
+
+def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) -> str:
+    x = made[-1]
+    _, channels, height, width = build.shape(x)
+    kind = draw.choice(["conv", "conv", "depthwise", "pool", "act", "add", "mul", "concat", "constant"])
+    if kind in ("conv", "depthwise", "pool"):
+        return _random_window(build, draw, kind, x)
     same = [name for name in made if build.shape(name) == build.shape(x)]
     if kind == "add":
         return build.add(x, draw.choice(same))
@@ -321,7 +324,7 @@ def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) 
         return build.mul(x, gate)
     if kind == "constant":
         return build.add(x, build.weights(*draw.choice([(height, width), (channels, 1, 1), (height, 1), ()])))
-    return build.op(Elementwise(draw.choice(ACTIVATIONS)), x)
+    return build.elementwise(draw.choice(ACTIVATIONS), x)
 
 
 def random_decisions(graph: Graph, draw: random.Random) -> list[Decision]:

@@ -128,9 +128,8 @@ def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
 @settings(deadline=None, max_examples=50)
 def test_best_covers_agree_with_the_dynamic_program(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))
-    covers, intervals = BestCovers(), []
-    for index in range(n):
-        intervals.append(Interval(index, index + 1, data.draw(st.floats(0.1, 9)), index))
+    covers = BestCovers()
+    intervals = [Interval(index, index + 1, data.draw(st.floats(0.1, 9)), index) for index in range(n)]
     for _ in range(data.draw(st.integers(0, 8))):
         start = data.draw(st.integers(0, n - 1))
         intervals.append(Interval(start, data.draw(st.integers(start + 1, n)), data.draw(st.floats(0.1, 20)), -1))

@@ -24,19 +24,28 @@ def moving_graphs(draw: st.DrawFn) -> Graph:
     return build.graph(*dict.fromkeys(unread + extra))
 
 
+KERNELS = ("conv", "tanh", "add", "pool")
+MOVEMENTS = ("slice", "slice", "concat", "concat", "pad", "pad", "reshape", "transpose", "identity", "split")
+
+
 def _drawn_node(draw: st.DrawFn, build: Builder, values: list[str]) -> str:
-    kind = draw(st.sampled_from(["conv", "tanh", "add", "pool", "slice", "slice", "concat", "concat", "pad", "pad",
-                                 "reshape", "transpose", "identity", "split"]))  # fmt: skip
     x = draw(st.sampled_from(values[-6:]))
+    kind = draw(st.sampled_from((*KERNELS, *MOVEMENTS)))
+    if kind in MOVEMENTS:
+        return _drawn_movement(draw, build, kind, x, values)
     shape = build.shape(x)
-    rank = len(shape)
-    if kind == "conv" and rank == 4:
+    if kind == "conv" and len(shape) == 4:
         return build.conv(x, draw(st.integers(1, 4)), 1 if min(shape[2:]) < 3 else draw(st.sampled_from([1, 3])), pad=1)
-    if kind == "pool" and rank == 4 and min(shape[2:]) >= 2:
+    if kind == "pool" and len(shape) == 4 and min(shape[2:]) >= 2:
         return build.average_pool(x, 2)
     if kind == "add":
-        others = [name for name in values if build.shape(name) == shape]
-        return build.add(x, draw(st.sampled_from(others)))
+        return build.add(x, draw(st.sampled_from([name for name in values if build.shape(name) == shape])))
+    return build.tanh(x)
+
+
+def _drawn_movement(draw: st.DrawFn, build: Builder, kind: str, x: str, values: list[str]) -> str:
+    shape = build.shape(x)
+    rank = len(shape)
     if kind == "slice":
         axis = draw(st.integers(0, rank - 1))
         start = draw(st.integers(0, shape[axis] - 1))
@@ -51,13 +60,11 @@ def _drawn_node(draw: st.DrawFn, build: Builder, values: list[str]) -> str:
         return build.reshape(x, *draw(st.sampled_from(_shapes_like(shape))))
     if kind == "transpose":
         return build.transpose(x, *draw(st.permutations(range(rank))))
-    if kind == "identity":
-        return build.onnx("Identity", x)
     if kind == "split" and max(shape) >= 2:
         axis = shape.index(max(shape))
         first = draw(st.integers(1, shape[axis] - 1))
         return draw(st.sampled_from(build.split(x, axis, first, shape[axis] - first)))
-    return build.tanh(x)
+    return build.onnx("Identity", x)
 
 
 def _drawn_concat(draw: st.DrawFn, build: Builder, values: list[str], x: str) -> str:

@@ -30,8 +30,7 @@ def convert_graph(graph: Graph, forms: Mapping[str, TypedForm]) -> Graph:
     nodes: list[Node] = []
     values = dict(graph.values)
     value_names, node_names = FreshNames(graph.values), FreshNames(graph.node_by_name)
-    for node in graph.nodes:
-        node = _without_unused(node, graph)
+    for node in (_without_unused(node, graph) for node in graph.nodes):
         form = forms.get(node.name) or typed_form(node, graph.values, graph.constants, graph.opset.get("", 0))
         if form is None or not _agrees(form.result, graph.value(node.output)):
             nodes.append(node)

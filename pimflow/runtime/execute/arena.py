@@ -204,6 +204,6 @@ def _taken_out(item: Any) -> Any:
     return item.copy(order="C") if isinstance(item, np.ndarray) else item
 
 
-def _dense(array: Array) -> Array:
-    """The array in ONNX Runtime's layout; values that are no arrays (sequences) are passed on."""
-    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else array.copy(order="C")
+def _dense(value: Any) -> Any:
+    """An array in ONNX Runtime's layout; values that are no arrays (sequences) are passed on."""
+    return value if not isinstance(value, np.ndarray) or value.flags.c_contiguous else value.copy(order="C")

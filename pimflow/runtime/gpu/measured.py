@@ -146,10 +146,8 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
         raise InputDataError(
             f"{path}, line 1: missing column {', '.join(missing)}", "its header names " + ",".join(COLUMNS)
         )
-    rows = []
     try:
-        for record in reader:
-            rows.append(_row(record, f"{path}, line {reader.line_num}"))
+        rows = [_row(record, f"{path}, line {reader.line_num}") for record in reader]
     except csv.Error as error:
         raise InputDataError(f"{path}, line {reader.line_num + 1}: {error}", "correct the line") from None
     if not rows:

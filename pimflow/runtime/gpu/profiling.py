@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import onnxruntime
 
@@ -18,9 +18,6 @@ from pimflow.onnxio.session import GraphSession
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredRow, kernel_key
 from pimflow.runtime.gpu.work import node_work
-
-if TYPE_CHECKING:
-    pass
 
 DEVICES = ("cpu", "cuda")
 WARMUP = 3
