@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 
@@ -111,8 +112,7 @@ def export(name: str, path: str | os.PathLike[str]) -> None:
         OSError: the file cannot be written.
     """
     data = build(name).SerializeToString(deterministic=True)
-    with open(path, "wb") as file:
-        file.write(data)
+    Path(path).write_bytes(data)
 
 
 def _plain(name: str) -> str:

@@ -86,8 +86,8 @@ def new_output(folder: Path) -> Iterator[Path]:
             yield made
             _write_manifest(made)
             if folder.exists():
-                os.rename(folder, Path(scratch, "old"))
-            os.rename(made, folder)
+                folder.rename(Path(scratch, "old"))
+            made.rename(folder)
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
 
@@ -122,14 +122,15 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.exists():
         raise OutputError(f"{path} exists", "choose another name, or remove it first")
     try:
-        handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        scratch = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.chmod(scratch, 0o666 & ~_umask())
-            os.rename(scratch, path)
+            scratch.chmod(0o666 & ~_umask())
+            scratch.rename(path)
         except BaseException:
-            Path(scratch).unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise OutputError(

@@ -7,7 +7,6 @@ text) are never elided.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,7 +138,7 @@ def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bo
             else:
                 save_onnx(graph, made)
             for file in sorted(Path(scratch).iterdir(), reverse=True):  # the graph comes last, behind what it needs
-                os.replace(file, path.with_name(file.name))
+                file.replace(path.with_name(file.name))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}", "check space and permissions") from None
 

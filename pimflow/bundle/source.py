@@ -57,7 +57,7 @@ class ModelSource:
             data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
             return hashlib.sha256(data).hexdigest()
         digest = hashlib.sha256()
-        with open(content, "rb") as file:
+        with Path(content).open("rb") as file:
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
         return digest.hexdigest()

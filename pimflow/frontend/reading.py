@@ -195,7 +195,7 @@ def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
     if folder is None:
         raise ModelError(f"{label} cannot be found: the model was not given as a file", "give the path of the model")
     path = _inside(entries.get("location", ""), folder, label)
-    size = os.path.getsize(path)
+    size = path.stat().st_size
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or size - offset)

@@ -40,6 +40,9 @@ def _check_names(graph: Graph) -> None:
     for node in graph.nodes:
         if not node.name or not any(node.outputs):
             raise GraphError(f"{node.kind} node {node.name!r} has no name or no output")
+    for name in graph.inputs:
+        if name not in graph.values:
+            raise GraphError(f"graph input {name!r} has no value")
     for name, value in graph.values.items():
         if name != value.name:
             raise GraphError(f"value {value.name!r} is filed under {name!r}")
@@ -72,9 +75,6 @@ def _check_order(graph: Graph) -> None:
             if name not in graph.values:
                 raise GraphError(f"node {node.name!r} makes {name!r}, which has no value")
             defined.add(name)
-    for name in graph.inputs:
-        if name not in graph.values:
-            raise GraphError(f"graph input {name!r} has no value")
     for name in graph.outputs:
         if name not in defined:
             raise GraphError(f"graph output {name!r} is not made by any node")

@@ -69,7 +69,7 @@ def _platform_folder() -> Path:
         base = os.environ.get("LOCALAPPDATA")
         return Path(base) / "pimflow" / "cache" if base else Path.home() / "AppData" / "Local" / "pimflow" / "cache"
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "pimflow"
+    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "pimflow"
 
 
 @cache
@@ -99,10 +99,15 @@ class ProfileTable:
 
     A cost is a float in microseconds, or None for a candidate that cannot be built. New records are written by `flush`,
     which is also called when there are many of them.
+
+    Args:
+        folder: where the file is; None keeps costs in memory only.
+        scope: everything that all costs of this table depend on (target, code, cost model), as text.
+        most_bytes: size of the file from which it is begun anew.
     """
 
-    def __init__(self, folder: Path | None, scope: str) -> None:
-        """`scope`: everything that all costs of this table depend on (target, code, cost model), as text."""
+    def __init__(self, folder: Path | None, scope: str, most_bytes: int = MAX_TABLE_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._costs: dict[str, float | None] = {}
         self._fresh: list[bytes] = []
         self.path = None if folder is None else folder / f"{_digest(scope)}{_SUFFIX}"
@@ -138,7 +143,7 @@ class ProfileTable:
         self._fresh.clear()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _append(self.path, data)
+            _append(self.path, data, self._most_bytes)
         except OSError as error:
             self._give_up(f"cannot write the profile table {self.path}: {error.strerror or error}")
 
@@ -226,10 +231,10 @@ def _read(path: Path) -> bytes:
         return file.read()
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append(path: Path, data: bytes, most_bytes: int) -> None:
     with path.open("ab") as file, _locked(file, shared=False):
         size = os.fstat(file.fileno()).st_size
-        if size + len(data) > MAX_TABLE_BYTES:
+        if size + len(data) > most_bytes:
             file.truncate(0)  # a table this big is cheaper to compute again than to read
             size = 0
         if size and not _ends_with_newline(path):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.search import price_cache as table_module
 from pimflow.search.price_cache import (
     CacheWarning,
     ProfileTable,
@@ -21,6 +20,8 @@ from pimflow.search.price_cache import (
     key_of,
     open_user_table,
 )
+
+FULL = Path("/dev/full")
 
 
 def fill(folder: Path, count: int = 50, scope: str = "scope") -> dict[str, float | None]:
@@ -148,12 +149,11 @@ def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
     assert blocked.read_text() == "not a folder"
 
 
-def test_full_disk_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(table_module, "_append", refuse)
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_full_disk_is_one_warning(tmp_path: Path) -> None:
     table = ProfileTable(tmp_path, "scope")
+    assert table.path is not None
+    table.path.symlink_to(FULL)
     table.put("d" * 32, 4.0)
     with pytest.warns(CacheWarning, match="No space left"):
         table.flush()
@@ -164,11 +164,9 @@ def test_full_disk_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (table.get("d" * 32), table.get("e" * 32)) == (4.0, 5.0)
 
 
-def test_table_starts_over_when_too_big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_starts_over_when_too_big(tmp_path: Path) -> None:
     fill(tmp_path)
-    before = table_file(tmp_path).stat().st_size
-    monkeypatch.setattr(table_module, "MAX_TABLE_BYTES", before + 10)
-    table = ProfileTable(tmp_path, "scope")
+    table = ProfileTable(tmp_path, "scope", most_bytes=table_file(tmp_path).stat().st_size + 10)
     table.put("f" * 32, 6.0)
     table.flush()
     assert table_file(tmp_path).stat().st_size < 100
