@@ -36,7 +36,7 @@ class FoldBatchNorm(Pass):
 
     Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
     users apart. A product without a bias becomes one with a bias, where there is such an op. A batch norm
-    that cannot be folded takes up the steps behind it.
+    that cannot be folded absorbs the steps behind it.
     """
 
     name: ClassVar[str] = "fold-batch-norm"
@@ -78,7 +78,7 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
     if source is None or step is None:
         if isinstance(node.op, BatchNorm):
             producer = graph.producer(node.inputs[0])
-            notes.append(f"{node.name}: {producer.name if producer else 'a graph input'} cannot take it up")
+            notes.append(f"{node.name}: {producer.name if producer else 'a graph input'} cannot absorb it")
         return False
     if len(graph.users(source)) != 1 or source in graph.outputs:
         notes.append(f"{node.name}: {source!r} is read by others too")

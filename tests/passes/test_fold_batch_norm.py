@@ -94,7 +94,7 @@ def test_batch_norms_that_stay_say_why() -> None:
     result = run_pass(FoldBatchNorm(), graph)
     assert not result.changed
     assert result.notes == (
-        "first: a graph input cannot take it up",
+        "first: a graph input cannot absorb it",
         "second: 'conv_out' is read by others too",
     )
 
