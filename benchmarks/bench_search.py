@@ -19,9 +19,11 @@ import pimflow_zoo
 from pimflow.compiled import Machine
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
+from pimflow.options import Options
 from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search import policies, prove, solve
+from pimflow.search import policies
+from pimflow.search.solver import open_table, prove, solve
 from pimflow.targets import load_target
 
 
@@ -35,7 +37,7 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
     for _ in ("cold", "warm"):
         machine = Machine(load_target("pimflow"))
         start = time.perf_counter()
-        plan = solve(graph, machine.target, policy, costs=machine.costs, cache=folder)
+        plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=open_table(folder, machine.costs))
         seconds.append(time.perf_counter() - start)
     rewritten = ApplyPlan(plan).run(graph).graph
     makespan = build_timeline(rewritten, machine.target, machine.costs.serving(rewritten)).makespan_us
@@ -50,7 +52,7 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
 def proof(graph: Graph, policy: str) -> float:
     """Relative difference between the dynamic program's optimum and the integer program's."""
     machine = Machine(load_target("pimflow"))
-    by_chain, by_program = prove(graph, machine.target, policy, costs=machine.costs)
+    by_chain, by_program = prove(graph, Options(policy=policy), costs=machine.costs)
     return abs(by_chain - by_program) / by_chain
 
 

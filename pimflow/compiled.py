@@ -33,7 +33,7 @@ from pimflow.report.plan_report import PlanReport
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
-from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import Target, parse_target, to_toml
@@ -50,6 +50,15 @@ class Machine:
 
     target: Target
     measured: MeasuredTable | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Machine:
+        """The target of the options, with the measured kernel times that they name.
+
+        Raises:
+            InputDataError: those cannot be read.
+        """
+        return cls(options.target, None if options.profile is None else MeasuredTable(read_table(options.profile)))
 
     @cached_property
     def costs(self) -> CostModel:
@@ -283,7 +292,7 @@ def load(folder: str | Path) -> CompiledModel:
         raise ModelError(f"{folder} is no output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     header, options = _read_config(folder)
     original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original
-    machine = Machine(options.target, options.measured_table())
+    machine = Machine.of(options)
     graph = load_model(folder / "model.onnx", annotations=True)
     with _part(folder, "plan.json") as path:
         document = read_json(path)

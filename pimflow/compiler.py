@@ -11,8 +11,8 @@ from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.frontend import load_model
-from pimflow.ir import Graph, Node, Plan, Refusal
-from pimflow.options import DEFAULT_POLICY, Debug, Options, Shapes
+from pimflow.ir import Graph, Node, Refusal
+from pimflow.options import Debug, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import (
     CLEANUP,
     COMPILATION,
@@ -25,12 +25,13 @@ from pimflow.passes import (
 )
 from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
-from pimflow.search import find_policy, solve
-from pimflow.targets import DEFAULT_TARGET, Target, load_target
+from pimflow.search import find_policy
+from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
 
 if TYPE_CHECKING:
     import onnx
+    from typing_extensions import Unpack
 
     from pimflow.report.policies import PolicyResult
     from pimflow.runtime.gpu.measured import MeasuredRow
@@ -90,13 +91,13 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     """
     find_policy(options.policy)  # wrong names are reported before the model is read
     cleanup = _step(CLEANUP, options)
-    machine = Machine(options.target, options.measured_table())
+    machine = Machine.of(options)
     progress(f"load {source.name}")
     loaded = load_model(source.content, options.shapes)
     progress(f"clean {source.name}")
     clean = cleanup.run(loaded)
     progress(f"search {source.name}")
-    plan = _search(clean.graph, options, machine, progress)
+    plan = solve(clean.graph, options, costs=machine.costs, progress=_searching(progress))
     progress(f"rewrite {source.name}")
     rewritten = _step(place(plan), options).run(clean.graph)
     if options.debug.print_times:
@@ -108,18 +109,9 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report)
 
 
-def _search(clean: Graph, options: Options, machine: Machine, progress: ProgressSink) -> Plan:
-    return solve(
-        clean,
-        options.target,
-        options.policy,
-        costs=machine.costs,
-        cache=options.use_cache,
-        grid=None if options.grid is None else options.grid / 100,
-        stages=options.stages,
-        time_budget_s=options.time_budget_s,
-        progress=lambda what, count: progress(f"search: {what}: {count}"),
-    )
+def _searching(progress: ProgressSink) -> Callable[[str, int], None]:
+    """The search's progress as lines of text."""
+    return lambda what, count: progress(f"search: {what}: {count}")
 
 
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
@@ -132,56 +124,24 @@ def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, 
     return programs
 
 
+@takes_options
 def compile(
     model: str | Path | bytes | onnx.ModelProto,
     *,
-    target: str | Path | Target = DEFAULT_TARGET,
-    policy: str = DEFAULT_POLICY,
-    shapes: Shapes | None = None,
-    grid: int | None = None,
-    stages: Sequence[int] | None = None,
-    time_budget_s: float | None = None,
-    disabled_passes: Sequence[str] = (),
-    seed: int = 0,
-    use_cache: bool = True,
-    profile: str | Path | None = None,
-    debug: Debug | None = None,
     progress: ProgressSink | None = None,
+    **options: Unpack[OptionKeywords],
 ) -> CompiledModel:
     """Compiles a model for a machine with PIM memory.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        target: a target's name, a TOML file, or a `Target`.
-        policy: a search policy's name (`pimflow.policies()`), case-insensitive.
-        shapes: shapes by input name, or sizes by symbolic dimension, for what the model leaves open.
-        grid: step of the MD-DP split ratios in percent, in place of the policy's.
-        stages: pipeline stage counts to try, in place of the policy's.
-        time_budget_s: stop searching after so many seconds with the best plan so far.
-        disabled_passes: clean-up passes to leave out, by name.
-        seed: seed of the inputs that checks make up.
-        use_cache: whether the profile table on disk is read and written.
-        profile: a CSV file of measured kernel times that stand in for the GPU model.
-        debug: what to show and check between passes.
         progress: receives a line of text now and then.
+        options: the fields of `pimflow.options.Options`; a target by name, file or value, lists and paths are fine.
 
     Raises:
         PimflowError: the model, the target or an option is wrong; one line says what and what to do.
     """
-    options = Options(
-        target=target if isinstance(target, Target) else load_target(target),
-        policy=policy,
-        shapes=dict(shapes or {}),
-        grid=grid,
-        stages=None if stages is None else tuple(stages),
-        time_budget_s=time_budget_s,
-        disabled_passes=tuple(disabled_passes),
-        seed=seed,
-        use_cache=use_cache,
-        profile=None if profile is None else str(profile),
-        debug=debug or Debug(),
-    )
-    return compile_with(model_source(model), options, progress or _silent)
+    return compile_with(model_source(model), Options.of(**options), progress or _silent)
 
 
 def opt(
@@ -204,7 +164,7 @@ def opt(
         constants: an npz file of the constants that a text elides; by default the one beside it.
         shapes: shapes by input name, or sizes by symbolic dimension, for what an ONNX model leaves open.
         disabled_passes: passes to leave out, by name.
-        seed: seed of the inputs that `debug.verify_each` makes up.
+        seed: seed of the random inputs of `debug.verify_each`.
         debug: what to show and check between passes.
 
     Returns:
@@ -233,31 +193,26 @@ def clean_graph(source: ModelSource, options: Options) -> Graph:
     return _step(CLEANUP, options).run(load_model(source.content, options.shapes)).graph
 
 
-def inspect_model(
-    model: str | Path | bytes | onnx.ModelProto,
-    *,
-    target: str | Path | Target = DEFAULT_TARGET,
-    shapes: Shapes | None = None,
-) -> Inspection:
+@takes_options
+def inspect_model(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[OptionKeywords]) -> Inspection:
     """Which nodes of a model can go to PIM, and why the others cannot.
 
     Raises:
         PimflowError: as `compile`.
     """
-    machine = target if isinstance(target, Target) else load_target(target)
-    source = model_source(model)
-    graph = clean_graph(source, Options(target=machine, shapes=dict(shapes or {})))
-    return inspect_graph(graph, Machine(machine).costs, source.text)
+    source, asked = model_source(model), Options.of(**options)
+    return inspect_graph(clean_graph(source, asked), Machine.of(asked).costs, source.text)
 
 
+@takes_options
 def profile_source(
     model: str | Path | bytes | onnx.ModelProto,
     *,
     device: str = "cpu",
-    shapes: Shapes | None = None,
     runs: int = 20,
     warmup: int = 5,
     progress: ProgressSink = _silent,
+    **options: Unpack[OptionKeywords],
 ) -> list[MeasuredRow]:
     """Times the model's kernels on this machine, each once: medians of `runs` runs after `warmup` others.
 
@@ -266,7 +221,7 @@ def profile_source(
     """
     from pimflow.runtime.gpu.profiling import profile_model
 
-    graph = clean_graph(model_source(model), Options(shapes=dict(shapes or {})))
+    graph = clean_graph(model_source(model), Options.of(**options))
     return profile_model(
         graph,
         device,
@@ -290,14 +245,4 @@ def compare_policies(
     from pimflow.report.policies import compare
 
     graph = clean_graph(model_source(model), options)
-    return compare(
-        graph,
-        options.target,
-        policies,
-        costs=Machine(options.target, options.measured_table()).costs,
-        cache=options.use_cache,
-        grid=None if options.grid is None else options.grid / 100,
-        stages=options.stages,
-        time_budget_s=options.time_budget_s,
-        progress=lambda what, count: progress(f"search: {what}: {count}"),
-    )
+    return compare(graph, options, policies, costs=Machine.of(options).costs, progress=_searching(progress))

@@ -52,8 +52,11 @@ class Limits:
     def __str__(self) -> str:
         if self.least is not None and self.most is not None:
             return f"between {self.least} and {self.most}"
-        above = "positive" if self.above == 0 else f"above {self.above}"
-        words = (above, self.above), (f"{self.least} or more", self.least), (f"{self.most} or less", self.most)
+        words = (
+            (f"above {self.above}", self.above),
+            (f"{self.least} or more", self.least),
+            (f"{self.most} or less", self.most),
+        )
         return " and ".join(word for word, limit in words if limit is not None)
 
 

@@ -1,75 +1,227 @@
-"""Everything that one compilation can be asked for, as data."""
+"""Everything that one compilation can be asked for: every option once, with its type, limits, default and spelling.
+
+The rest of the compiler reads `Options`. From its fields follow the arguments of the command line (`cli/options.py`),
+the keywords of `pimflow.compile`, what an output folder keeps in config.json, and the tables of docs/cli.md. To add an
+option, add a field to `Options` and its keyword to `OptionKeywords`, and read it where it counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
 
-from pimflow.data import NOT_DATA
-from pimflow.runtime.gpu.measured import MeasuredTable, read_table
+from pimflow.data import NOT_DATA, Limits, decode
+from pimflow.errors import DataError, OptionError
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 DEFAULT_POLICY = "auto"
+MAX_STAGES = 64
+SEARCH, DEBUGGING = "search", "debugging"
+"""Groups of options in the help of the command line."""
+
 Shapes = Mapping[str, "tuple[int, ...] | int"]
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class OptionText:
+    """What an option is called and means, for the command line and the docs.
+
+    Args:
+        help: what it does, as one clause.
+        flag: its spelling on the command line; "" if it has none. "--no-..." turns an option off that is on by default.
+        metavar: what its value is called in help texts.
+        group: the group of the help that it stands in; "" for the first.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str = ""
+    group: str = ""
+
+
+def _about(help: str, flag: str = "", metavar: str = "", group: str = "", *, saved: bool = True) -> Mapping[str, Any]:
+    """The metadata of an option's field. `saved` says whether an output folder keeps the option."""
+    return {"text": OptionText(help, flag, metavar, group), **({} if saved else NOT_DATA)}
 
 
 @dataclass(frozen=True)
 class Debug:
-    """What to show and check between passes.
+    """What to show and check between passes."""
 
-    Args:
-        print_before: names of passes before which the graph is printed.
-        print_after: names of passes after which it is.
-        print_after_all: print the graph after every pass.
-        print_times: print how long every pass took.
-        verify_each: run ONNX Runtime after every pass on a seeded input and name the first pass that changed a value.
-        show: receives the printed text (default: stderr).
-    """
-
-    print_before: tuple[str, ...] = ()
-    print_after: tuple[str, ...] = ()
-    print_after_all: bool = False
-    print_times: bool = False
-    verify_each: bool = False
-    show: Callable[[str], None] | None = None
+    print_before: tuple[str, ...] = field(
+        default=(), metadata=_about("print the graph before this pass", "--print-ir-before", "PASS", DEBUGGING)
+    )
+    print_after: tuple[str, ...] = field(
+        default=(), metadata=_about("print the graph after this pass", "--print-ir-after", "PASS", DEBUGGING)
+    )
+    print_after_all: bool = field(
+        default=False, metadata=_about("print the graph after every pass", "--print-ir-after-all", group=DEBUGGING)
+    )
+    print_times: bool = field(
+        default=False, metadata=_about("print how long every pass took", "--print-pass-times", group=DEBUGGING)
+    )
+    verify_each: bool = field(
+        default=False,
+        metadata=_about(
+            "run ONNX Runtime after every pass and name the first that changed a value",
+            "--verify-each",
+            group=DEBUGGING,
+        ),
+    )
+    show: Callable[[str], None] | None = field(default=None, metadata=_about("receives what is printed (not stderr)"))
 
 
 @dataclass(frozen=True)
 class Options:
-    """One compilation's options. Numbers are None where the policy's or the target's own default holds.
+    """One compilation's options; None stands for the policy's or the target's own default.
 
     An output folder keeps them all but the target, which has a file of its own, and what does not change the result.
 
-    Args:
-        target: the machine.
-        policy: the search policy's name.
-        shapes: shapes by input name, or sizes by symbolic dimension.
-        grid: step of the MD-DP ratio grid in percent.
-        stages: pipeline stage counts to try.
-        time_budget_s: stop searching after so many seconds with the best plan so far.
-        disabled_passes: clean-up passes to leave out, by name.
-        seed: seed of the inputs that checks make up.
-        use_cache: whether the profile table on disk is read and written.
-        profile: a CSV file of measured kernel times that stand in for the GPU cost model.
-        debug: what to show and check between passes.
+    Raises (when made):
+        OptionError: a value is of another type than its option, or out of range.
     """
 
-    target: Target = field(default_factory=lambda: load_target(DEFAULT_TARGET), metadata=NOT_DATA)
-    policy: str = DEFAULT_POLICY
-    shapes: Shapes = field(default_factory=dict)
-    grid: int | None = None
-    stages: tuple[int, ...] | None = None
-    time_budget_s: float | None = None
-    disabled_passes: tuple[str, ...] = ()
-    seed: int = 0
-    use_cache: bool = field(default=True, metadata=NOT_DATA)
-    profile: str | None = None
-    debug: Debug = field(default_factory=Debug, metadata=NOT_DATA)
+    target: Target = field(
+        default_factory=lambda: load_target(DEFAULT_TARGET),
+        metadata=_about("machine to compile for", "--target", "NAME|FILE.toml", saved=False),
+    )
+    policy: str = field(default=DEFAULT_POLICY, metadata=_about("search policy", "--policy", "P"))
+    shapes: Shapes = field(
+        default_factory=dict,
+        metadata=_about("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
+    )
+    grid: Annotated[int, Limits(least=1, most=50)] | None = field(
+        default=None,
+        metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
+    )
+    stages: tuple[Annotated[int, Limits(least=2, most=MAX_STAGES)], ...] | None = field(
+        default=None, metadata=_about("pipeline stage counts to try", "--stages", "N[,N...]", SEARCH)
+    )
+    time_budget_s: Annotated[float, Limits(least=0)] | None = field(
+        default=None, metadata=_about("use the best plan found in so many seconds", "--time-budget", "S", SEARCH)
+    )
+    disabled_passes: tuple[str, ...] = field(
+        default=(), metadata=_about("leave this pass out", "--disable-pass", "PASS", DEBUGGING)
+    )
+    seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_about("seed of random inputs", "--seed", "N"))
+    use_cache: bool = field(
+        default=True, metadata=_about("use the price cache on disk", "--no-cache", group=SEARCH, saved=False)
+    )
+    profile: str | None = field(
+        default=None,
+        metadata=_about(
+            "table of measured kernel times that replace the GPU model's", "--profile", "TABLE.csv", SEARCH
+        ),
+    )
+    debug: Debug = field(default_factory=Debug, metadata=_about("what to show and check between passes", saved=False))
 
-    def measured_table(self) -> MeasuredTable | None:
-        """The table that `profile` names.
+    def __post_init__(self) -> None:
+        for name, form in _saved_forms().items():
+            _read(name, form, getattr(self, name))
+
+    @classmethod
+    def of(cls, **keywords: Unpack[OptionKeywords]) -> Options:
+        """Options as a caller writes them: lists for tuples, a target's name, paths, None for a default.
 
         Raises:
-            InputDataError: it cannot be read.
+            OptionError: a value is of another type than its option, or out of range.
+            TargetError: there is no such target, or its file is not valid.
         """
-        return None if self.profile is None else MeasuredTable(read_table(self.profile))
+        given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
+        target = given.get("target")
+        if isinstance(target, (str, Path)):
+            given["target"] = load_target(target)
+        read = {name: _read(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
+        return cls(**given | read)
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The keywords of `pimflow.compile`; each means what the field of that name means in `Options`."""
+
+    target: str | Path | Target
+    policy: str
+    shapes: Shapes | None
+    grid: int | None
+    stages: Sequence[int] | None
+    time_budget_s: float | None
+    disabled_passes: Sequence[str]
+    seed: int
+    use_cache: bool
+    profile: str | Path | None
+    debug: Debug | None
+
+
+def option_texts(cls: type[Any] = Options) -> dict[str, OptionText]:
+    """What the options of a class are called and mean, by field name."""
+    return {f.name: f.metadata["text"] for f in fields(cls)}
+
+
+@cache
+def _saved_forms() -> dict[str, Any]:
+    """The types of the options that plain data can hold, by name."""
+    forms = get_type_hints(Options, include_extras=True)
+    return {f.name: forms[f.name] for f in fields(Options) if f.metadata.get("data", True)}
+
+
+def _read(name: str, form: Any, value: Any) -> Any:
+    try:
+        return decode(form, _plain(value), path=name)
+    except DataError as error:
+        raise OptionError(error.what, error.hint) from None
+
+
+def _plain(value: Any) -> Any:
+    """Plain data for what Python callers pass: paths, sequences, numpy's numbers."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, Integral) else float(value)
+    return value
+
+
+_MARK = "        options: "
+
+
+def takes_options(function: F) -> F:
+    """Spells out the options of a function that takes them as `**options`, in its signature and in its docstring.
+
+    Their meanings take the place of the docstring's line "options: ...".
+    """
+    signature = inspect.signature(function)
+    hints = OptionKeywords.__annotations__
+    named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=_source(hints[f.name])
+        )
+        for f in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+    lines = (function.__doc__ or "").split("\n")
+    meant = [f"        {name}: {text.help}." for name, text in option_texts().items()]
+    function.__doc__ = "\n".join(new for old in lines for new in (meant if old.startswith(_MARK) else [old]))
+    return function
+
+
+def _default(option: Field[Any]) -> Any:
+    """What a signature shows as the default; None stands for what is made anew each time."""
+    return None if option.default is MISSING else option.default
+
+
+def _source(hint: Any) -> Any:
+    """An annotation as it was written."""
+    return getattr(hint, "__forward_arg__", hint)

@@ -17,16 +17,18 @@ ALLOWED = {
     "version": set(),
     "ir": BASE,
     "targets": BASE,
+    "options": {"targets"} | BASE,
     "onnxio": FORMS,
     "frontend": {"onnxio"} | FORMS,
     "passes": {"onnxio"} | FORMS,
     "codegen": FORMS,
     "runtime": {"codegen", "frontend", "onnxio"} | FORMS,
-    "search": {"runtime", "passes", "codegen", "version"} | FORMS,
-    "report": {"search", "runtime", "passes", "codegen"} | FORMS,
+    "search": {"options", "runtime", "passes", "codegen", "version"} | FORMS,
+    "report": {"options", "search", "runtime", "passes", "codegen"} | FORMS,
     "bundle": {"frontend", "onnxio", "codegen", "zoo"} | FORMS,
     "verify": {"runtime", "codegen", "frontend", "onnxio"} | FORMS,
     "compiler": {
+        "options",
         "report",
         "bundle",
         "verify",
@@ -40,9 +42,20 @@ ALLOWED = {
     }
     | FORMS,
 }
-ALLOWED["cli"] = {"compiler", "zoo"} | ALLOWED["compiler"]
+ALLOWED["cli"] = {
+    "compiler",
+    "options",
+    "report",
+    "bundle",
+    "search",
+    "runtime",
+    "codegen",
+    "targets",
+    "zoo",
+    "version",
+} | BASE
 # The files at the top of the package that together are the compiler.
-COMPILER = {"__init__", "compiled", "compiler", "options"}
+COMPILER = {"__init__", "compiled", "compiler"}
 
 
 def room_of(module: str) -> str:

@@ -115,7 +115,7 @@ def test_a_whole_number_is_a_float_too() -> None:
         ({"many": [[1], ["x"]]}, "'many[1][0]' is 'x'; it must be a whole number"),
         ({"many": "x"}, "'many' is 'x'; it must be a list"),
         ({"by_name": {"x": {}}}, "missing key 'by_name.x.size'"),
-        ({"by_name": {"x": {"size": 0}}}, "'by_name.x.size' is 0; it must be positive"),
+        ({"by_name": {"x": {"size": 0}}}, "'by_name.x.size' is 0; it must be above 0"),
         ({"by_name": {"x": 3}}, "'by_name.x' is 3; it must be a table"),
         ({"by_name": []}, "'by_name' is []; it must be a table"),
         ({"perhaps": "x"}, "'perhaps' is 'x'; it must be a number"),
@@ -161,8 +161,7 @@ def test_what_is_no_data_is_not_written() -> None:
 
 
 def test_limits_in_words() -> None:
-    assert str(Limits(above=0)) == "positive"
-    assert str(Limits(above=2)) == "above 2"
+    assert str(Limits(above=0)) == "above 0"
     assert str(Limits(least=1)) == "1 or more"
     assert str(Limits(most=5)) == "5 or less"
     assert str(Limits(least=1, most=5)) == "between 1 and 5"

@@ -37,7 +37,7 @@ def test_several_near_names_are_joined() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compil"], "unknown verb 'compil'; did you mean 'compile'? choose one of compile, "),
+        (["compil"], "unknown verb 'compil'; did you mean 'compile'? choose one of cache, calibrate, compare, compile"),
         (["targets", "lst"], "unknown action 'lst'; did you mean 'list'? choose one of list, show"),
         (["compile", "m.onnx", "--timing", "stric"], "unknown --timing 'stric'; did you mean 'strict'? choose one of"),
         (["compile", "zoo:toy", "--policy", "atuo"], "unknown policy 'atuo'; did you mean 'auto'? choose one of gpu, "),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+import pkgutil
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from pimflow.cli import compile_verbs, machine_verbs, model_verbs, opt, study_verbs
+from pimflow.cli import verbs as verb_files
 from pimflow.cli.parsing import Parser
 from pimflow.errors import PimflowError
 from pimflow.version import __version__
@@ -31,8 +33,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
-    for module in (compile_verbs, opt, model_verbs, machine_verbs, study_verbs):
-        module.add_verbs(verbs)
+    for module in pkgutil.iter_modules(verb_files.__path__, f"{verb_files.__name__}."):
+        importlib.import_module(module.name).add(verbs)
     return parser
 
 

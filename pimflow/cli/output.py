@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, TextIO
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def print_json(document: Any, stream: TextIO | None = None) -> None:
@@ -14,22 +18,21 @@ def print_json(document: Any, stream: TextIO | None = None) -> None:
 
 
 class Progress:
-    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere."""
+    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere.
 
-    def __init__(self, enabled: bool = True, every_s: float = 5.0) -> None:
-        import time
+    A context manager: the line is wiped when the work ends, well or not.
+    """
 
-        self._clock = time.monotonic
+    def __init__(self, every_s: float = 5.0) -> None:
         self._tty = sys.stderr.isatty()
-        self._enabled = enabled
         self._every_s = 0.1 if self._tty else every_s
-        self._last = self._clock()
+        self._last = time.monotonic()
         self._shown = 0
 
     def __call__(self, text: str) -> None:
         """Says where the work is; shown at most every so often."""
-        now = self._clock()
-        if not self._enabled or now - self._last < self._every_s:
+        now = time.monotonic()
+        if now - self._last < self._every_s:
             return
         self._last = now
         if self._tty:
@@ -39,8 +42,10 @@ class Progress:
             sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def close(self) -> None:
-        """Wipes the line."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         if self._shown:
             sys.stderr.write("\r" + " " * self._shown + "\r")
             sys.stderr.flush()

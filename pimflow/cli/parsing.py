@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from pimflow.data import Limits
 from pimflow.errors import OptionError, choose_one
+from pimflow.options import option_texts
 from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES, TIMING_PROFILES
 
 
@@ -28,29 +32,25 @@ class Parser(argparse.ArgumentParser):
         raise OptionError(f"unknown {name} {value!r}", choose_one(str(value), map(str, action.choices)))
 
 
-def positive_int(text: str) -> int:
-    """An argument that must be a whole number above zero."""
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
-    return int(text)
+def number(kind: type[int | float], limits: Limits) -> Callable[[str], Any]:
+    """What reads an argument that must be a finite number within limits."""
+    noun = "a whole number" if kind is int else "a number"
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not text.isascii() or not math.isfinite(value) or not limits.hold(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {noun} {limits}")
+        return value
+
+    return read
 
 
-def seed_int(text: str) -> int:
-    """An argument that must be a whole number, zero or above."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, zero or above")
-    return int(text)
-
-
-def positive_float(text: str) -> float:
-    """An argument that must be a finite number above zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
-    return value
+positive_int = number(int, Limits(above=0))
+positive_float = number(float, Limits(above=0))
+whole_number = number(int, Limits(least=0))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +60,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """--target and the knobs that override it."""
+    text = option_texts()["target"]
     parser.add_argument(
-        "--target",
+        text.flag,
         default=DEFAULT_TARGET,
-        metavar="NAME|FILE.toml",
-        help=f"machine to compile for (default: {DEFAULT_TARGET}; see `pimflow targets list`)",
+        metavar=text.metavar,
+        help=f"{text.help} (default: {DEFAULT_TARGET}; see `pimflow targets list`)",
     )
     parser.add_argument("--timing", choices=TIMING_PROFILES, help="timing profile (default: the target's)")
     parser.add_argument("--gwrite-latency", choices=GWRITE_LATENCIES, help="GWRITE latency (default: the target's)")
@@ -76,15 +77,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The positional model and --shape."""
+    """The positional model."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or zoo:NAME (see `pimflow zoo list`)")
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="input:1x3x224x224|N=1",
-        help="bind an input's shape or a symbolic dimension; may be repeated",
-    )
 
 
 def target_of(arguments: argparse.Namespace) -> Any:

@@ -1,6 +1,5 @@
 """ONNX as IR: safe loading, static shapes, typed ops from every opset's spelling."""
 
-from pimflow.frontend.binding import parse_shapes
 from pimflow.frontend.load import load_model
 
-__all__ = ["load_model", "parse_shapes"]
+__all__ = ["load_model"]

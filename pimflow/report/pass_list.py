@@ -8,11 +8,11 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
-from pimflow.passes import PIPELINES, Pass
+from pimflow.passes import PASSES, PIPELINES, Pass
 
 _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true|false"}
 
@@ -51,9 +51,14 @@ def pass_help(kind: type[Pass]) -> PassHelp:
     return PassHelp(kind.name, summary, options)
 
 
-def pass_list_text(kinds: Iterable[type[Pass]]) -> str:
+def all_passes_help() -> tuple[PassHelp, ...]:
+    """What the classes of all passes say of them."""
+    return tuple(pass_help(kind) for kind in PASSES.values())
+
+
+def pass_list_text() -> str:
     """All passes in human-readable form, and the pipelines that may stand for one."""
-    parts = [_pass_text(pass_help(kind)) for kind in kinds]
+    parts = [_pass_text(item) for item in all_passes_help()]
     for name, passes in PIPELINES.items():
         parts.append(f"{name}\n" + _wrapped(f"Stands for {', '.join(map(str, passes))}.", "    "))
     return "\n\n".join(parts)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pimflow.ir import Graph, Plan, SplitRows
 from pimflow.ir.analysis.regions import node_rows
+from pimflow.options import Options
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import PlanReport, report_plan
+from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
-from pimflow.search.price_cache import ProfileTable
 from pimflow.search.solver import Progress, open_table, solve
-from pimflow.targets import Target
 
 
 @dataclass(frozen=True)
@@ -60,41 +59,27 @@ class PolicyResult:
 
 def compare(
     graph: Graph,
-    target: Target,
+    options: Options,
     policies: Sequence[str] | None = None,
     *,
     costs: CostModel,
-    cache: ProfileTable | Path | bool | None = None,
-    grid: float | None = None,
-    stages: Sequence[int] | int | None = None,
-    time_budget_s: float | None = None,
     progress: Progress | None = None,
 ) -> list[PolicyResult]:
     """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
 
-    The other arguments are those of `solve`. Policies share one profile table, so what one has priced is known to the
-    next.
+    The other arguments are those of `solve`; the options' own policy is not used. Policies share one price cache, so
+    what one has priced is known to the next.
 
     Raises:
-        OptionError: a policy is unknown or an option out of range.
+        OptionError: a policy is unknown.
     """
     names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
-    table = open_table(cache, costs)
+    prices = open_table(options.use_cache, costs)
     results = []
     for name in names:
-        plan = solve(
-            graph,
-            target,
-            name,
-            costs=costs,
-            cache=table,
-            grid=grid,
-            stages=stages,
-            time_budget_s=time_budget_s,
-            progress=progress,
-        )
+        plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = ApplyPlan(plan).run(graph).graph
-        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), target.devices))
+        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), options.target.devices))
     return results
 
 
@@ -133,3 +118,26 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
             rows = node_rows(graph, graph.node(decision.node))
             counts[10 * round(10 * (rows - decision.gpu_rows) / rows)] += 1
     return dict(sorted(counts.items()))
+
+
+def comparison_text(results: Sequence[PolicyResult]) -> str:
+    """A table with a line per policy, and where the rows of MD-DP nodes run."""
+    modes = tuple(dict.fromkeys(mode for result in results for mode in result.mode_share))
+    header = ("policy", "time (us)", "energy (mJ)", "speedup", "CONV speedup", *modes)
+    rows = [
+        (
+            result.policy,
+            number(result.time_us),
+            number(result.energy_mj, 2),
+            number(result.speedup, 3),
+            number(result.conv_speedup, 3),
+            *(f"{100 * result.mode_share[mode]:.0f} %" for mode in modes),
+        )
+        for result in results
+    ]
+    lines = [render_table(header, rows, right=range(1, len(header)))]
+    for result in results:
+        if result.ratio_histogram:
+            parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
+            lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
+    return "\n".join(lines)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from pimflow.errors import OptionError, choice
+from pimflow.errors import choice
 
-MAX_STAGES = 64
 EVERY_ROW = Fraction(0)
 TENTHS = Fraction(1, 10)
 
@@ -79,7 +78,6 @@ _POLICIES = (
 )
 _ALIASES = {"mddp": "md-dp"}
 _BY_NAME = {policy.name: policy for policy in _POLICIES}
-DEFAULT_POLICY = "auto"
 
 
 def policies() -> dict[str, str]:
@@ -96,26 +94,18 @@ def find_policy(name: str) -> Policy:
     return _BY_NAME[choice("policy", _ALIASES.get(name.strip().lower(), name), _BY_NAME)]
 
 
-def with_options(policy: Policy, grid: float | None, stages: Sequence[int] | int | None) -> Policy:
+def with_options(policy: Policy, grid_percent: int | None, stages: Sequence[int] | None) -> Policy:
     """The policy with the row grid of its MD-DP and the stage counts of its pipelines replaced.
 
     Args:
         policy: spaces without MD-DP or pipelines stay without.
-        grid: share of the rows from one split to the next, 0 < grid <= 0.5; 0 is every row count.
-        stages: stage counts from 2 up, one or several.
-
-    Raises:
-        OptionError: a value is out of range.
+        grid_percent: percent of the rows from one split to the next; None for the policy's own grid.
+        stages: stage counts from 2 up; None for the policy's own.
     """
-    if grid is not None and not 0 <= grid <= 0.5:
-        raise OptionError(f"a grid of {grid:.0%} of the rows is out of range", "it is at most 50 %; 0 is every row")
-    counts = None if stages is None else (stages,) if isinstance(stages, int) else tuple(sorted(set(stages)))
-    if counts is not None and (not counts or min(counts) < 2 or max(counts) > MAX_STAGES):
-        raise OptionError(f"stages {stages} out of range", f"a pipeline has 2 to {MAX_STAGES} stages")
     spaces = policy.spaces
-    if grid is not None:
-        step = Fraction(grid).limit_denominator(10_000)
+    if grid_percent is not None:
+        step = Fraction(grid_percent, 100)
         spaces = tuple(space if space.split is None else replace(space, split=step) for space in spaces)
-    if counts is not None:
-        spaces = tuple(replace(space, stages=counts) for space in spaces)
+    if stages is not None:
+        spaces = tuple(replace(space, stages=tuple(sorted(set(stages)))) for space in spaces)
     return replace(policy, spaces=spaces)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pimflow.errors import OptionError
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
+from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
@@ -57,35 +57,29 @@ class Problem:
 
 def solve(
     graph: Graph,
-    target: Target,
-    policy: str,
+    options: Options,
     *,
     costs: CostModel,
-    cache: ProfileTable | Path | bool | None = None,
-    grid: float | None = None,
-    stages: Sequence[int] | int | None = None,
-    time_budget_s: float | None = None,
+    prices: ProfileTable | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """The cheapest plan of a policy.
+    """The cheapest plan of a policy. A plan is always found, also when the time budget ends before the candidates do.
 
     Args:
-        graph: cleaned up (batch norms folded, activations tagged `fused_into`).
-        target: the machine; the one that `costs` prices.
-        policy: a name of `policies()`, case-insensitive.
-        costs: the cost model in PIM mode.
-        cache: the profile table: a table, its folder, True for the user's cache folder, None or False for memory only.
-        grid: share of rows from one MD-DP split to the next, in place of the policy's; 0 is every row count.
-        stages: stage counts of pipelines, in place of the policy's.
-        time_budget_s: stop pricing candidates after so long and solve over those at hand. A plan is always found.
-        progress: told how far the search is.
+        graph: cleaned up (batch norms folded, fused nodes marked).
+        options: target, policy, and what bounds the search.
+        costs: the cost model in PIM mode, of the options' target.
+        prices: the price cache, in place of the one that the options ask for.
+        progress: receives how far the search is.
 
     Raises:
-        OptionError: the policy is unknown or an option out of range.
+        OptionError: the policy is unknown.
     """
     started = time.perf_counter()
-    chosen = with_options(find_policy(policy), grid, stages)
-    problem = pose(graph, target, chosen, costs, cache, time_budget_s, progress)
+    target = options.target
+    chosen = with_options(find_policy(options.policy), options.grid, options.stages)
+    table = open_table(options.use_cache, costs) if prices is None else prices
+    problem = pose(graph, target, chosen, costs, table, options.time_budget_s, progress)
     cost, decisions = _best_in_pim_mode(problem)
     if not chosen.pim_mode and problem.baseline_us <= cost:
         cost, decisions = problem.baseline_us, problem.baseline
@@ -93,11 +87,10 @@ def solve(
     return Plan(chosen.name, decisions, cost, problem.baseline_us, problem.priced, seconds, target.host)
 
 
-def prove(
-    graph: Graph, target: Target, policy: str, *, costs: CostModel, solver: SolverName | None = None
-) -> tuple[float, float]:
+def prove(graph: Graph, options: Options, *, costs: CostModel, solver: SolverName | None = None) -> tuple[float, float]:
     """(cost by the dynamic program, cost by the integer program) of one problem with nothing pruned; they are equal."""
-    problem = pose(graph, target, find_policy(policy), costs, prune=False)
+    chosen = with_options(find_policy(options.policy), options.grid, options.stages)
+    problem = pose(graph, options.target, chosen, costs, open_table(None, costs), prune=False)
     if not problem.intervals:
         return problem.baseline_us, problem.baseline_us
     return solve_chain(problem.positions, problem.intervals)[0], solve_intervals(
@@ -110,7 +103,7 @@ def pose(
     target: Target,
     policy: Policy,
     costs: CostModel,
-    cache: ProfileTable | Path | bool | None = None,
+    table: ProfileTable,
     time_budget_s: float | None = None,
     progress: Progress | None = None,
     prune: bool = True,
@@ -120,9 +113,6 @@ def pose(
     `prune` leaves out candidates whose GPU share alone costs more than what is known for the same nodes. That loses
     nothing: what costs more than another cover of its nodes is in no optimum.
     """
-    if time_budget_s is not None and not time_budget_s >= 0:
-        raise OptionError(f"time budget {time_budget_s} is not a time", "give seconds, 0 or more")
-    table = open_table(cache, costs)
     pricer = Pricer(graph, costs, table)
     candidates = Candidates(graph, policy, pricer)
     intervals = _Intervals(policy.name, pricer, time_budget_s, progress, prune)
@@ -175,10 +165,8 @@ class _Intervals:
                 self._progress(f"{self._what}: pricing candidates", self._pricer.priced)
 
 
-def open_table(cache: ProfileTable | Path | bool | None, costs: CostModel) -> ProfileTable:
-    """The profile table for a cost model: the given one, that of a folder, the user's (True), or one in memory only."""
-    if isinstance(cache, ProfileTable):
-        return cache
+def open_table(cache: Path | bool | None, costs: CostModel) -> ProfileTable:
+    """The price cache of a cost model: in a folder, in the user's cache folder (True), or in memory only."""
     scope = f"{code_fingerprint()} {costs.target!r} {costs.host.identity}"
     if isinstance(cache, Path):
         return ProfileTable(cache, scope)

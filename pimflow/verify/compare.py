@@ -86,6 +86,20 @@ class Verification:
             "notes": list(self.notes),
         }
 
+    def text(self) -> str:
+        """The same as lines of text, as `pimflow verify` prints them."""
+        lines = [
+            f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: largest error {check.max_abs_err:.3g} "
+            f"({check.max_rel_err:.3g} of the largest magnitude), standard deviation {check.std:.3g}"
+            + (f": {check.problem}" if check.problem else "")
+            for check in self.outputs
+        ]
+        lines += [f"note  {note}" for note in self.notes]
+        verdict = "passed" if self.passed else "FAILED"
+        return "\n".join(
+            [*lines, f"{verdict}: {len(self.outputs)} outputs of {self.nodes_checked} nodes at rtol {self.rtol:g}"]
+        )
+
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Shapes from the command line: what fits is bound, what does not is told, what is missing is listed."""
+"""Shapes that the user binds: what fits is bound, what does not is told, what is missing is listed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import helper
 
+from pimflow.cli.shapes import parse_shapes
 from pimflow.errors import ShapeError
-from pimflow.frontend import load_model, parse_shapes
+from pimflow.frontend import load_model
 from pimflow.runtime.execute.ort import OrtRunner, random_inputs, run_graph
 from support.onnx_models import model_of, run_plain
 from support.values import relative_error
@@ -33,39 +32,6 @@ def refused(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...] | int],
     assert "\n" not in message
     for word in words:
         assert word in message, message
-
-
-def test_parse() -> None:
-    assert parse_shapes(["input:1x3x224x224", "N=1", "a:b:2X5", "x=y=3", "gpu_0/data_0:7"]) == {
-        "input": (1, 3, 224, 224),
-        "N": 1,
-        "a:b": (2, 5),
-        "x=y": 3,
-        "gpu_0/data_0": (7,),
-    }
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "input", "input:", ":1x2", "=1", "N=", "N=0", "N=-1", "N=1.5", "x:1x", "x:1xx2", "x:0x3", "x:1,3", "N=²"],
-)
-def test_parse_refuses(text: str) -> None:
-    with pytest.raises(ShapeError) as caught:
-        parse_shapes([text])
-    assert repr(text) in str(caught.value)
-
-
-def test_a_name_bound_twice() -> None:
-    assert parse_shapes(["N=1", "N=1"]) == {"N": 1}
-    with pytest.raises(ShapeError, match="twice"):
-        parse_shapes(["N=1", "N=2"])
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.dictionaries(st.text("abc/_.:=0", min_size=1), st.lists(st.integers(1, 10**6), min_size=1, max_size=5)))
-def test_parse_reads_what_is_written(shapes: dict[str, list[int]]) -> None:
-    texts = [f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes.items()]
-    assert parse_shapes(texts) == {name: tuple(dims) for name, dims in shapes.items()}
 
 
 def test_bound_by_input_and_by_symbol() -> None:

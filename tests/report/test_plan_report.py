@@ -7,11 +7,13 @@ import json
 import pytest
 
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitRows
+from pimflow.options import Options
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
 from pimflow.runtime.timeline import Event
-from pimflow.search import policies, solve
+from pimflow.search import policies
+from pimflow.search.solver import solve
 from support.costs import FakeCosts, fake_costs
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 
@@ -44,7 +46,7 @@ def test_busy_time_counts_what_runs_at_once_once() -> None:
 @pytest.mark.parametrize("graph", [inverted_residuals(), heavy_chain(), fire_modules(), random_net(3)], ids="abcd")
 def test_totals_agree_with_the_plan_and_rows_cover_the_graph(graph: Graph, policy: str) -> None:
     costs = fake_costs()
-    plan = solve(graph, costs.target, policy, costs=costs)
+    plan = solve(graph, Options(target=costs.target, policy=policy, use_cache=False), costs=costs)
     report = report_of(graph, plan)
     assert report.result.time_us == pytest.approx(plan.predicted_us, rel=1e-9)
     assert report.baseline.time_us == pytest.approx(plan.baseline_us, rel=1e-9)
@@ -118,7 +120,7 @@ def test_pipeline_counts_overlapped_convolution_once() -> None:
 def test_report_survives_json() -> None:
     graph = inverted_residuals()
     costs = fake_costs()
-    plan = solve(graph, costs.target, "auto", costs=costs)
+    plan = solve(graph, Options(target=costs.target, use_cache=False), costs=costs)
     report = report_of(graph, plan)
     text = json.dumps(report.as_json())
     assert PlanReport.from_json(json.loads(text), ("gpu", "pim")) == report
@@ -140,7 +142,8 @@ def test_node_row_keeps_its_devices_through_json() -> None:
 def test_comparison_has_a_line_per_policy() -> None:
     graph = random_net(3)
     costs = fake_costs()
-    results = compare(graph, costs.target, costs=costs)
+    options = Options(target=costs.target, use_cache=False)
+    results = compare(graph, options, costs=costs)
     assert [result.policy for result in results] == list(policies())
     by_name = {result.policy: result for result in results}
     assert by_name["gpu"].speedup == by_name["gpu"].conv_speedup == 1.0
@@ -152,7 +155,7 @@ def test_comparison_has_a_line_per_policy() -> None:
     split = by_name["md-dp"]
     assert sum(split.ratio_histogram.values()) == sum(isinstance(one, SplitRows) for one in split.plan.decisions)
     assert set(split.ratio_histogram) <= set(range(0, 101, 10))
-    assert [result.policy for result in compare(graph, costs.target, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
+    assert [result.policy for result in compare(graph, options, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
 
 
 def test_histogram_is_of_the_share_of_rows_on_pim() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pimflow.options import Options
 from pimflow.report.policies import PolicyResult, compare
 from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target
@@ -18,7 +19,8 @@ PUBLISHED = {"newton++": 1.365, "pipeline": 1.413, "md-dp": 1.436, "pimflow": 1.
 def results() -> dict[str, PolicyResult]:
     target = load_target("pimflow")
     costs = CostModel(target)
-    found = compare(clean_model("mobilenet-v2"), target, list(PUBLISHED), costs=costs, cache=False)
+    options = Options(target=target, use_cache=False)
+    found = compare(clean_model("mobilenet-v2"), options, list(PUBLISHED), costs=costs)
     return {result.policy: result for result in found}
 
 

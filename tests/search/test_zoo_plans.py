@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
 from pimflow.ir import Pipeline, Plan, SplitRows
+from pimflow.options import Options
 from pimflow.passes import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search import policies, prove, solve
-from pimflow.search.solver import leaves_host
+from pimflow.search import policies
+from pimflow.search.solver import leaves_host, prove, solve
 from pimflow.targets import load_target
 from support.zoo import clean_model
 
@@ -20,11 +22,15 @@ COSTS = CostModel(TARGET)
 CASES = [(model, policy) for model in ("toy", "mobilenet-v2") for policy in policies()]
 
 
+def options_for(policy: str, **options: Any) -> Options:
+    return Options.of(target=TARGET, policy=policy, use_cache=False, **options)
+
+
 @cache
 def plan_of(model: str, policy: str) -> Plan:
     if (model, policy) == ("mobilenet-v2", "auto"):  # less of it, for the time that tests may take
-        return solve(clean_model(model), TARGET, policy, costs=COSTS, grid=0.1, stages=2)
-    return solve(clean_model(model), TARGET, policy, costs=COSTS)
+        return solve(clean_model(model), options_for(policy, grid=10, stages=(2,)), costs=COSTS)
+    return solve(clean_model(model), options_for(policy), costs=COSTS)
 
 
 @pytest.mark.parametrize(("model", "policy"), CASES)
@@ -58,5 +64,5 @@ def test_mobilenet_gains_from_each_of_the_papers_means() -> None:
 
 @pytest.mark.parametrize(("model", "policy"), [("toy", "auto"), ("mobilenet-v2", "pimflow")])
 def test_integer_program_agrees_on_real_models(model: str, policy: str) -> None:
-    by_chain, by_program = prove(clean_model(model), TARGET, policy, costs=COSTS)
+    by_chain, by_program = prove(clean_model(model), options_for(policy), costs=COSTS)
     assert by_program == pytest.approx(by_chain, rel=1e-7)

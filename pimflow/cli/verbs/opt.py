@@ -1,4 +1,4 @@
-"""The verb opt: runs passes over a graph."""
+"""`pimflow opt`: passes over a model or a graph in text form."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.compile_verbs import add_debug, debug_of
+from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import print_json
-from pimflow.cli.parsing import Parser, add_json, seed_int
+from pimflow.cli.parsing import Parser, add_json
 from pimflow.errors import OptionError
 
 _EPILOG = """MODEL is an ONNX file, zoo:NAME, a graph in text form (FILE.pimir), or - for such a text on stdin.
@@ -21,8 +21,8 @@ examples:
 """
 
 
-def add_verbs(verbs: Any) -> None:
-    """Adds this file's verb."""
+def add(verbs: Any) -> None:
+    """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "opt",
         help="run passes over a model or a graph in text form",
@@ -37,16 +37,15 @@ def add_verbs(verbs: Any) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
     parser.add_argument("--inline", action="store_true", help="spell out all constants of the text")
     parser.add_argument("--constants", metavar="FILE.npz", help="what the text elides (default: MODEL.npz, if any)")
-    parser.add_argument("--shape", action="append", default=[], metavar="input:1x3x224x224|N=1", help="bind a shape")
-    parser.add_argument("--seed", type=seed_int, default=0, metavar="N", help="seed of random inputs (default: 0)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what each pass left as it was, and why")
     parser.add_argument("--list", action="store_true", help="list all passes with their options, and do nothing else")
-    add_debug(parser)
+    add_options(parser, only=("shapes", "disabled_passes", "seed", "debug"))
     add_json(parser)
-    parser.set_defaults(run=_opt)
+    parser.set_defaults(run=run)
 
 
-def _opt(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the passes and prints or writes the graph; or lists the passes."""
     if arguments.list:
         return _list(arguments)
     if arguments.json:
@@ -55,20 +54,19 @@ def _opt(arguments: argparse.Namespace) -> int:
         raise OptionError("there is no MODEL to run passes over", "give one, or --list")
     from pimflow.bundle.graphs import check_graph_file, graph_of_text, graph_text, write_graph
     from pimflow.compiler import opt
-    from pimflow.frontend import parse_shapes
 
     output = Path(arguments.output) if arguments.output else None
     if output is not None:
         check_graph_file(output, arguments.overwrite)
-    on_stdin = arguments.model == "-"
+    on_stdin, options = arguments.model == "-", options_of(arguments)
     result = opt(
         graph_of_text(sys.stdin.read(), arguments.constants, "stdin") if on_stdin else arguments.model,
         arguments.passes,
         constants=None if on_stdin else arguments.constants,
-        shapes=parse_shapes(arguments.shape),
-        disabled_passes=arguments.disable_pass,
-        seed=arguments.seed,
-        debug=debug_of(arguments),
+        shapes=options.shapes,
+        disabled_passes=options.disabled_passes,
+        seed=options.seed,
+        debug=options.debug,
     )
     for record in result.records if arguments.verbose else ():
         print(f"{record.name}: {'changed' if record.changed else 'no change'}", file=sys.stderr)
@@ -83,12 +81,10 @@ def _opt(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from pimflow.passes import PASSES
-    from pimflow.report.pass_list import pass_help, pass_list_text
+    from pimflow.report.pass_list import all_passes_help, pass_list_text
 
-    kinds = PASSES.values()
     if arguments.json:
-        print_json([pass_help(kind).as_json() for kind in kinds])
+        print_json([item.as_json() for item in all_passes_help()])
     else:
-        print(pass_list_text(kinds))
+        print(pass_list_text())
     return 0

@@ -1,0 +1,100 @@
+"""The arguments that follow from the fields of `Options`: flags, help, and how their text is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, fields
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+
+from pimflow.cli.parsing import Parser, add_target, number, target_of
+from pimflow.cli.shapes import parse_shapes
+from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_texts
+from pimflow.search import policies
+
+_DEBUG = "debug."
+"""Stands in front of the names of `Debug`'s fields among the arguments."""
+
+
+def add_options(parser: Parser, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:
+    """Arguments for all options, or some of them.
+
+    Args:
+        parser: where they are added.
+        only: names of the options; all if empty.
+        without: names of options to leave out.
+    """
+    groups: dict[str, Any] = {"": parser}
+    for name, text in option_texts().items():
+        if name in without or (only and name not in only):
+            continue
+        if name == "target":
+            add_target(parser)
+        elif name == "debug":
+            for part, what in option_texts(Debug).items():
+                _add(groups, Debug, part, what, _DEBUG)
+        else:
+            _add(groups, Options, name, text)
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """The options that the arguments ask for.
+
+    Raises:
+        PimflowError: a value is out of range, or the target is not valid.
+    """
+    return Options.of(**keywords_of(arguments))
+
+
+def keywords_of(arguments: argparse.Namespace) -> OptionKeywords:
+    """The options that a verb has arguments for; the others keep their defaults.
+
+    Raises:
+        PimflowError: a value is out of range, or the target is not valid.
+    """
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in vars(arguments).items()
+    }
+    keywords = {name: given[name] for name in option_texts() if name in given}
+    if "shapes" in keywords:
+        keywords["shapes"] = parse_shapes(keywords["shapes"])
+    if "target" in keywords:
+        keywords["target"] = target_of(arguments)
+    debug: dict[str, Any] = {name: given[_DEBUG + name] for name in option_texts(Debug) if _DEBUG + name in given}
+    return cast("OptionKeywords", keywords | {"debug": Debug(**debug)})
+
+
+def _add(groups: dict[str, Any], cls: type[Any], name: str, text: OptionText, prefix: str = "") -> None:
+    if not text.flag:
+        return
+    if text.group not in groups:
+        groups[text.group] = groups[""].add_argument_group(text.group)
+    parser = groups[text.group]
+    form = get_type_hints(cls, include_extras=True)[name]
+    default = next(f.default for f in fields(cls) if f.name == name)
+    help = f"{text.help}: {', '.join(policies())}" if name == "policy" else text.help
+    if form is bool:
+        action, help = ("store_false", f"do not {help}") if default else ("store_true", help)
+        parser.add_argument(text.flag, dest=prefix + name, action=action, help=help)
+        return
+    how: dict[str, Any] = {"type": _reader(form), "default": default}
+    if default not in (None, MISSING, ()):
+        help = f"{help} (default: {default})"
+    if form == tuple[str, ...] or get_origin(form) is Mapping:
+        how = {"action": "append", "default": []}
+        help = f"{help}; may be repeated"
+    parser.add_argument(text.flag, dest=prefix + name, metavar=text.metavar, help=help, **how)
+
+
+def _reader(form: Any) -> Callable[[str], Any]:
+    """What reads a value of a type from an argument's text."""
+    origin, members = get_origin(form), get_args(form)
+    if origin in (Union, UnionType):
+        return _reader(members[0])  # the other is None
+    if origin is tuple:
+        return lambda text: [_reader(members[0])(part) for part in text.split(",")]
+    if origin is Annotated:
+        kind, limits = members
+        return number(kind, limits)
+    return str

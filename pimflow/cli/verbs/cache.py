@@ -1,0 +1,38 @@
+"""`pimflow cache`: the price cache on disk."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import print_json
+from pimflow.cli.parsing import Parser, add_json
+from pimflow.data import encode
+from pimflow.report.tables import number
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser("cache", help="the price cache on disk: say where it is, or clear it")
+    actions = parser.add_subparsers(dest="action", metavar="info|clear", required=True)
+    info = actions.add_parser("info", help="folder, records and size")
+    add_json(info)
+    info.set_defaults(run=run)
+    clear = actions.add_parser("clear", help="delete the price cache")
+    clear.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Describes the cache, or clears it."""
+    from pimflow.search.price_cache import cache_clear, cache_info
+
+    if arguments.action == "clear":
+        print(f"removed {cache_clear()} files of the price cache")
+        return 0
+    info = cache_info()
+    if arguments.json:
+        print_json(encode(info))
+        return 0
+    print(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
+    print(f"damaged  {info.damaged}\nbytes    {number(info.bytes, 0)}")
+    return 0

@@ -1,0 +1,39 @@
+"""`pimflow compare`: search policies side by side."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.options import add_options, options_of
+from pimflow.cli.output import Progress, print_json
+from pimflow.cli.parsing import Parser, add_json, add_model
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "compare",
+        help="search policies side by side",
+        description="Time, energy, speedups, and where the nodes run, for several policies.",
+    )
+    add_model(parser)
+    parser.add_argument("--policies", metavar="P,P,...", help="default: all")
+    add_options(parser, without=("policy", "seed", "disabled_passes", "debug"))
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Searches with every policy and prints a line for each."""
+    from pimflow.compiler import compare_policies
+    from pimflow.report.policies import comparison_text
+
+    names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None
+    with Progress() as progress:
+        results = compare_policies(arguments.model, options_of(arguments), names, progress)
+    if arguments.json:
+        print_json([result.as_json() for result in results])
+    else:
+        print(comparison_text(results))
+    return 0

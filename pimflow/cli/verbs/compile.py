@@ -1,0 +1,48 @@
+"""`pimflow compile`: a model into an output folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pimflow.cli.options import add_options, options_of
+from pimflow.cli.output import Progress, print_json
+from pimflow.cli.parsing import Parser, add_json, add_model
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "compile",
+        help="compile a model for a machine with PIM memory",
+        description="Decides for every part of a model whether it runs on the GPU, on PIM or on both, rewrites the "
+        "graph,\nmakes the PIM command streams, and writes all of it to a folder.",
+    )
+    add_model(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")
+    add_options(parser)
+    add_json(parser)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; may be repeated")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compiles, saves and prints."""
+    from pimflow.bundle.folder import check_output
+    from pimflow.bundle.source import model_source
+    from pimflow.compiler import compile_with
+
+    source = model_source(arguments.model)
+    folder = Path(arguments.output or f"{source.name}.pimflow")
+    check_output(folder)
+    with Progress() as progress:
+        compiled = compile_with(source, options_of(arguments), progress)
+        progress(f"writing {folder}")
+        compiled.save(folder)
+    if arguments.json:
+        print_json(compiled.document(str(folder)))
+        return 0
+    print(compiled.summary(verbose=arguments.verbose > 0))
+    print(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")
+    return 0

@@ -1,0 +1,41 @@
+"""`pimflow layer`: one layer on PIM, without a model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import print_json
+from pimflow.cli.parsing import Parser, add_json, add_target, target_of
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "layer",
+        help="mapping, cycles, commands and energy of one layer on PIM, without a model",
+        description="Answers for one layer: how it is mapped onto the PIM channels and what that costs.",
+        epilog="keys of --conv: ic oc h w k (or kh, kw) s p d g n; padding is one number or top/left/bottom/right\n"
+        "keys of --matmul: m k n b",
+    )
+    layer = parser.add_mutually_exclusive_group(required=True)
+    layer.add_argument("--conv", metavar="ic=16,oc=96,h=112,w=112,k=1,...", help="a convolution")
+    layer.add_argument("--matmul", metavar="m=1,k=1280,n=1000", help="a matrix product")
+    parser.add_argument("--mapping", default="auto", metavar="newton+|newton++|auto", help="default: auto")
+    add_target(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Maps, prices and prints the layer."""
+    from pimflow.cli.layers import parse_conv, parse_matmul
+    from pimflow.report.layer import report_layer
+
+    problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
+    report = report_layer(problem, target_of(arguments), arguments.mapping)
+    if arguments.json:
+        print_json(report.as_json())
+    else:
+        print(report.text())
+    return 0

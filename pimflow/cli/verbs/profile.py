@@ -1,0 +1,51 @@
+"""`pimflow profile`: times a model's kernels on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pimflow.cli.options import add_options, keywords_of
+from pimflow.cli.output import Progress
+from pimflow.cli.parsing import Parser, add_model, positive_int, whole_number
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "profile",
+        help="time a model's kernels on this machine",
+        description="Times a model's kernels on this machine and writes (op, shapes, time) rows as CSV.",
+    )
+    add_model(parser)
+    add_options(parser, only=("shapes",))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu (ONNX Runtime)")
+    parser.add_argument("--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel")
+    parser.add_argument("--warmup", type=whole_number, default=5, metavar="N", help="runs before those")
+    parser.add_argument("-o", "--output", metavar="FILE.csv", help="default: standard output")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Times the kernels and writes the table."""
+    from pimflow.bundle.folder import write_whole
+    from pimflow.compiler import profile_source
+    from pimflow.runtime.gpu.measured import table_text
+
+    with Progress() as progress:
+        rows = profile_source(
+            arguments.model,
+            device=arguments.device,
+            runs=arguments.runs,
+            warmup=arguments.warmup,
+            progress=progress,
+            **keywords_of(arguments),
+        )
+    text = table_text(rows)
+    if not arguments.output:
+        print(text, end="")
+        return 0
+    write_whole(Path(arguments.output), text.encode())
+    print(arguments.output)
+    return 0

@@ -1,0 +1,49 @@
+"""`pimflow targets`: the machines that ship with pimflow."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import print_json
+from pimflow.cli.parsing import Parser, add_json
+from pimflow.report.tables import render_table
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser("targets", help="list the machines that ship with pimflow, or show one")
+    actions = parser.add_subparsers(dest="action", metavar="list|show", required=True)
+    listing = actions.add_parser("list", help="names and descriptions")
+    add_json(listing)
+    listing.set_defaults(run=run)
+    show = actions.add_parser("show", help="a target file, with comments and sources")
+    show.add_argument("name", metavar="NAME")
+    show.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lists the machines, or shows one."""
+    return _show(arguments.name) if arguments.action == "show" else _list(arguments.json)
+
+
+def _show(name: str) -> int:
+    from pimflow.targets import target_text
+
+    print(target_text(name), end="")
+    return 0
+
+
+def _list(as_json: bool) -> int:
+    from pimflow.targets import load_target, target_names
+
+    targets = [load_target(name) for name in target_names()]
+    if as_json:
+        print_json([{"name": target.name, "description": target.description} for target in targets])
+        return 0
+    rows = [
+        (target.name, str(target.pim.channels), f"{target.pim.banks} x {target.pim.multipliers}", target.description)
+        for target in targets
+    ]
+    print(render_table(("target", "PIM channels", "banks x MACs", "description"), rows, right=(1,)))
+    return 0

@@ -1,0 +1,31 @@
+"""`pimflow trace`: the command stream of a node as text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from pimflow.cli.parsing import Parser, whole_number
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "trace",
+        help="expand the command stream of a node to text",
+        description="Writes one PIM channel's commands as text, one a line, as `pimflow simulate` reads them.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="an output folder of `pimflow compile`")
+    parser.add_argument("node", metavar="NODE", help="a node that runs on PIM")
+    parser.add_argument("--channel", type=whole_number, default=0, metavar="C", help="PIM channel (default: 0)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the commands, as they are expanded."""
+    from pimflow.compiled import load
+
+    for line in load(arguments.folder).trace(arguments.node, arguments.channel):
+        sys.stdout.write(line)
+    return 0

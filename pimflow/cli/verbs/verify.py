@@ -1,0 +1,58 @@
+"""`pimflow verify`: shows that a compiled model computes what the original computes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import Progress, print_json
+from pimflow.cli.parsing import Parser, add_json, positive_float, whole_number
+from pimflow.errors import OptionError
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "verify",
+        help="show that a compiled model computes what the original computes",
+        description="Runs the original and the compiled model on the same inputs and compares the outputs.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="an output folder of `pimflow compile`")
+    inputs = parser.add_mutually_exclusive_group()
+    inputs.add_argument("--seed", type=whole_number, metavar="N", help="seed of the random inputs (default: compile's)")
+    inputs.add_argument("--inputs", metavar="FILE.npz", help="inputs by name")
+    parser.add_argument("--rtol", type=positive_float, metavar="R", help="largest error over largest magnitude")
+    parser.add_argument(
+        "--pim",
+        choices=("ort", "values"),
+        default="ort",
+        help="how PIM nodes are executed: by ONNX Runtime (default), or from their command streams, by value",
+    )
+    parser.add_argument("--operand", choices=("fp16", "bf16", "fp32"), help="operands of --pim values")
+    parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verifies and prints; the exit code is 1 if an output is off."""
+    from pimflow.compiled import load
+
+    if arguments.operand and arguments.pim != "values":
+        raise OptionError("--operand needs --pim values", "add --pim values")
+    compiled = load(arguments.folder)
+    with Progress() as progress:
+        result = compiled.verify(
+            inputs=arguments.inputs,
+            seed=arguments.seed,
+            rtol=arguments.rtol,
+            pim=arguments.pim,
+            operand=arguments.operand,
+            arena=arguments.arena,
+            progress=progress,
+        )
+    if arguments.json:
+        print_json(result.as_json())
+    else:
+        print(result.text())
+    return 0 if result.passed else 1

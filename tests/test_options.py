@@ -1,0 +1,152 @@
+"""Options stand once: keywords, signature, docstring, command line, config.json and docs follow from their fields."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pimflow
+from pimflow.cli.main import build_parser
+from pimflow.cli.options import options_of
+from pimflow.data import decode, encode
+from pimflow.errors import OptionError
+from pimflow.options import Debug, OptionKeywords, Options, option_texts
+from pimflow.targets import load_target
+
+NAMES = tuple(field.name for field in fields(Options))
+DOCS = Path(__file__).parent.parent / "docs" / "cli.md"
+
+
+def test_the_keywords_that_type_checkers_see_are_the_fields() -> None:
+    assert tuple(OptionKeywords.__annotations__) == NAMES
+    assert OptionKeywords.__total__ is False
+
+
+def test_the_signature_and_the_docstring_of_compile_name_every_option() -> None:
+    parameters = inspect.signature(pimflow.compile).parameters
+    assert tuple(parameters) == ("model", "progress", *NAMES)
+    for field in fields(Options):
+        parameter = parameters[field.name]
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameter.default == (None if field.default is MISSING else field.default)
+        assert parameter.annotation == OptionKeywords.__annotations__[field.name].__forward_arg__
+        assert f"        {field.name}: {option_texts()[field.name].help}." in (pimflow.compile.__doc__ or "")
+
+
+def test_every_option_says_what_it_does() -> None:
+    for text in (*option_texts().values(), *option_texts(Debug).values()):
+        assert text.help
+        assert text.flag == "" or text.flag.startswith("--")
+
+
+def test_what_callers_write_becomes_what_the_compiler_reads(tmp_path: Path) -> None:
+    asked = Options.of(
+        target="hbm-pim",
+        shapes={"x": (1, 3), "N": 2},
+        stages=[3, 2],
+        grid=np.int32(5),
+        time_budget_s=1,
+        disabled_passes=["fold-constants"],
+        profile=tmp_path / "kernels.csv",
+        debug=None,
+    )
+    assert asked.target == load_target("hbm-pim")
+    assert (asked.shapes, asked.stages, asked.grid) == ({"x": (1, 3), "N": 2}, (3, 2), 5)
+    assert (asked.time_budget_s, type(asked.time_budget_s)) == (1.0, float)
+    assert (asked.disabled_passes, asked.profile) == (("fold-constants",), str(tmp_path / "kernels.csv"))
+    assert asked.debug == Debug()
+    assert Options.of() == Options()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"grid": 60}, "'grid' is 60; it must be between 1 and 50"),
+        ({"grid": 2.5}, "'grid' is 2.5; it must be a whole number"),
+        ({"stages": [2, 1]}, r"'stages\[1\]' is 1; it must be between 2 and 64"),
+        ({"stages": 3}, "'stages' is 3; it must be a list"),
+        ({"time_budget_s": -1}, "'time_budget_s' is -1; it must be 0 or more"),
+        ({"seed": -1}, "'seed' is -1; it must be 0 or more"),
+        ({"policy": 3}, "'policy' is 3; it must be text"),
+        ({"shapes": {"x": "1x3"}}, "'shapes.x' is '1x3'; it must be a list or a number"),
+        ({"disabled_passes": "fold-constants"}, "'disabled_passes' is 'fold-constants'; it must be a list"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_option(option: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Options.of(**option)
+
+
+def test_options_are_checked_however_they_are_made() -> None:
+    with pytest.raises(OptionError, match="'grid' is 60"):
+        Options(grid=60)
+
+
+def test_an_unknown_keyword_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="polcy"):
+        pimflow.compile("zoo:toy", polcy="gpu")  # type: ignore[call-arg]
+
+
+def test_an_output_folder_keeps_what_changes_the_result() -> None:
+    asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
+    kept = encode(asked)
+    assert set(NAMES) - set(kept) == {"target", "use_cache", "debug"}
+    assert decode(Options, kept) == asked
+
+
+def test_the_command_line_has_every_flag_and_reads_it() -> None:
+    line = (
+        "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --grid 5 --stages 2,3 "
+        "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --print-ir-before a "
+        "--print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times --verify-each"
+    )
+    flags = {text.flag for text in (*option_texts().values(), *option_texts(Debug).values()) if text.flag}
+    assert flags <= set(line.split())
+    expected = Options(
+        target=load_target("hbm-pim"),
+        policy="pim",
+        shapes={"x": (1, 3), "N": 2},
+        grid=5,
+        stages=(2, 3),
+        time_budget_s=1.5,
+        disabled_passes=("fold-constants",),
+        seed=7,
+        use_cache=False,
+        profile="k.csv",
+        debug=Debug(("a", "b"), ("c",), True, True, True),
+    )
+    assert options_of(build_parser().parse_args(line.split())) == expected
+    for field in fields(Options):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        assert getattr(expected, field.name) != default, f"{field.name} is not tried"
+
+
+def test_without_arguments_the_defaults_hold() -> None:
+    assert options_of(build_parser().parse_args(["compile", "m.onnx"])) == Options()
+    assert options_of(build_parser().parse_args(["compare", "m.onnx"])) == Options()
+
+
+def options_table() -> str:
+    """The table of docs/cli.md."""
+    lines = ["| option | keyword | default | meaning |", "|---|---|---|---|"]
+    for name, text in option_texts().items():
+        flag = f"`{text.flag} {text.metavar}`".replace(" `", "`").replace("|", r"\|") if text.flag else ""
+        default = inspect.signature(pimflow.compile).parameters[name].default
+        shown = "" if default in (None, ()) else f"`{default}`"
+        lines.append(f"| {flag} | `{name}` | {shown} | {text.help} |")
+    for name, text in option_texts(Debug).items():
+        flag = f"`{text.flag} {text.metavar}`".replace(" `", "`") if text.flag else ""
+        lines.append(f"| {flag} | `debug.{name}` | | {text.help} |")
+    return "\n".join(lines)
+
+
+def test_the_docs_have_the_table() -> None:
+    shown = re.search(r"^\| option .*?(?=\n\n)", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    assert shown.group() == options_table(), "put the table that this test makes into docs/cli.md"
