@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,16 @@ NAMES = {
     "identity test",
     "movement analysis",
 }
+
+
+def test_the_rules_of_every_room_are_listed_in_the_documentation() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+    modules = [module for name, module in sys.modules.items() if name.startswith("pimflow.")]
+    homes = {
+        id(value): name for module in modules for name, value in vars(module).items() if isinstance(value, OpRules)
+    }
+    assert len(homes) == len(ROOMS)
+    assert all(f"`{name}`" in text for name in homes.values())
 
 
 def test_the_rooms_are_those_that_are_known() -> None:

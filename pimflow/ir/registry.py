@@ -75,5 +75,12 @@ def scratch_registrations() -> Iterator[None]:
             registry._entries.update(entries)
 
 
+def outside_modules() -> tuple[str, ...]:
+    """Names of the modules outside this package that anything registered is from, sorted."""
+    entries = (entry for registry in _REGISTRIES for entry in registry.values())
+    modules = {getattr(entry, "__module__", "") for entry in entries}
+    return tuple(sorted(module for module in modules if module and module.split(".")[0] != "pimflow"))
+
+
 def _name(key: object) -> str:
     return key.__name__ if isinstance(key, type) else repr(key)

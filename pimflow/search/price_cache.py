@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pimflow.errors import OptionError
+from pimflow.ir.registry import outside_modules
 from pimflow.version import __version__
 
 MAX_TABLE_BYTES = 64 << 20
@@ -34,6 +35,7 @@ _LOCK_WAIT_S = 0.01
 _SUFFIX = ".profile"
 _COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
+_THIS_PROCESS = os.urandom(16)
 
 
 class CacheWarning(UserWarning):
@@ -72,10 +74,27 @@ def _platform_folder() -> Path:
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "pimflow"
 
 
-@cache
 def code_fingerprint() -> str:
-    """Hash of the version and of every source and data file that a cost depends on: an edited checkout never reads
-    the costs of other code."""
+    """Hash of all code that a cost depends on: the version, every source and data file of the package that has a part
+    in it, and the modules outside that have registered ops, rules or units. Edited code never reads the costs of other
+    code."""
+    digest = hashlib.blake2b(_package_fingerprint().encode(), digest_size=16)
+    for name in outside_modules():
+        digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
+    return digest.hexdigest()
+
+
+def _source_of(module: str) -> bytes:
+    """A module's source; one that has none (a prompt, a notebook) is like no other process's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        return _THIS_PROCESS if file is None else Path(file).read_bytes()
+    except OSError:
+        return _THIS_PROCESS
+
+
+@cache
+def _package_fingerprint() -> str:
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)
     root = Path(__file__).resolve().parent.parent
     for package in _COST_PACKAGES:

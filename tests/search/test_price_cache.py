@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import warnings
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pimflow.codegen.work import WORK
 from pimflow.errors import OptionError
+from pimflow.ir import Graph, Node, Op, Refusal
+from pimflow.ir.registry import scratch_registrations
+from pimflow.runtime.gpu.work import GPU_WORK
 from pimflow.search.price_cache import (
     CacheWarning,
     ProfileTable,
@@ -233,6 +238,45 @@ def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_fingerprint_is_stable_in_one_process() -> None:
     assert code_fingerprint() == code_fingerprint()
     assert len(code_fingerprint()) == 32
+
+
+def test_fingerprint_covers_modules_outside_the_package_that_register_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def fingerprint(source: str) -> str:
+        (tmp_path / "plugged_in.py").write_text(source)
+        module = importlib.import_module("plugged_in")
+        with scratch_registrations():
+            GPU_WORK.left_out.add(Op, "not a function, so of no module")
+            WORK.add(Op, module.rule)
+            return code_fingerprint()
+
+    base = code_fingerprint()
+    plugged = fingerprint("def rule(graph, node, op): return None\n")
+    assert plugged != base
+    assert fingerprint("def rule(graph, node, op): return None\n") == plugged
+    assert fingerprint("def rule(graph, node, op): return 1\n") != plugged
+    assert code_fingerprint() == base
+    del sys.modules["plugged_in"]
+
+
+def test_fingerprint_trusts_no_code_that_it_cannot_read() -> None:
+    def from_a_prompt(graph: Graph, node: Node, op: Op) -> Refusal:
+        return Refusal("never asked")
+
+    from_a_prompt.__module__ = "no_such_module"
+    with scratch_registrations():
+        WORK.add(Op, from_a_prompt)
+        here = code_fingerprint()
+    program = (
+        "from pimflow.codegen.work import WORK\nfrom pimflow.ir import Op\n"
+        "from pimflow.search.price_cache import code_fingerprint\ndef rule(): ...\n"
+        "rule.__module__ = 'no_such_module'\nWORK.add(Op, rule)\nprint(code_fingerprint())"
+    )
+    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert elsewhere.strip() != here
 
 
 def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pimflow.ir import Decision, Elementwise, Graph, Node, OnDevice
+from pimflow.ir import Decision, Graph, Node, OnDevice
 from pimflow.search.order import Unit, execution_order, units_of
 from pimflow.search.pricing import Pricer
 
@@ -71,4 +71,4 @@ class Destination:
 
 def is_heavy(unit: Unit) -> bool:
     """Whether a unit is more than an elementwise node."""
-    return not isinstance(unit.anchor.op, Elementwise)
+    return not unit.anchor.op.is_elementwise
