@@ -31,14 +31,14 @@ from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.targets import PimSpec, Target, load_target
 
-TABLE = Path(__file__).parents[1] / "tests" / "codegen" / "newton" / "data" / "reference_layers.csv"
+TABLE = Path(__file__).parents[1] / "tests" / "data" / "published_layers.csv"
 HEADER = (
     f"{'layer':34}{'published':>10}{'newton+':>10}{'newton++':>10}{'auto':>10}{'limit':>10}{'util':>7}"
     f"  {'idle':>6}{'act':>6}{'gwrite':>7}{'ref':>6}{'rest':>6}   (of auto's cycles, in %)"
 )
 
 
-def reference_layers() -> Iterator[tuple[ConvProblem, int, bool]]:
+def published_layers() -> Iterator[tuple[ConvProblem, int, bool]]:
     """(layer, published cycles, whether the published stream has enough COMPs)."""
     with TABLE.open() as file:
         for row in csv.DictReader(file):
@@ -112,7 +112,7 @@ def print_table(target: Target, profile: str) -> None:
     print(f"\nlayers of the published table, timing {profile}\n{HEADER}")
     complete: list[tuple[float, float]] = []
     every: list[tuple[float, float]] = []
-    for problem, cycles, whole in reference_layers():
+    for problem, cycles, whole in published_layers():
         newton, auto = print_layer(problem, search, f"{cycles}{' ' if whole else '*'}")
         every.append((newton / cycles, auto / cycles))
         complete += every[-1:] if whole else []

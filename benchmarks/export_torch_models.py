@@ -3,7 +3,7 @@
     pip install torch==2.13.0 onnx onnxscript numpy
     python benchmarks/export_torch_models.py [NAME ...]
 
-The files are inputs of tests/cli/test_exported_models.py; PyTorch is needed here only. Weights are seeded, and batch
+The files are inputs of tests/test_exported_models.py; PyTorch is needed here only. Weights are seeded, and batch
 norms have the statistics of their own inputs, so that signals neither vanish nor grow.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cli import Capture, assert_one_line, document, run
-from support.newton.golden_traces import EXPECTED, FOLDER
+from support.newton.published_traces import EXPECTED, FOLDER
 
 
 @pytest.mark.parametrize("latency", ["hidden", "exposed"])

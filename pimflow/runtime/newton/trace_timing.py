@@ -17,8 +17,17 @@ from pimflow.runtime.newton.timing.rules import IllegalCommand, State, Step
 from pimflow.targets import PimSpec
 
 _BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
-_MOST_STATES = 1 << 16
-_MOST_KNOWN = 1 << 14  # lines whose meaning is remembered
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How much is remembered while a file is read; beyond, it is forgotten and learnt again."""
+
+    lines: int = 1 << 14  # lines whose meaning is known
+    states: int = 1 << 16  # states of the rules, with their steps
+
+
+DEFAULT_MEMORY = Memory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,11 @@ class TraceResult:
 
 
 def simulate_file(
-    path: str | Path, pim: PimSpec, profile: str | None = None, gwrite_latency: str | None = None
+    path: str | Path,
+    pim: PimSpec,
+    profile: str | None = None,
+    gwrite_latency: str | None = None,
+    memory: Memory = DEFAULT_MEMORY,
 ) -> TraceResult:
     """Time and energy of a text trace, plain or gzip, of any length.
 
@@ -50,6 +63,7 @@ def simulate_file(
         pim: the machine.
         profile: a timing profile's name; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
+        memory: how much is remembered meanwhile.
 
     Raises:
         TraceError: the file cannot be read, or a line is malformed; names file, line and column of text.
@@ -58,7 +72,7 @@ def simulate_file(
     """
     rules = timing_profile(pim, profile)
     latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    timing = _TraceTimer(path, rules, latency).run()
+    timing = _TraceTimer(path, rules, latency, memory).run()
     energy = rules.energy(timing)
     return TraceResult(timing.cycles, timing.commands, timing.prea, timing.ref, energy)
 
@@ -74,8 +88,8 @@ class _Meaning(NamedTuple):
 class _TraceTimer:
     """Plays one file. The meaning of a line is learnt when it is first seen."""
 
-    def __init__(self, path: str | Path, profile: TimingProfile, gwrite_latency: str) -> None:
-        self._path, self._pim = path, profile.pim
+    def __init__(self, path: str | Path, profile: TimingProfile, gwrite_latency: str, memory: Memory) -> None:
+        self._path, self._pim, self._memory = path, profile.pim, memory
         self._rules = profile.rules(gwrite_latency)
         self._checks_addresses = profile.checks_addresses
         self._parser = LineParser(path, profile.pim)
@@ -110,7 +124,7 @@ class _TraceTimer:
         return StreamTiming(last + end.cycles, commands, preas + end.preas, refs + end.refs, written)
 
     def _learn(self, line: bytes) -> _Meaning:
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= self._memory.lines:
             self._known.clear()
         meaning = self._known[line] = self._meaning(line)
         return meaning
@@ -132,7 +146,7 @@ class _TraceTimer:
             step = self._rules.step(state, code)
         except IllegalCommand as refusal:
             raise self._refused(str(refusal)) from None
-        return step if self._rules.size() < _MOST_STATES else self._rules.forget(step)
+        return step if self._rules.size() < self._memory.states else self._rules.forget(step)
 
     def _refused(self, reason: str) -> CommandOrderError:
         where = f"{self._path}, line {self._line}, command {sum(self._counts)}"

@@ -56,7 +56,7 @@ def strict_word(command: Command) -> tuple[Any, ...]:
     return ("COMP", command.buffer) if isinstance(command, Comp) else ("READRES",)
 
 
-def with_timing(profile: str, pim: PimSpec = PIM, **changes: int) -> PimSpec:
+def with_timing(profile: str, pim: PimSpec = PIM, /, **changes: int) -> PimSpec:
     """The machine with other timing parameters in one profile."""
     changed = dataclasses.replace(getattr(pim.timing, profile), **changes)
     return dataclasses.replace(pim, timing=dataclasses.replace(pim.timing, **{profile: changed}))

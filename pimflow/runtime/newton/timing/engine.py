@@ -12,16 +12,22 @@ from bisect import bisect_left
 from pimflow.runtime.newton.timing.nest import Outcome, Repeat, Sequence, ShapeItem, Track, chain_of, plain
 from pimflow.runtime.newton.timing.rules import Rules, State
 
-_MOST_MEMORIES = 400_000  # remembered sequences, states and hops; beyond, all is forgotten
+MOST_MEMORIES = 400_000
 _FIRST_MARK = 8  # hops before which periods are not looked for
 _WIDEST = 32  # items of one sequence; longer ones become trees
 
 
 class Engine:
-    """Times nests under one set of rules, remembering all it learns."""
+    """Times nests under one set of rules, remembering all it learns.
 
-    def __init__(self, rules: Rules) -> None:
+    Args:
+        rules: what may follow what, and when.
+        most_memories: sequences, states and hops beyond which it is full.
+    """
+
+    def __init__(self, rules: Rules, most_memories: int = MOST_MEMORIES) -> None:
         self.rules = rules
+        self._most_memories = most_memories
         self._sequences: dict[tuple[ShapeItem, ...], Sequence] = {}
         self._totals: dict[Sequence, tuple[int, int, int, int]] = {}
         self._hops = 0
@@ -51,7 +57,7 @@ class Engine:
 
     def full(self) -> bool:
         """Whether so much is remembered that the engine should be replaced by a new one."""
-        return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > _MOST_MEMORIES
+        return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > self._most_memories
 
     def advance(self, sequence: Sequence, state: State, phase: int) -> Outcome:
         """Execute a sequence from a state and a phase, refreshes included."""

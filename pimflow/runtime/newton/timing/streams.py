@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
 from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
-from pimflow.runtime.newton.timing.engine import Engine
+from pimflow.runtime.newton.timing.engine import MOST_MEMORIES, Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
 from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
 from pimflow.runtime.newton.timing.result import StreamTiming
@@ -20,10 +20,15 @@ class StreamTimer:
     Cost grows with the loops of the nest and with refreshes, not with commands, and what is learnt of one stream
     serves the next: keep a timer as long as there are streams to time. Addresses do not matter to timing, only to the
     limits that a profile may check.
+
+    Args:
+        profile: the rules of one machine.
+        most_memories: how much of what is learnt is kept; beyond, all of it is forgotten.
     """
 
-    def __init__(self, profile: TimingProfile) -> None:
+    def __init__(self, profile: TimingProfile, most_memories: int = MOST_MEMORIES) -> None:
         self.profile = profile
+        self._most_memories = most_memories
         self._by_latency: dict[str, _Timer] = {}
 
     def time(self, stream: CommandStream, gwrite_latency: str | None = None) -> StreamTiming:
@@ -40,7 +45,7 @@ class StreamTimer:
         latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
         timer = self._by_latency.get(latency)
         if timer is None:
-            timer = self._by_latency[latency] = _Timer(self.profile, latency)
+            timer = self._by_latency[latency] = _Timer(self.profile, latency, self._most_memories)
         return timer.time(stream)
 
 
@@ -63,14 +68,17 @@ class _Shape(NamedTuple):
 class _Timer:
     """Times streams under one profile and GWRITE latency."""
 
-    def __init__(self, profile: TimingProfile, gwrite_latency: str) -> None:
+    def __init__(self, profile: TimingProfile, gwrite_latency: str, most_memories: int) -> None:
         self.pim = profile.pim
-        self._profile, self._gwrite_latency = profile, gwrite_latency
-        self._engine = Engine(profile.rules(gwrite_latency))
+        self._profile, self._gwrite_latency, self._most_memories = profile, gwrite_latency, most_memories
+        self._engine = self._new_engine()
+
+    def _new_engine(self) -> Engine:
+        return Engine(self._profile.rules(self._gwrite_latency), self._most_memories)
 
     def time(self, stream: CommandStream) -> StreamTiming:
         if self._engine.full():
-            self._engine = Engine(self._profile.rules(self._gwrite_latency))
+            self._engine = self._new_engine()
         shape = self._shape(stream.body)
         whole = self._engine.sequence(shape.items)
         outside = first_out_of_range(stream.body, self.pim) if self._profile.checks_addresses else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,23 +11,26 @@ from hypothesis import strategies as st
 
 from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
 from pimflow.errors import OptionError
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.targets import PimSpec
 from support.newton import oracle_artifact
 from support.newton.streams import COMP, PIM, READRES, SWEEP, artifact_word, comps, gwrite, nests, stream, with_timing
 from support.newton.timing import time_stream
 
 
-def oracle(program, **changes):
+def oracle(program: CommandStream, **changes: int) -> tuple[int, Counter[str], list[tuple[int, str]]]:
     words = [artifact_word(command) for command, _ in program.expand()]
     return oracle_artifact.simulate(words, oracle_artifact.Published(**changes))
 
 
-def cycles(program, pim=PIM, latency="hidden"):
+def cycles(program: CommandStream, pim: PimSpec = PIM, latency: str = "hidden") -> int:
     return time_stream(program, pim, "artifact", latency).cycles
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nests(stray=True), st.booleans(), st.sampled_from((1900, 700, 400)), st.sampled_from((350, 60)))
-def test_equals_oracle(program, hidden, interval, refresh):
+def test_equals_oracle(program: CommandStream, hidden: bool, interval: int, refresh: int) -> None:
     pim = with_timing("artifact", refresh_interval=interval, ref_to_act=refresh)
     timing = time_stream(program, pim, "artifact", "hidden" if hidden else "exposed")
     want, issued, _ = oracle(program, gwrite_to_next=1 if hidden else 64, refresh_interval=interval, ref_to_act=refresh)
@@ -53,13 +57,13 @@ def test_equals_oracle(program, hidden, interval, refresh):
         st.integers(1, 90),
     ),
 )
-def test_equals_oracle_on_other_machines(program, changes):
+def test_equals_oracle_on_other_machines(program: CommandStream, changes: dict[str, int]) -> None:
     timing = time_stream(program, with_timing("artifact", **changes), "artifact", "hidden")
     want, issued, _ = oracle(program, **changes)
     assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
 
 
-def test_two_bank_groups():
+def test_two_bank_groups() -> None:
     pim = dataclasses.replace(PIM, bank_groups=2)
     program = stream(Loop("t", 300, (*SWEEP[:2], comps(8), READRES)))
     want, issued, _ = oracle(program, bank_groups=2)
@@ -68,7 +72,7 @@ def test_two_bank_groups():
 
 
 @pytest.mark.parametrize(("count", "per_tile"), [(1, 64), (8, 78), (32, 126)])
-def test_closed_form_per_tile(count, per_tile):
+def test_closed_form_per_tile(count: int, per_tile: int) -> None:
     pim = with_timing("artifact", refresh_interval=10**9)
     tile = (*SWEEP, comps(count), READRES)
     first, second = (cycles(stream(gwrite(), Loop("t", tiles, tile)), pim) for tiles in (100, 101))
@@ -88,7 +92,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", sorted(EDGES))
-def test_each_constraint_counts_exactly_where_it_binds(name):
+def test_each_constraint_counts_exactly_where_it_binds(name: str) -> None:
     binding, slack = EDGES[name]
     value = getattr(PIM.timing.artifact, name)
     for change in (1, 5):
@@ -98,7 +102,7 @@ def test_each_constraint_counts_exactly_where_it_binds(name):
 
 
 @pytest.mark.parametrize(("interval", "end"), [(1899, 1899 + 350), (1900, 1900 + 11)])
-def test_a_request_is_seen_in_the_cycle_after_a_readres(interval, end):
+def test_a_request_is_seen_in_the_cycle_after_a_readres(interval: int, end: int) -> None:
     """READRES issues at 1898. A request at 1899 is served before the G_ACT0; one at 1900 finds the G_ACT0 issued."""
     program = stream(*([COMP] * 949), READRES, SWEEP[0])
     assert cycles(stream(*([COMP] * 949))) == 1897
@@ -107,7 +111,7 @@ def test_a_request_is_seen_in_the_cycle_after_a_readres(interval, end):
     assert oracle(program, refresh_interval=interval)[0] == end
 
 
-def test_long_loops_follow_by_arithmetic():
+def test_long_loops_follow_by_arithmetic() -> None:
     tile = (*SWEEP, comps(32), READRES)
     counts = (10**3, 10**6, 10**12)
     timings = [time_stream(stream(gwrite(), Loop("t", count, tile)), PIM, "artifact", "hidden") for count in counts]
@@ -118,24 +122,22 @@ def test_long_loops_follow_by_arithmetic():
         assert abs(timing.ref - timing.cycles // 1900) <= 1
 
 
-def test_empty_and_equal_streams():
+def test_empty_and_equal_streams() -> None:
     assert cycles(CommandStream(0, ())) == 0
     assert cycles(stream(Loop("a", 0, (COMP,)))) == 0
     looped = stream(Loop("a", 30, (Loop("b", 40, (COMP, READRES)),)))
-    assert cycles(looped) == cycles(stream(*([COMP, READRES] * 1200)))
+    assert cycles(looped) == cycles(stream(*[(COMP, READRES)] * 1200))
 
 
-def test_memory_is_bounded_and_results_do_not_change(monkeypatch):
-    from pimflow.runtime.newton.timing import engine
-
+def test_memory_is_bounded_and_results_do_not_change() -> None:
     programs = [stream(gwrite(), Loop("t", 50 + count, (*SWEEP, comps(count), READRES))) for count in range(1, 30)]
     before = [cycles(program) for program in programs]
-    monkeypatch.setattr(engine, "_MOST_MEMORIES", 10)
-    assert [cycles(program) for program in programs] == before
+    forgetful = StreamTimer(timing_profile(PIM, "artifact"), most_memories=10)
+    assert [forgetful.time(program, "hidden").cycles for program in programs] == before
     assert len(set(before)) == len(before)
 
 
-def test_unknown_profile_and_latency():
+def test_unknown_profile_and_latency() -> None:
     with pytest.raises(OptionError, match="unknown timing profile 'loose'"):
         time_stream(stream(COMP), PIM, "loose")
     with pytest.raises(OptionError, match="unknown GWRITE latency 'none'"):

@@ -1,4 +1,4 @@
-"""What the published simulator says of the golden traces."""
+"""Traces of the published code generator, and what the published simulator says of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "runtime" / "newton" / "timing" / "golden"
+FOLDER = Path(__file__).parents[2] / "data" / "published_traces"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 COUNTS = ("gwrite", "g_act", "comp", "readres", "prea", "ref")
 CASES = [(name, latency) for name in sorted(EXPECTED) for latency in ("hidden", "exposed")]

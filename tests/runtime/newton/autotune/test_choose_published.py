@@ -1,4 +1,4 @@
-"""Cycles of the mappings against the published code generator's, layer by layer (`data/reference_layers.csv`)."""
+"""Cycles of the mappings against the published code generator's, layer by layer (`tests/data/published_layers.csv`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pimflow.targets import load_target
 from support.golden import Golden, text_table
 from support.newton.problems import chosen
 
-TABLE = Path(__file__).parent / "data" / "reference_layers.csv"
+TABLE = Path(__file__).parents[3] / "data" / "published_layers.csv"
 TARGET = load_target("pimflow")
 
 
@@ -98,7 +98,7 @@ def test_cycles_of_every_layer(golden: Golden) -> None:
     own = sum(cost(problem, "auto").mapping != cost(problem, "auto", "strict").mapping for problem, _, _ in layers())
     assert own > 0
     golden.check(
-        "reference_layers.txt",
+        "published_layers.txt",
         text_table(header, rows)
         + f"auto / published, geometric mean: {every:.4f}, of complete streams {whole:.4f}\n"
         + f"layers with a mapping of its own for each profile: {own}\n",

@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen.newton.commands import ZERO, Affine, Comp, GAct, GWrite, Loop
+from pimflow.codegen.newton.commands import ZERO, Affine, CommandStream, Comp, GAct, GWrite, Loop
 from pimflow.errors import CommandOrderError
+from pimflow.targets import PimSpec
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, row, stream
 from support.newton.timing import time_stream
 
 TILE = (*SWEEP, comps(3), READRES)
 
 
-def refusal(program, pim=PIM):
+def refusal(program: CommandStream, pim: PimSpec = PIM) -> tuple[int, str]:
     with pytest.raises(CommandOrderError) as error:
         time_stream(program, pim, "strict")
-    index, reason = re.fullmatch(r"channel 0, command (\d+): (.*)", error.value.what).groups()
-    return int(index), reason
+    found = re.fullmatch(r"channel 0, command (\d+): (.*)", error.value.what)
+    assert found is not None
+    return int(found[1]), found[2]
 
 
 @pytest.mark.parametrize(
@@ -47,18 +49,18 @@ def refusal(program, pim=PIM):
         (stream(gwrite(), SWEEP, Comp(Affine(3), Affine(2))), 5, "slot further on by -1"),
     ],
 )
-def test_index_and_reason(program, index, reason):
+def test_index_and_reason(program: CommandStream, index: int, reason: str) -> None:
     found, text = refusal(program)
     assert found == index
     assert reason in text
 
 
-def test_the_first_of_several_is_named():
+def test_the_first_of_several_is_named() -> None:
     assert refusal(stream(gwrite(), GAct(0, Affine(20000)), READRES))[0] == 1
     assert refusal(stream(gwrite(), READRES, GAct(0, Affine(20000))))[0] == 1
 
 
-def test_any_slot_any_column_is_the_machines_to_allow():
+def test_any_slot_any_column_is_the_machines_to_allow() -> None:
     program = stream(gwrite(), SWEEP, Comp(Affine(3), Affine(2)), READRES)
     assert time_stream(program, dataclasses.replace(PIM, any_slot_any_column=True), "strict").cycles > 0
     assert (
@@ -69,13 +71,13 @@ def test_any_slot_any_column_is_the_machines_to_allow():
     )
 
 
-def test_artifact_has_no_row_state_but_knows_its_bank_groups():
+def test_artifact_has_no_row_state_but_knows_its_bank_groups() -> None:
     assert time_stream(stream(READRES, COMP, GAct(3, Affine(99999))), PIM, "artifact").cycles > 0
     with pytest.raises(CommandOrderError, match="command 2: G_ACT4"):
         time_stream(stream(READRES, COMP, GAct(4, ZERO)), PIM, "artifact")
 
 
-def test_a_refusal_is_the_same_the_second_time_and_spoils_nothing():
+def test_a_refusal_is_the_same_the_second_time_and_spoils_nothing() -> None:
     good, bad = stream(gwrite(), Loop("t", 40, TILE)), stream(gwrite(), Loop("t", 40, TILE), READRES)
     before = time_stream(good, PIM, "strict")
     assert refusal(bad) == refusal(bad)
@@ -87,7 +89,9 @@ strides = st.integers(-9000, 9000)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(-200, 17000), strides, strides, strides, st.integers(1, 5), st.integers(0, 4), st.integers(1, 4))
-def test_first_row_out_of_range_equals_a_search(base, outer, middle, inner, rounds, again, most):
+def test_first_row_out_of_range_equals_a_search(
+    base: int, outer: int, middle: int, inner: int, rounds: int, again: int, most: int
+) -> None:
     """Brute force over the expanded stream, for rows affine in three loops."""
     act = GAct(0, row(base, ("a", outer), ("b", middle), ("c", inner)))
     body = (GAct(1, ZERO), Loop("b", again, (Loop("c", most, (act, GAct(2, ZERO))),)), GAct(3, row(8000, ("a", outer))))

@@ -1,4 +1,4 @@
-"""The golden traces: the oracle, the engine over nests and the text timer all say what the published simulator says."""
+"""Published traces: oracle, engine over nests and text timer all say what the published simulator says."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.trace import read_trace
 from pimflow.runtime.newton.trace_timing import simulate_file
 from support.newton import oracle_artifact
-from support.newton.golden_traces import CASES, COUNTS, EXPECTED, expected, path
+from support.newton.published_traces import CASES, COUNTS, EXPECTED, expected, path
 from support.newton.streams import PIM, artifact_word
 from support.newton.timing import time_stream
 
 
-def test_all_are_there_and_differ():
+def test_all_are_there_and_differ() -> None:
     assert len(EXPECTED) == 34
     assert len({expected(*case)["cycles"] for case in CASES}) > 60
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_oracle(name):
+def test_oracle(name: str) -> None:
     words = [artifact_word(command) for command in read_trace(path(name), PIM)]
     for latency, gwrite_to_next in (("hidden", 1), ("exposed", 64)):
         want = expected(name, latency)
@@ -31,7 +31,7 @@ def test_oracle(name):
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_engine(name):
+def test_engine(name: str) -> None:
     whole = CommandStream(0, tuple(read_trace(path(name), PIM)))
     for latency in ("hidden", "exposed"):
         want = expected(name, latency)
@@ -42,7 +42,7 @@ def test_engine(name):
 
 
 @pytest.mark.parametrize(("name", "latency"), CASES)
-def test_text_timer_with_energy_to_six_digits(name, latency):
+def test_text_timer_with_energy_to_six_digits(name: str, latency: str) -> None:
     want = expected(name, latency)
     document = simulate_file(path(name), PIM, "artifact", latency).as_json()
     names = ("GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF")
