@@ -122,3 +122,31 @@ def test_no_path_of_one_machine_is_committed() -> None:
     for path in files:
         if path.suffix in {".py", ".md", ".toml", ".csv"}:
             assert "/" + "work/" not in path.read_text(), path
+
+
+TESTS = ROOT / "tests"
+NO_ROOMS = {"data", "models", "support"}
+"""Folders of tests/ that are no room of the package: data, the zoo's tests, and what tests share."""
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
+def test_a_test_stands_where_what_it_tests_stands(path: Path) -> None:
+    """tests/ROOM/test_MODULE.py, or test_MODULE_WHAT.py: MODULE is a module or folder of pimflow/ROOM, or ROOM itself.
+
+    It may also be a folder beside the test, of what the test runs.
+    """
+    room = path.parent.relative_to(TESTS)
+    if room == Path() or room.parts[0] in NO_ROOMS:
+        return
+    package = PACKAGE / room
+    assert package.is_dir(), f"there is no {package.relative_to(ROOT)}"
+    entries = [*package.iterdir(), *(entry for entry in path.parent.iterdir() if entry.is_dir())]
+    modules = {package.name, *(entry.stem for entry in entries)} - {"__init__", "__pycache__"}
+    words = path.stem.removeprefix("test_").split("_")
+    prefixes = {"_".join(words[:length]) for length in range(1, len(words) + 1)}
+    assert prefixes & modules, f"{room} has no module that {path.name} is named after"
+
+
+def test_every_folder_of_tests_is_a_room() -> None:
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= {path.name for path in PACKAGE.iterdir()} | NO_ROOMS

@@ -157,7 +157,7 @@ def test_a_long_value_is_cut_short_in_the_message() -> None:
 
 def test_what_is_no_data_is_not_written() -> None:
     with pytest.raises(TypeError, match="set"):
-        encode(Branch((Leaf(1),), {1.0}))  # type: ignore[arg-type]
+        encode(Branch((Leaf(1),), {1.0}))  # type: ignore[arg-type]  # a set, by mistake
 
 
 def test_limits_in_words() -> None:

@@ -44,7 +44,7 @@ def test_a_graph_cannot_be_changed_behind_its_back() -> None:
     values["y"] = Value("y", (4,))
     assert list(graph.values) == ["x"]
     with pytest.raises(TypeError):
-        graph.values["y"] = Value("y", (4,))  # type: ignore[index]
+        graph.values["y"] = Value("y", (4,))  # type: ignore[index]  # which is the point
 
 
 def test_a_node_is_placed_field_by_field() -> None:

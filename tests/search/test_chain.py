@@ -107,4 +107,4 @@ def test_intervals_are_checked(start: int, stop: int, cost: float) -> None:
 
 def test_unknown_solver_is_an_option_error() -> None:
     with pytest.raises(OptionError, match="gurobi"):
-        solve_intervals(1, [Interval(0, 1, 1.0, 0)], "gurobi")  # type: ignore[arg-type]
+        solve_intervals(1, [Interval(0, 1, 1.0, 0)], "gurobi")  # type: ignore[arg-type]  # no solver of ours

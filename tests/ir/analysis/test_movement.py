@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -368,7 +370,7 @@ def in_memory(array: np.ndarray) -> list[int]:
 
 @given(shapes, st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], random: object) -> None:
+def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], random: Random) -> None:
     count = int(np.prod(shape))
     array = np.arange(count).reshape(shape)
     for new in _factorings(count):
@@ -376,7 +378,7 @@ def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], ra
         kept = strides is not None and same_strides(new, strides, dense_strides(new))
         assert kept == (in_memory(array) == in_memory(array.reshape(new)))
     perm = list(range(len(shape)))
-    random.shuffle(perm)  # type: ignore[attr-defined]
+    random.shuffle(perm)
     assert transpose_keeps_bytes(shape, perm) == (in_memory(array) == in_memory(array.transpose(perm)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -209,7 +210,7 @@ def test_a_new_op_needs_no_new_code() -> None:
 
 
 def test_numpy_numbers_in_fields_print_as_numbers() -> None:
-    op = Gemm(alpha=np.float64(0.5), trans_b=np.bool_(True))  # type: ignore[arg-type]
+    op = Gemm(alpha=np.float64(0.5), trans_b=np.bool_(True))  # type: ignore[arg-type]  # numpy's, by mistake
     assert "{alpha = 0.5, trans_b = true}" in node_line(CHAIN, Node(op, ("x",), ("z",), "n"))
 
 
@@ -336,8 +337,8 @@ def test_first_difference_finds_every_change() -> None:
 
 
 def test_equality_is_of_bits_and_types() -> None:
-    def with_attribute(value: object) -> Graph:
-        return graph_of(Node(Elementwise("K", (("a", value),)), ("x",), ("y",), "n"))  # type: ignore[arg-type]
+    def with_attribute(value: Any) -> Graph:
+        return graph_of(Node(Elementwise("K", (("a", value),)), ("x",), ("y",), "n"))
 
     assert graphs_equal(with_attribute(float("nan")), with_attribute(float("nan")))
     assert not graphs_equal(with_attribute(0.0), with_attribute(-0.0))

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
 from pimflow.ir import Array
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.targets import PimSpec, Target, load_target
 from support.newton.timing import choose_mapping
+from support.onnx_models import run_plain, single
 from support.values import assert_varies, relative_error
 
 PIM = load_target("pimflow").pim
@@ -99,25 +98,13 @@ def _shapes(problem: PimProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def reference(problem: PimProblem, source: Floats, weights: Floats) -> Floats:
     """ONNX Runtime's result."""
     if isinstance(problem, ConvProblem):
-        node = helper.make_node(
-            "Conv", ["x", "w"], ["y"], group=problem.groups, kernel_shape=problem.kernel, strides=problem.strides,
-            pads=problem.pads, dilations=problem.dilations,
+        model = single(
+            "Conv", source.shape, [weights], group=problem.groups, kernel_shape=problem.kernel,
+            strides=problem.strides, pads=problem.pads, dilations=problem.dilations,
         )  # fmt: skip
     else:
-        node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    float32 = TensorProto.FLOAT
-    inputs = [helper.make_tensor_value_info(n, float32, a.shape) for n, a in (("x", source), ("w", weights))]
-    outputs = [helper.make_tensor_value_info("y", float32, None)]
-    model = helper.make_model(
-        helper.make_graph([node], "layer", inputs, outputs),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=8,
-    )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (result,) = session.run(None, {"x": source, "w": weights})
-    return np.asarray(result, np.float32)
+        model = single("MatMul", source.shape, [weights])
+    return np.asarray(run_plain(model, {"x": source})["y"], np.float32)
 
 
 def checked_error(result: Array, expected: Array) -> float:
