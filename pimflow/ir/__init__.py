@@ -1,5 +1,6 @@
 """The intermediate representation: graph, ops, plan, builder, verifier and text form."""
 
+from pimflow.ir.analysis.rows import Shape
 from pimflow.ir.builder import Builder
 from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.editor import GraphEditor
@@ -48,6 +49,7 @@ __all__ = [
     "Refusal",
     "Reshape",
     "RowPart",
+    "Shape",
     "Slice",
     "SplitRows",
     "Transpose",

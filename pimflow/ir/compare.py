@@ -8,8 +8,8 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 
-from pimflow.ir.graph import Graph, Node
-from pimflow.ir.text.literals import Array, raw_bytes
+from pimflow.ir.graph import Array, Graph, Node
+from pimflow.ir.text.literals import raw_bytes
 
 
 def graphs_equal(a: Graph, b: Graph) -> bool:

@@ -184,11 +184,11 @@ def report_plan(original: Graph, plan: Plan, graph: Graph, costs: CostModel) -> 
     """
     every, used = costs.host_only(), costs.serving(graph)
     timeline = build_timeline(graph, used.target, used)
-    rows = _Rows(original, plan, graph, timeline, used).rows()
+    rows = _NodeRows(original, plan, graph, timeline, used).rows()
     return PlanReport(measure(original, every), measure(graph, used, timeline), rows)
 
 
-class _Rows:
+class _NodeRows:
     """Makes the rows of one report."""
 
     def __init__(self, original: Graph, plan: Plan, graph: Graph, timeline: Timeline, costs: CostModel) -> None:

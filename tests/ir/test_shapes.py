@@ -26,6 +26,7 @@ from pimflow.ir import (
     Pad,
     Pool2d,
     Reshape,
+    Shape,
     Slice,
     Transpose,
     Value,
@@ -33,7 +34,6 @@ from pimflow.ir import (
 from pimflow.ir.shapes import infer
 
 QUICK = settings(deadline=None, max_examples=60)
-Shape = tuple[int, ...]
 dims = st.integers(1, 5)
 shapes = st.lists(dims, min_size=1, max_size=4).map(tuple)
 

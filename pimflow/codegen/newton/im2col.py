@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.ir import Array
 from pimflow.targets import PimSpec
 
-Array = npt.NDArray[np.generic]
-Index = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 Radix = tuple[tuple[int, int], ...]
 """(count, stride) of each digit, slowest first."""
 
@@ -65,7 +65,7 @@ def geometry(problem: PimProblem, pim: PimSpec) -> Geometry:
     return Geometry(groups, pixels, depth, columns, slots, tiles, step, 0, 0, pixels, pim.multipliers)
 
 
-def _digits(index: Index, radix: Radix) -> Index:
+def _digits(index: Positions, radix: Radix) -> Positions:
     """Sum of digit * stride of every index in a mixed-radix system."""
     total = np.zeros_like(index)
     rest = index
@@ -107,7 +107,7 @@ class SourceView:
             array = np.pad(array, ((0, 0), (0, 0), (top, bottom), (left, right)))
         return array.ravel()
 
-    def gather(self, flat: Array, pixel: Index, k: Index) -> Array:
+    def gather(self, flat: Array, pixel: Positions, k: Positions) -> Array:
         """Elements [len(pixel), len(k)] of the matrix; `flat` comes from `flatten`.
 
         Raises:
@@ -119,7 +119,7 @@ class SourceView:
         return np.take(flat, index)
 
 
-def _check_range(index: Index, stop: int, what: str) -> None:
+def _check_range(index: Positions, stop: int, what: str) -> None:
     if index.size and (index.min() < 0 or index.max() >= stop):
         raise IndexError(f"a {what} lies outside 0 .. {stop - 1}")
 

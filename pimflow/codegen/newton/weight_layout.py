@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pimflow.codegen.newton.im2col import Array, Geometry
+from pimflow.codegen.newton.im2col import Geometry
+from pimflow.ir import Array
 from pimflow.targets import PimSpec
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.generic]
+from pimflow.ir.graph import Array
 
 BARE_NAME = r"[A-Za-z0-9_./$\-]+(?::[A-Za-z0-9_./$\-]+)*"
 """A name that needs no quotes; a colon stands only between two other characters (`conv:0`)."""

@@ -9,11 +9,11 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pimflow.errors import TextError, did_you_mean
-from pimflow.ir.graph import Graph, Node, Value
+from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.ops.base import OPS
 from pimflow.ir.ops.opaque import OpaqueAttribute
 from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
-from pimflow.ir.text.literals import BARE_NAME, Array, Bits, digest, parse_array, type_text
+from pimflow.ir.text.literals import BARE_NAME, Bits, digest, parse_array, type_text
 
 T = TypeVar("T")
 

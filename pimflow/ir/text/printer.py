@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pimflow.ir.graph import Graph, Node
-from pimflow.ir.text.literals import Array, array_text, digest, fields_text, name_text, quote, type_text, word_text
+from pimflow.ir.graph import Array, Graph, Node
+from pimflow.ir.text.literals import array_text, digest, fields_text, name_text, quote, type_text, word_text
 
 INLINE_ELEMENTS = 16
 """Constants of more elements are elided."""

@@ -18,7 +18,7 @@ from pimflow.passes.rowwise.parts import Layout, PartJob
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowRange:
     """A value that holds the rows [start, stop) of another one."""
 
     start: int
@@ -41,8 +41,8 @@ class PartWriter:
         self._host = host
         self._choice = choice or None
         self._nodes: list[Node] = []
-        self._parts: dict[str, list[_Rows]] = {}
-        self._moved: dict[tuple[str, int, int], _Rows] = {}
+        self._parts: dict[str, list[_RowRange]] = {}
+        self._moved: dict[tuple[str, int, int], _RowRange] = {}
         self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}  # by node and suffix, with the part's name
         self._cut_up: set[str] = set()
 
@@ -77,7 +77,7 @@ class PartWriter:
         self._jobs[node.name, job.suffix] = (job, name)
         self._cut_up.add(node.name)
         self._site.first_parts.setdefault(node.name, name)
-        self._parts[node.output].append(_Rows(job.start, job.stop, output))
+        self._parts[node.output].append(_RowRange(job.start, job.stop, output))
 
     def _source(self, name: str, span: Span | ConstantCut | None, job: PartJob) -> str:
         """The name of what a part reads of an input."""
@@ -101,12 +101,12 @@ class PartWriter:
         """The name of a value that holds just these rows."""
         parts = self._parts.get(value)
         if parts is None:
-            return self._cut(_Rows(0, row_count(self._shape(value)), value), value, span, job)
+            return self._cut(_RowRange(0, row_count(self._shape(value)), value), value, span, job)
         held = [part for part in parts if part.start < span[1] and span[0] < part.stop]
         held.sort(key=lambda part: part.start)
         return self._cut(self._join(held, value, job), value, span, job)
 
-    def _join(self, parts: list[_Rows], value: str, job: PartJob) -> _Rows:
+    def _join(self, parts: list[_RowRange], value: str, job: PartJob) -> _RowRange:
         """Adjacent parts as one value."""
         if len(parts) == 1:
             return parts[0]
@@ -115,19 +115,19 @@ class PartWriter:
             name = self._name_rows(value, start, stop, f"rows{start}_{stop}")
             op = Concat(len(self._shape(value)) - 2)
             self._move(op, tuple(part.value for part in parts), name, job)
-            self._moved[value, start, stop] = _Rows(start, stop, name)
+            self._moved[value, start, stop] = _RowRange(start, stop, name)
         return self._moved[value, start, stop]
 
-    def _cut(self, rows: _Rows, value: str, span: Span, job: PartJob) -> str:
+    def _cut(self, rows: _RowRange, value: str, span: Span, job: PartJob) -> str:
         """The rows `span` out of a value that holds them and maybe more."""
         start, stop = span
         if (rows.start, rows.stop) == span:
             return rows.value
         if (value, start, stop) not in self._moved:
-            self._moved[value, start, stop] = _Rows(start, stop, self._slice(rows, value, span, job))
+            self._moved[value, start, stop] = _RowRange(start, stop, self._slice(rows, value, span, job))
         return self._moved[value, start, stop].value
 
-    def _slice(self, rows: _Rows, value: str, span: Span, job: PartJob) -> str:
+    def _slice(self, rows: _RowRange, value: str, span: Span, job: PartJob) -> str:
         start, stop = span[0] - rows.start, span[1] - rows.start
         array = self._editor.graph.constants.get(value)
         if array is not None:  # a view: nothing is copied or moved

@@ -21,12 +21,10 @@ from typing import Any
 
 from pimflow.data import decode, encode
 from pimflow.errors import DataError, InputDataError, OutputError
-from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Value
+from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Shape, Value
 from pimflow.ir.analysis.content import Content
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.ops.contraction import Contraction
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)

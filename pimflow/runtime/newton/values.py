@@ -20,8 +20,8 @@ from pimflow.codegen.newton import CommandStream, PimProgram
 from pimflow.codegen.newton.commands import GWrite, ReadRes
 from pimflow.codegen.newton.expand import COMP, G_ACT, GWRITE, READRES, FlatCommands, Ints, flatten
 from pimflow.errors import CommandOrderError, choice
+from pimflow.ir import Array
 
-Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float32]
 
 OPERANDS = ("fp16", "bf16", "fp32")

@@ -19,13 +19,12 @@ from pimflow.ir import (
     Pool2d,
     Reshape,
     RowPart,
+    Shape,
     Slice,
     window_out,
 )
 from pimflow.ir.analysis.rows import row_count, rows_needed
 from pimflow.ir.refusal import Refusal
-
-Shape = tuple[int, ...]
 
 
 def taps(size: int, op: Conv2d | Pool2d, row: int) -> list[int | str]:

@@ -24,6 +24,7 @@ from pimflow.ir import (
     Pad,
     Pool2d,
     Reshape,
+    Shape,
     Slice,
     Transpose,
     Value,
@@ -37,7 +38,6 @@ from pimflow.targets import GpuSpec, Target, load_target
 PIMFLOW = load_target("pimflow")
 GPU = PIMFLOW.gpu
 ALL = GPU.memory_channels
-Shape = tuple[int, ...]
 Case = tuple[Op, list[Value], list[Value]]
 
 
