@@ -42,18 +42,11 @@ ALLOWED = {
     }
     | FORMS,
 }
-ALLOWED["cli"] = {
-    "compiler",
-    "options",
-    "report",
-    "bundle",
-    "search",
-    "runtime",
-    "codegen",
-    "targets",
-    "zoo",
-    "version",
-} | BASE
+ALLOWED["cli"] = {"compiler", "options", "report", "bundle", "search", "targets", "zoo", "version"} | BASE
+# The command line decides nothing: of the rooms that do the work it calls these modules, and no others.
+ALSO = {
+    "cli": {"pimflow.codegen", "pimflow.runtime.gpu.calibrate", "pimflow.runtime.gpu.measured"},
+}
 # The files at the top of the package that together are the compiler.
 COMPILER = {"__init__", "compiled", "compiler"}
 
@@ -95,7 +88,8 @@ def test_imports_follow_the_rule(path: Path) -> None:
     assert room in ALLOWED, f"{module} is in no room; add it to docs/architecture.md and to this test"
     for imported in imports_of(path, module):
         other = room_of(imported)
-        assert other == room or other in ALLOWED[room], f"{module} must not import {imported}"
+        allowed = other == room or other in ALLOWED[room] or imported in ALSO.get(room, set())
+        assert allowed, f"{module} must not import {imported}"
 
 
 def test_the_rule_is_checked_on_every_room() -> None:

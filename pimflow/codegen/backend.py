@@ -10,9 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pimflow.codegen.work import PimProblem, problem_of
+from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
 
@@ -42,6 +44,25 @@ class UnitCost(Cost, Protocol):
     @property
     def counters(self) -> Mapping[str, int]:
         """What the unit executed, by name: the backend's `counters`, over all its parts."""
+
+
+class TraceReport(Protocol):
+    """What executing a trace takes."""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the unit's own clock."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was executed, by name."""
+
+    @property
+    def energy_j(self) -> float:
+        """Joules, static power apart."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
 
 
 class WorkReport(Protocol):
@@ -199,6 +220,16 @@ class Backend(ABC, Generic[P]):
     def trace(self, program: P, part: int) -> Iterator[str]:
         """What one part executes, as lines of text."""
         return iter(())
+
+    def replay(self, path: str | Path) -> TraceReport:
+        """What it takes to execute the lines in a file that `trace` wrote, plain or gzip.
+
+        Raises:
+            OptionError: the unit's programs have no text.
+            TraceError: the file cannot be read, or a line is malformed.
+            CommandOrderError: the unit would refuse a command.
+        """
+        raise OptionError(f"what {self.title} execute has no text form", "choose a target with another unit")
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pimflow.codegen.backend import Backend, UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
+from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, node_work
 
@@ -81,6 +83,24 @@ class Inspection:
     def as_json(self) -> dict[str, Any]:
         """As one JSON object."""
         return {"model": self.model, "nodes": [node.as_json() for node in self.nodes]}
+
+    def text(self) -> str:
+        """A line per node, how much of the work can leave the host, and the reasons of what cannot by their number."""
+        rows = [
+            (node.name, node.op, node.shape, number(node.macs / 1e6, 2) if node.macs else "-", node.verdict)
+            for node in self.nodes
+        ]
+        able = [node for node in self.nodes if node.leaves_host]
+        share = 100 * sum(node.macs for node in able) / max(1, sum(node.macs for node in self.nodes))
+        counts = Counter(node.reason for node in self.nodes if not node.leaves_host)
+        return "\n".join(
+            [
+                render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)),
+                "",
+                f"{len(able)} of {len(rows)} nodes can go to PIM, with {share:.1f} % of the multiply-accumulates",
+                *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
+            ]
+        )
 
     def text_form(self) -> str:
         """The graph in the compiler's text form."""

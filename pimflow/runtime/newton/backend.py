@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pimflow.codegen.backend import Backend, Transfer
@@ -17,6 +18,7 @@ from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.trace_timing import TraceResult, simulate_file
 from pimflow.runtime.newton.values import execute
 from pimflow.targets import PimSpec
 
@@ -107,6 +109,10 @@ class NewtonBackend(Backend[PimProgram]):
     def trace(self, program: PimProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""
         return write_trace(program.streams[part], self.pim)
+
+    def replay(self, path: str | Path) -> TraceResult:
+        """Cycles, commands and energy of one channel's commands."""
+        return simulate_file(path, self.pim)
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Over the target's link to the PIM channels, if it has one."""

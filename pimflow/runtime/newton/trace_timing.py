@@ -40,11 +40,21 @@ class TraceResult:
     ref: int
     energy: EnergyBreakdown
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """The commands of the trace, and those that the controller adds."""
+        return {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref}
+
+    @property
+    def energy_j(self) -> float:
+        """Joules in all."""
+        return self.energy.total_j
+
     def as_json(self) -> dict[str, Any]:
         """As `pimflow simulate --json` prints it, but for the file's name."""
         return {
             "cycles": self.cycles,
-            "commands": {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref},
+            "commands": self.counters,
             "energy_j": self.energy.as_json(),
         }
 

@@ -1,0 +1,50 @@
+"""Traces on the clock: what `pimflow simulate` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pimflow.codegen.backend import TraceReport
+from pimflow.report.tables import number, render_table
+from pimflow.runtime.backends import units_of
+from pimflow.targets import Target
+
+
+@dataclass(frozen=True)
+class TracesReport:
+    """What executing traces takes on the first device beside the host, by file."""
+
+    traces: tuple[tuple[str, TraceReport], ...]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """One object per file."""
+        return [{"file": file, **trace.as_json()} for file, trace in self.traces]
+
+    def text(self) -> str:
+        """A table with a line per file."""
+        counters = tuple(dict.fromkeys(name for _, trace in self.traces for name in trace.counters))
+        rows = [
+            (
+                file,
+                number(trace.cycles, 0),
+                *(number(trace.counters.get(name), 0) for name in counters),
+                number(trace.energy_j * 1e6, 3),
+            )
+            for file, trace in self.traces
+        ]
+        header = ("file", "cycles", *counters, "energy (uJ)")
+        return render_table(header, rows, right=range(1, len(header)))
+
+
+def report_traces(files: Sequence[str], target: Target) -> TracesReport:
+    """Executes traces, plain or gzip, of any length.
+
+    Raises:
+        TraceError: a file cannot be read, or a line is malformed; names file, line and column.
+        CommandOrderError: the machine would refuse a command; names file, line and the command's index.
+        OptionError: the programs of the target's first device beside the host have no text.
+    """
+    unit = next(iter(units_of(target).values()))
+    return TracesReport(tuple((file, unit.replay(file)) for file in files))

@@ -1,0 +1,42 @@
+"""Traces on the clock, as a table and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pimflow
+from pimflow.codegen.backend import Backend
+from pimflow.errors import OptionError
+from pimflow.report.traces import report_traces
+from pimflow.runtime.backends import units_of
+from pimflow.targets import load_target
+
+TARGET = load_target("pimflow")
+
+
+def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
+    compiled = pimflow.compile("zoo:toy", target=TARGET, policy="pim", use_cache=False)
+    row = next(row for row in compiled.report.nodes if row.name == "conv2")
+    files = []
+    for channel in range(TARGET.pim.channels):
+        files.append(str(tmp_path / f"{channel}.pim"))
+        Path(files[-1]).write_text("".join(compiled.trace("conv2", channel)))
+    report = report_traces(files, TARGET)
+    assert max(trace.cycles for _, trace in report.traces) == row.cycles["pim"]
+    documents = report.as_json()
+    assert [document["file"] for document in documents] == files
+    for name, count in row.commands.items():
+        assert sum(document["commands"][name] for document in documents) == count
+    assert all(trace.energy_j == document["energy_j"]["total"] > 0 for (_, trace), document in zip(
+        report.traces, documents, strict=True))  # fmt: skip
+    header, _, *lines = report.text().splitlines()
+    assert header.split() == ["file", "cycles", "GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF", "energy", "(uJ)"]
+    assert len(lines) == len(files)
+
+
+def test_a_unit_whose_programs_have_no_text_says_so() -> None:
+    unit = next(iter(units_of(TARGET).values()))
+    with pytest.raises(OptionError, match="has no text form"):
+        Backend.replay(unit, "conv.pim")
