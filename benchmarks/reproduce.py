@@ -91,10 +91,10 @@ class Job:
         if self.buffers is not None:
             target = override(target, buffers=self.buffers)
         if self.near_fit is not None:
-            target = replace(target, gpu=with_fit(target.gpu, NEAR_FITS[self.near_fit]))
+            target = target.with_units(gpu=with_fit(target.gpu, NEAR_FITS[self.near_fit]))
         if self.busy_w is not None:
             energy = replace(target.gpu.energy, busy_w=self.busy_w)
-            target = replace(target, gpu=replace(target.gpu, energy=energy))
+            target = target.with_units(gpu=replace(target.gpu, energy=energy))
         return target
 
 

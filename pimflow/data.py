@@ -6,7 +6,8 @@ With `tagged`, every dataclass carries its class's name under "type", so that a 
 Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
 out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
-dataclasses, unions of these, and Any. A whole number is a float too; True is no number.
+dataclasses, unions of these, and Any. A whole number is a float too; True is no number. A class whose keys depend on
+its data reads and writes itself, by `from_data(data, read)` and `to_data()`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar, Union, overload
@@ -24,7 +25,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union, overload
 from pimflow.errors import DataError, choose_one
 
 T = TypeVar("T")
+V = TypeVar("V")
 Read = Callable[[Any], Any]
+Nested = Callable[..., Any]
+"""(form, data, *path): reads data within the data of a class that reads itself; path leads there."""
 TAG = "type"
 NOT_DATA: Mapping[str, Any] = {"data": False}
 """Metadata of a field that data do not hold: it is not written, and its default is what is read."""
@@ -60,6 +64,30 @@ class Limits:
         return " and ".join(word for word, limit in words if limit is not None)
 
 
+class Table(Mapping[str, V]):
+    """A mapping that does not change, keeps its order, and may be a field of what is hashed."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, V]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: str) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"Table({self._items!r})"
+
+
 def encode(item: Any, *, tagged: bool = False) -> Any:
     """The plain data of a tree of dataclasses, tuples, mappings and plain values.
 
@@ -74,6 +102,8 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
         return [encode(entry, tagged=tagged) for entry in item]
     if isinstance(item, Mapping):
         return {key: encode(value, tagged=tagged) for key, value in item.items()}
+    if hasattr(item, "to_data"):
+        return encode(item.to_data(), tagged=tagged)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         fields = {f.name: encode(getattr(item, f.name), tagged=tagged) for f in _fields(type(item))}
         return {TAG: type(item).__name__, **fields} if tagged else fields
@@ -123,6 +153,23 @@ def pick(data: Any, *keys: str) -> tuple[Any, ...]:
     return tuple(values[key] for key in keys)
 
 
+def take(data: dict[str, Any], key: str) -> Any:
+    """Removes a key that must be there; for classes that read themselves (`from_data`)."""
+    if key not in data:
+        raise _Fault("missing key ", "", "", key)
+    return data.pop(key)
+
+
+def unknown(key: str, names: Iterable[str], *, hint: str = "") -> Exception:
+    """What a class that reads itself raises for a key that it does not know."""
+    return _Fault("unknown key ", "", choose_one(key, names) + hint, key)
+
+
+def not_among(value: str, names: Iterable[str], *path: str) -> Exception:
+    """What a class that reads itself raises for a name, at a path, that is none of those there are."""
+    return _Fault("", f" is {_show.repr(value)}", choose_one(value, names), *path)
+
+
 class _Fault(Exception):
     """What is wrong, around the path to it, which grows as the fault leaves one level after the other."""
 
@@ -163,9 +210,19 @@ def _reader(form: Any, tagged: bool) -> Read:
         return _tuple(arguments, tagged)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(_reader(arguments[1], tagged))
+    if hasattr(form, "from_data"):
+        return lambda data: form.from_data(data, _nested)
     if dataclasses.is_dataclass(form):
         return _Record(typing.cast("type[Any]", form), tagged)
     return _SCALARS[form]
+
+
+def _nested(form: Any, data: Any, *path: str) -> Any:
+    try:
+        return _reader(form, False)(data)
+    except _Fault as fault:
+        fault.path[:0] = path
+        raise
 
 
 def _scalar(kind: type[Any], needed: str) -> Read:

@@ -39,7 +39,10 @@ def test_several_near_names_are_joined() -> None:
     [
         (["compil"], "unknown verb 'compil'; did you mean 'compile'? choose one of cache, calibrate, compare, compile"),
         (["targets", "lst"], "unknown action 'lst'; did you mean 'list'? choose one of list, show"),
-        (["compile", "m.onnx", "--timing", "stric"], "unknown --timing 'stric'; did you mean 'strict'? choose one of"),
+        (
+            ["compile", "m.onnx", "--timing", "stric"],
+            "unknown timing profile 'stric'; did you mean 'strict'? choose one of",
+        ),
         (["compile", "zoo:toy", "--policy", "atuo"], "unknown policy 'atuo'; did you mean 'auto'? choose one of gpu, "),
         (["layer", "--conv", "oq=1"], "unknown --conv key 'oq'; choose one of ic, oc, "),
         (["targets", "show", "pimflo"], "unknown target 'pimflo'; did you mean 'pimflow'? choose one of aim-gddr6, "),

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pimflow.data import Limits
 from pimflow.errors import OptionError, choose_one
 from pimflow.options import option_texts
-from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES, TIMING_PROFILES
+from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,7 +67,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar=text.metavar,
         help=f"{text.help} (default: {DEFAULT_TARGET}; see `pimflow targets list`)",
     )
-    parser.add_argument("--timing", choices=TIMING_PROFILES, help="timing profile (default: the target's)")
+    parser.add_argument("--timing", metavar="PROFILE", help="timing profile, as artifact or strict (the target's)")
     parser.add_argument("--gwrite-latency", choices=GWRITE_LATENCIES, help="GWRITE latency (default: the target's)")
     parser.add_argument("--buffers", type=positive_int, metavar="N", help="global buffers that mappings may use")
     parser.add_argument(

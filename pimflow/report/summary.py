@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pimflow.ir import Plan
 from pimflow.report.plan_report import NodeRow, PlanReport
@@ -18,24 +18,25 @@ def summary_text(
 
     A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
     """
+    places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
     header = ["step", "node", "op", "runs on", *(f"{name} share" for name in names[1:]), *(f"{n} us" for n in names)]
     header += ["time us", "why"] if verbose else ["time us"]
     right = (0, *range(4, 4 + 2 * len(devices)))
-    table = render_table(header, [_row(row, devices, verbose) for row in shown], right=right)
+    table = render_table(header, [_row(row, places[row.name], devices, verbose) for row in shown], right=right)
     hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
     kept = _kept(memory) if verbose else ""
     return f"{table}{note}\n{kept}\n{_totals(title, devices, plan, report, memory)}"
 
 
-def _row(row: NodeRow, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
+def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
     cells = (
         str(row.region + 1),
         row.name,
         row.op,
-        _place(row, devices),
+        place,
         *(f"{100 * row.fractions[device]:.0f} %" if row.fractions[device] else "-" for device in devices[1:]),
         *(number(row.busy_us[device] or None) for device in devices),
         number(row.time_us),
@@ -43,25 +44,33 @@ def _row(row: NodeRow, devices: Sequence[str], verbose: bool) -> tuple[str, ...]
     return (*cells, row.why) if verbose else cells
 
 
-def _place(row: NodeRow, devices: Sequence[str]) -> str:
-    host = devices[0]
-    if row.mode == "pipeline":
-        at = next((device for device in devices[1:] if row.fractions[device]), host)
-        return f"{at.upper()}, pipelined"
-    if row.mode == "md-dp":
-        return " + ".join(device.upper() for device in devices if device == host or row.fractions[device])
-    return row.mode.upper()
+def _places(report: PlanReport, devices: Sequence[str]) -> dict[str, str]:
+    """Where every node runs, as the table says it; followers of a split run where its halves do."""
+    host, *units = devices
+    sharing: dict[int, list[str]] = {}
+    for row in report.nodes:
+        sharing.setdefault(row.region, []).extend(unit for unit in units if row.fractions[unit])
+    places = {}
+    for row in report.nodes:
+        own = [unit for unit in units if row.fractions[unit]]
+        if row.mode == "pipeline":
+            places[row.name] = f"{(own or [host])[0].upper()}, pipelined"
+        elif row.mode == "md-dp":
+            places[row.name] = " + ".join(device.upper() for device in (host, *dict.fromkeys(sharing[row.region])))
+        else:
+            places[row.name] = row.mode.upper()
+    return places
 
 
-def _modes(report: PlanReport, devices: Sequence[str]) -> Counter[str]:
+def _modes(report: PlanReport, places: Mapping[str, str]) -> Counter[str]:
     """How many nodes that cost something run in which way."""
-    places = (_place(row, devices) if row.mode != "pipeline" else "pipeline" for row in report.nodes if row.time_us > 0)
-    return Counter(places)
+    costly = (row for row in report.nodes if row.time_us > 0)
+    return Counter("pipeline" if row.mode == "pipeline" else places[row.name] for row in costly)
 
 
 def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, memory: MemoryPlan) -> str:
     baseline, result = report.baseline, report.result
-    modes = _modes(report, devices)
+    modes = _modes(report, _places(report, devices))
     order = [*(device.upper() for device in devices), *sorted(mode for mode in modes if " + " in mode), "pipeline"]
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"

@@ -1,7 +1,7 @@
 """Machines as data: TOML files, their schema and a strict loader."""
 
 from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
-from pimflow.targets.overrides import GWRITE_LATENCIES, TIMING_PROFILES, override
+from pimflow.targets.overrides import GWRITE_LATENCIES, override
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
@@ -19,7 +19,6 @@ from pimflow.targets.writer import to_toml
 __all__ = [
     "DEFAULT_TARGET",
     "GWRITE_LATENCIES",
-    "TIMING_PROFILES",
     "ArtifactEnergy",
     "ArtifactTiming",
     "GpuEnergy",

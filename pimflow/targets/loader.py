@@ -10,6 +10,7 @@ from pathlib import Path
 from pimflow.data import decode
 from pimflow.errors import DataError, TargetError, choose_one
 from pimflow.targets.schema import Target
+from pimflow.targets.schema.unit import MISSING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -71,23 +72,19 @@ def parse_target(content: str, where: str) -> Target:
         target = decode(Target, data)
     except DataError as error:
         raise TargetError(f"{where}: {error.what}", error.hint or _HINT) from None
-    _check(target, where)
+    check(target, where)
     return target
 
 
-def _check(target: Target, where: str) -> None:
-    pim = target.pim
-    artifact, strict = pim.timing.artifact, pim.timing.strict
-    refresh_cycles = strict.t_rp + strict.t_rfc + pim.bank_groups * strict.t_faw + strict.t_ras + strict.t_rcd
-    problems = {
-        "gpu.tiles": not target.gpu.tiles and "must name one tile or more",
-        "pim.timing.artifact.refresh_interval": artifact.refresh_interval <= artifact.pre_to_act + artifact.ref_to_act
-        and "leaves no time between refreshes",
-        "pim.timing.strict.t_refi": strict.t_refi <= refresh_cycles and "leaves no time between refreshes",
-        "pim.channels": pim.channels >= target.gpu.memory_channels and "must be below gpu.memory_channels",
-        "pim.bank_groups": pim.banks % pim.bank_groups != 0 and "must divide pim.banks",
-        "pim.buffers": pim.buffers > pim.channels and "must not exceed pim.channels",
-    }
-    for key, problem in problems.items():
-        if problem:
-            raise TargetError(f"{where}: {key!r} {problem}", "correct the file")
+def check(target: Target, where: str) -> None:
+    """Holds the units of a target against each other; `where` names it in errors.
+
+    Raises:
+        TargetError: a value that cannot be beside the others.
+    """
+    for device, unit in target.units.items():
+        for key, problem in unit.problems(target):
+            path = f"{device}.{key}"
+            if problem == MISSING:
+                raise TargetError(f"{where}: missing key {path!r}", _HINT)
+            raise TargetError(f"{where}: {path!r} {problem}", "correct the file")

@@ -8,9 +8,7 @@ from typing import Literal
 from pimflow.errors import OptionError, choice
 from pimflow.targets.schema import Target
 
-TimingProfile = Literal["artifact", "strict"]
 GwriteLatency = Literal["hidden", "exposed"]
-TIMING_PROFILES: tuple[TimingProfile, ...] = ("artifact", "strict")
 GWRITE_LATENCIES: tuple[GwriteLatency, ...] = ("hidden", "exposed")
 
 
@@ -28,9 +26,11 @@ def override(
     Raises:
         OptionError: a value that the machine cannot have.
     """
+    if not any(knob is not None for knob in (timing, gwrite_latency, buffers, buffers_per_channel, pim_channels)):
+        return target
     pim = target.pim
     if timing is not None:
-        pim = replace(pim, timing=replace(pim.timing, default=choice("timing profile", timing, TIMING_PROFILES)))
+        pim = replace(pim, timing=replace(pim.timing, default=choice("timing profile", timing, pim.timing.tables)))
     if gwrite_latency is not None:
         pim = replace(pim, gwrite_latency=choice("GWRITE latency", gwrite_latency, GWRITE_LATENCIES))
     if pim_channels is not None:
@@ -42,9 +42,13 @@ def override(
     if buffers_per_channel is not None:
         _between("buffers-per-channel", buffers_per_channel, 1, 64)
         pim = replace(pim, buffers_per_channel=buffers_per_channel)
-    return target if pim is target.pim else replace(target, pim=pim)
+    return target if pim is target.pim else target.with_units(**{_device_of(target): pim})
 
 
 def _between(option: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise OptionError(f"{option} {value} is out of range", f"this target takes {low} to {high}")
+
+
+def _device_of(target: Target) -> str:
+    return next(device for device, unit in target.units.items() if unit is target.pim)

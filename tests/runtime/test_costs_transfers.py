@@ -11,7 +11,7 @@ import pimflow
 
 def compiled(gb_per_s: float | None, policy: str = "auto") -> pimflow.CompiledModel:
     target = pimflow.load_target("pimflow")
-    target = replace(target, pim=replace(target.pim, transfer_gb_per_s=gb_per_s))
+    target = target.with_units(pim=replace(target.pim, transfer_gb_per_s=gb_per_s))
     return pimflow.compile("zoo:mobilenet-v2", target=target, policy=policy, use_cache=False)
 
 

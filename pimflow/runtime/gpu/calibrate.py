@@ -131,7 +131,7 @@ def calibrate(target: Target, table: str | Path | Sequence[MeasuredRow], *, fold
             if fold_of[index] == fold:
                 held_out[index] = log_error(sample, gpu)
     return Calibration(
-        target=replace(target, gpu=fitted),
+        target=target.with_units(gpu=fitted),
         parameters=tuple((name, getattr(target.gpu, name), getattr(fitted, name)) for name in PARAMETERS),
         errors=_errors(samples, target.gpu, fitted, held_out),
         folds=folds,

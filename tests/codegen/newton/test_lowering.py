@@ -208,7 +208,7 @@ def test_the_right_hand_side_costs_its_placement() -> None:
 def test_little_room_is_used_well() -> None:
     """Where the fastest mapping replicates weights beyond the banks, another one is taken."""
     problem = ConvProblem(1, 64, 96, 28, 28, (3, 3), (1, 1), (1, 1, 1, 1))
-    rooms = (replace(TARGET, pim=replace(PIM, rows=rows)) for rows in range(1, 16))
+    rooms = (TARGET.with_units(pim=replace(PIM, rows=rows)) for rows in range(1, 16))
     costs = [choose_mapping(problem, room.pim, "auto") for room in rooms]
     fits = [cost for cost in costs if not isinstance(cost, Refusal)]
     assert isinstance(costs[0], Refusal)

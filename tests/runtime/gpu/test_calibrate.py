@@ -18,8 +18,7 @@ from pimflow.runtime.gpu.measured import MeasuredRow, write_table
 from pimflow.targets import Target, load_target, parse_target, to_toml
 
 START = load_target("pimflow")
-TRUE = replace(
-    START,
+TRUE = START.with_units(
     gpu=replace(
         START.gpu,
         launch_cycles=2600,
@@ -90,7 +89,7 @@ def test_held_out_rows_are_not_seen_by_their_own_fit() -> None:
     lone = synthetic(TRUE, noise=0.0)[10]
     assert isinstance(lone.op, Conv2d)
     assert lone.op.groups > 4
-    result = calibrate(replace(TRUE, gpu=replace(TRUE.gpu, depthwise_macs_per_sm_cycle=1.0)), [*rows, lone], folds=2)
+    result = calibrate(TRUE.with_units(gpu=replace(TRUE.gpu, depthwise_macs_per_sm_cycle=1.0)), [*rows, lone], folds=2)
     depthwise = next(error for error in result.errors if error.name == "Conv depthwise")
     assert depthwise.fitted < 0.02
     assert depthwise.held_out > 0.5

@@ -58,7 +58,7 @@ def cost(case: Case, channels: int = ALL, target: Target = PIMFLOW) -> GpuCost:
 
 
 def with_gpu(**changes: Any) -> Target:
-    return replace(PIMFLOW, gpu=replace(GPU, **changes))
+    return PIMFLOW.with_units(gpu=replace(GPU, **changes))
 
 
 # --- closed forms -----------------------------------------------------------------------------------------------------

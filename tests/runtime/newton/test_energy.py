@@ -16,7 +16,7 @@ ONES = dataclasses.replace(
     PIM.energy.strict, activate_pj=1.0, column_read_pj=10.0, mac_pj=100.0, buffer_read_pj=1e3, buffer_write_pj=1e4,
     transfer_pj_per_byte=1e5, refresh_pj=1e6, static_mw=1.0,
 )  # fmt: skip
-PLAIN = dataclasses.replace(PIM, clock_mhz=1000.0, energy=dataclasses.replace(PIM.energy, strict=ONES))
+PLAIN = dataclasses.replace(PIM, clock_mhz=1000.0, energy=PIM.energy.with_tables(strict=ONES))
 TIMING = StreamTiming(5000, CommandCounts(gwrite=2, g_act=8, comp=64, readres=3), prea=2, ref=1, gwrite_bytes=320)
 
 

@@ -59,7 +59,7 @@ def strict_word(command: Command) -> tuple[Any, ...]:
 def with_timing(profile: str, pim: PimSpec = PIM, /, **changes: int) -> PimSpec:
     """The machine with other timing parameters in one profile."""
     changed = dataclasses.replace(getattr(pim.timing, profile), **changes)
-    return dataclasses.replace(pim, timing=dataclasses.replace(pim.timing, **{profile: changed}))
+    return dataclasses.replace(pim, timing=pim.timing.with_tables(**{profile: changed}))
 
 
 def nests(buffers: int = 1, depth: int = 3, stray: bool = False) -> st.SearchStrategy[CommandStream]:

@@ -73,4 +73,4 @@ class ArtifactProfile(TimingProfile):
         return self._with(steady), self._with(filled), self._with(opened)
 
     def _with(self, timing: ArtifactTiming) -> PimSpec:
-        return replace(self.pim, timing=replace(self.pim.timing, artifact=timing))
+        return replace(self.pim, timing=self.pim.timing.with_tables(artifact=timing))

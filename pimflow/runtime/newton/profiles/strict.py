@@ -77,4 +77,4 @@ class StrictProfile(TimingProfile):
         return self._with(calm), self._with(quick), self._with(ready)
 
     def _with(self, timing: StrictTiming) -> PimSpec:
-        return replace(self.pim, timing=replace(self.pim.timing, strict=timing))
+        return replace(self.pim, timing=self.pim.timing.with_tables(strict=timing))

@@ -23,7 +23,7 @@ LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
 
 
 def cycles(profile: str, **changes: Any) -> int:
-    return chosen(LAYER, replace(TARGET, pim=replace(TARGET.pim, **changes)), "auto", profile).cycles
+    return chosen(LAYER, TARGET.with_units(pim=replace(TARGET.pim, **changes)), "auto", profile).cycles
 
 
 def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:

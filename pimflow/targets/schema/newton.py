@@ -1,0 +1,249 @@
+"""Newton-style PIM: the channels, what their hardware can do, and timing and energy by profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from pimflow.data import Nested, Table, not_among, take, unknown
+from pimflow.errors import TargetError
+from pimflow.targets.schema.unit import MISSING, Amount, Count, CountOrZero, Positive, Unit, register_kind
+
+if TYPE_CHECKING:
+    from pimflow.targets.schema.target import Target
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TimingTable:
+    """The constraints of one timing profile, in DRAM command clock cycles."""
+
+    def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
+        """What cannot be, as (key, what is wrong with its value)."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class ArtifactTiming(TimingTable):
+    """Constraints of the published simulator, in DRAM command clock cycles ("A to B": B so much later or more)."""
+
+    gwrite_to_next_hidden: CountOrZero  # GWRITE to GWRITE and to any G_ACT, with latency hiding
+    gwrite_to_next_exposed: Count  # the same, without
+    gwrite_to_comp: Count
+    act_to_act: Count  # G_ACTi to G_ACTi+1, within one sweep over the bank groups
+    act_to_comp: Count
+    comp_to_comp: Count
+    comp_to_readres: Count
+    readres_to_gwrite: Count
+    readres_latency: Count  # READRES to its result leaving the channel
+    pre_to_act: Count  # PREA to G_ACT0 and to REF
+    ref_to_act: Count  # REF to G_ACT0 and to REF
+    refresh_interval: Count
+
+    def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
+        """A refresh that takes longer than the time to the next."""
+        if self.refresh_interval <= self.pre_to_act + self.ref_to_act:
+            yield "refresh_interval", "leaves no time between refreshes"
+
+
+@dataclass(frozen=True)
+class StrictTiming(TimingTable):
+    """JEDEC-style constraints, in DRAM command clock cycles."""
+
+    t_faw: Count
+    t_rcd: Count
+    t_rp: Count
+    t_ras: Count
+    t_rtp: Count
+    t_ccd: Count
+    t_bl: Count
+    t_drain: CountOrZero  # MAC pipeline drain before READRES
+    t_cl: Count  # READRES to the start of its data burst
+    t_rtw: Count  # READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
+    burst_bytes: Count  # data moved by one burst on the channel's bus
+    t_refi: Count
+    t_rfc: Count
+    max_postponed_refreshes: CountOrZero
+
+    def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
+        """A refresh, with all rows opened again, that takes longer than the time to the next."""
+        if self.t_refi <= self.t_rp + self.t_rfc + pim.bank_groups * self.t_faw + self.t_ras + self.t_rcd:
+            yield "t_refi", "leaves no time between refreshes"
+
+
+@dataclass(frozen=True)
+class ArtifactEnergy:
+    """Energy constants of the published simulator (see its formula in `runtime/newton/profiles/artifact.py`)."""
+
+    precharge_nj: Amount
+    sram_read_nj: Amount
+    sram_write_nj: Amount
+    dram_read_nj: Amount
+    multiply_pj: Amount  # one multiplication
+    add_pj: Amount  # one addition
+
+
+@dataclass(frozen=True)
+class StrictEnergy:
+    """Energy per event, in picojoules, and static power of one channel."""
+
+    activate_pj: Amount  # one bank's row: activation and its precharge
+    column_read_pj: Amount  # one column I/O of one bank, from row buffer to multipliers
+    mac_pj: Amount  # one multiply-accumulate
+    buffer_read_pj: Amount  # one column I/O's worth from the global buffer
+    buffer_write_pj: Amount  # one burst into the global buffer
+    transfer_pj_per_byte: Amount  # over the channel's bus and the crossbar, either way
+    refresh_pj: Amount  # one all-bank refresh of one channel
+    static_mw: Amount  # background power of one channel
+
+
+TIMINGS: dict[str, type[TimingTable]] = {"artifact": ArtifactTiming, "strict": StrictTiming}
+"""The schema of `[pim.timing.NAME]` by profile."""
+
+ENERGIES: dict[str, type[Any]] = {"artifact": ArtifactEnergy, "strict": StrictEnergy}
+"""The schema of `[pim.energy.NAME]` by profile."""
+
+
+def _read_tables(forms: dict[str, type[Any]], data: dict[str, Any], read: Nested, *others: str) -> Table[Any]:
+    for key in data:
+        if key not in forms:
+            raise unknown(key, (*others, *forms))
+    return Table({name: read(forms[name], table, name) for name, table in data.items()})
+
+
+def _table_of(tables: Table[Any], form: type[T], name: str, path: str) -> T:
+    if name not in tables:
+        raise TargetError(f"this machine has no table [{path}.{name}]", "add it to the target's file")
+    table = tables[name]
+    assert isinstance(table, form)
+    return table
+
+
+@dataclass(frozen=True)
+class PimTimings:
+    """Timing profiles by name, and the one that holds by default."""
+
+    default: str
+    tables: Table[TimingTable]
+
+    @property
+    def artifact(self) -> ArtifactTiming:
+        """Of the published simulator."""
+        return _table_of(self.tables, ArtifactTiming, "artifact", "pim.timing")
+
+    @property
+    def strict(self) -> StrictTiming:
+        """What JEDEC-style DRAM would allow; its bus constants hold under every profile."""
+        return _table_of(self.tables, StrictTiming, "strict", "pim.timing")
+
+    def with_tables(self, **tables: TimingTable) -> PimTimings:
+        """The same with some profiles' tables replaced."""
+        return replace(self, tables=Table({**self.tables, **tables}))
+
+    @classmethod
+    def from_data(cls, data: Any, read: Nested) -> PimTimings:
+        """`default`, and a table a profile."""
+        rest = dict(read(dict[str, Any], data))
+        name = rest.pop("default", None)
+        tables = _read_tables(TIMINGS, rest, read, "default")
+        default = read(str, take({} if name is None else {"default": name}, "default"), "default")
+        if default not in TIMINGS:
+            raise not_among(default, TIMINGS, "default")
+        return cls(default, tables)
+
+    def to_data(self) -> dict[str, Any]:
+        """As in a target file."""
+        return {"default": self.default, **self.tables}
+
+
+@dataclass(frozen=True)
+class PimEnergies:
+    """Energy constants by timing profile."""
+
+    tables: Table[Any]
+
+    @property
+    def artifact(self) -> ArtifactEnergy:
+        """Of the published simulator."""
+        return _table_of(self.tables, ArtifactEnergy, "artifact", "pim.energy")
+
+    @property
+    def strict(self) -> StrictEnergy:
+        """By cause; what crosses the bus costs the same under every profile."""
+        return _table_of(self.tables, StrictEnergy, "strict", "pim.energy")
+
+    def with_tables(self, **tables: Any) -> PimEnergies:
+        """The same with some profiles' tables replaced."""
+        return PimEnergies(Table({**self.tables, **tables}))
+
+    @classmethod
+    def from_data(cls, data: Any, read: Nested) -> PimEnergies:
+        """A table a profile."""
+        return cls(_read_tables(ENERGIES, read(dict[str, Any], data), read))
+
+    def to_data(self) -> dict[str, Any]:
+        """As in a target file."""
+        return dict(self.tables)
+
+
+@register_kind
+@dataclass(frozen=True)
+class PimSpec(Unit):
+    """The PIM-enabled channels and what their hardware can do."""
+
+    kind: ClassVar[str] = "newton"
+
+    channels: Count
+    clock_mhz: Positive  # DRAM command clock
+    banks: Count  # per channel
+    bank_groups: Count
+    rows: Count  # per bank, usable for weights
+    columns: Count  # column I/Os per row
+    multipliers: Count  # per bank: elements per column I/O
+    buffers: Count  # global buffers of the device that a mapping may use: channels form that many groups at most
+    buffer_columns: Count  # size of one buffer in column I/Os
+    buffers_per_channel: Count  # buffers that one channel can hold filled at a time
+    any_slot_any_column: bool  # whether COMP may pair any buffer slot with any column of the row
+    gwrite_latency: Literal["hidden", "exposed"]
+    operand: Literal["fp16", "bf16", "fp32"]
+    accumulator: Literal["fp32", "fp16"]
+    readout_activation: bool  # whether activations are applied as results are read out; else a GPU kernel does it
+    timing: PimTimings
+    energy: PimEnergies
+    # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:
+    # nothing is copied, as GWRITE and READRES move data over the crossbar, within the streams.
+    transfer_gb_per_s: Positive | None = None
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements in one global buffer."""
+        return self.buffer_columns * self.multipliers
+
+    @property
+    def banks_per_group(self) -> int:
+        """Banks that one G_ACT opens."""
+        return self.banks // self.bank_groups
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one operand."""
+        return 4 if self.operand == "fp32" else 2
+
+    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+        """Sizes that do not fit each other or the GPU, and profiles without tables."""
+        if self.banks % self.bank_groups:
+            yield "bank_groups", "must divide pim.banks"
+        if self.buffers > self.channels:
+            yield "buffers", "must not exceed pim.channels"
+        if "gpu" in target.units and self.channels >= target.gpu.memory_channels:
+            yield "channels", "must be below gpu.memory_channels"
+        profiles = dict.fromkeys(("strict", self.timing.default, *self.timing.tables, *self.energy.tables))
+        for name in profiles:
+            for where, tables in (("timing", self.timing.tables), ("energy", self.energy.tables)):
+                if name not in tables:
+                    yield f"{where}.{name}", MISSING
+        for name, table in self.timing.tables.items():
+            for key, problem in table.problems(self):
+                yield f"timing.{name}.{key}", problem

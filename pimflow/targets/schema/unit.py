@@ -1,0 +1,46 @@
+"""What every unit of a machine has in common, and the kinds of units that targets may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pimflow.data import Limits
+
+if TYPE_CHECKING:
+    from pimflow.targets.schema.target import Target
+
+MISSING = "is missing"
+"""The problem of a key that has to be there because of others."""
+
+Count = Annotated[int, Limits(above=0)]
+CountOrZero = Annotated[int, Limits(least=0)]
+Positive = Annotated[float, Limits(above=0)]
+Amount = Annotated[float, Limits(least=0)]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a target says of one unit: a table of the file, named after the device."""
+
+    kind: ClassVar[str]
+    can_host: ClassVar[bool] = False
+    """Whether it can run every node, so that it may be the first unit of a target."""
+
+    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+        """What cannot be, as (key within the table, what is wrong with its value)."""
+        return iter(())
+
+
+KINDS: dict[str, type[Unit]] = {}
+"""The schema of every kind of unit; a table of a target names its kind by the key `kind`."""
+
+USUAL_KINDS = {"gpu": "gpu", "pim": "newton"}
+"""The kinds of tables that name none, by the tables' names."""
+
+
+def register_kind(schema: type[Unit]) -> type[Unit]:
+    """Makes a kind of unit known to targets; used as a decorator."""
+    KINDS[schema.kind] = schema
+    return schema
