@@ -1,4 +1,4 @@
-"""One walk over a graph that folds what is constant and finds every other value's shape and element type."""
+"""One walk over a graph that finds every value's shape and element type, and what is known of values themselves."""
 
 from __future__ import annotations
 
@@ -31,14 +31,25 @@ Types = dict[str, Value]
 
 
 class Inferred(NamedTuple):
-    """A graph with its shapes, and the typed forms that were found on the way, by node name."""
+    """A graph with its shapes, and what was found on the way.
+
+    Args:
+        graph: the graph.
+        forms: typed forms, by node name.
+        known: arrays of the values that do not depend on the graph's inputs, by name; constants are among them.
+    """
 
     graph: Graph
     forms: Mapping[str, TypedForm]
+    known: Mapping[str, Array]
 
 
 def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
-    """The graph with constants folded and, as far as they do not depend on data, all shapes known.
+    """The graph with all shapes known, as far as they do not depend on data.
+
+    Sizes are often computed from shapes and constants, so what does not depend on the graph's inputs is evaluated. The
+    nodes that compute it stay: to fold them is a rewrite, `FoldConstants`. Only an If whose branch is known is replaced
+    by that branch, as ONNX gives it no shapes of its own.
 
     Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also knows operators outside the
     standard; last, for such operators and for loops of a constant length, the node is run. What stays unknown is
@@ -54,7 +65,7 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
     walk = _Walk(graph, declared)
     for node in graph.nodes:
         walk.visit(node)
-    return Inferred(walk.finish(), walk.forms)
+    return Inferred(walk.finish(), walk.forms, walk.known)
 
 
 class _Walk:
@@ -63,6 +74,7 @@ class _Walk:
         self.declared = declared
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
+        self.known: dict[str, Array] = dict(graph.constants)
         self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
@@ -70,20 +82,20 @@ class _Walk:
         self._value_names = FreshNames(graph.values)
 
     def visit(self, node: Node) -> None:
-        """Folds the node, or keeps it and learns its results' types."""
-        branch = chosen_branch(node, self.constants)
+        """Learns the types of the node's results, and the results themselves where they are known."""
+        branch = chosen_branch(node, self.known)
         if branch is not None:
             self._inline(node, branch)
             return
         node = _without_like(node, self.values)
-        arrays = evaluate(node, self.graph, self.values, self.constants)
+        self.nodes.append(node)
+        arrays = evaluate(node, self.graph, self.values, self.known)
         if arrays is None or isinstance(arrays, Refusal):
-            self.nodes.append(node)
             self.values |= self._types(node)
             return
-        for name, array in zip(node.outputs, arrays, strict=True):
-            if name:
-                self._define(name, array)
+        found = {name: array for name, array in zip(node.outputs, arrays, strict=True) if name}
+        self.known |= found
+        self.values |= {name: Value(name, array.shape, array.dtype.name) for name, array in found.items()}
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
@@ -103,13 +115,7 @@ class _Walk:
                 self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.placement, node.tags))
 
     def _define(self, name: str, array: Array) -> None:
-        """Records a constant; one that is a graph output stays the result of a node."""
-        if name in self.graph.outputs:
-            public, name = name, self._value_names.fresh(f"{name}_constant")
-            label = self._node_names.fresh(f"{public}_identity")
-            self.nodes.append(Node(OnnxOp("Identity"), (name,), (public,), label))
-            self.values[public] = Value(public, array.shape, array.dtype.name)
-        self.constants[name] = array
+        self.constants[name] = self.known[name] = array
         self.values[name] = Value(name, array.shape, array.dtype.name)
 
     def _types(self, node: Node) -> Types:
@@ -125,7 +131,7 @@ class _Walk:
 
     def _by_rule(self, node: Node) -> Types:
         """Our own formulas come first: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
-        form = typed_form(node, self.values, self.constants, self.graph.opset.get("", 0))
+        form = typed_form(node, self.values, self.known, self.graph.opset.get("", 0))
         if form is None:
             return {}
         self.forms[node.name] = form
@@ -141,11 +147,7 @@ class _Walk:
                 schema,
                 opaque_proto(node, node.op, self.graph.values),
                 {value.name: self._onnx_type(value) for value in inputs},
-                {
-                    value.name: to_tensor(value.name, self.constants[value.name])
-                    for value in inputs
-                    if self._small(value)
-                },
+                {value.name: to_tensor(value.name, self.known[value.name]) for value in inputs if self._small(value)},
                 opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset.items()],
             )
         except (SchemaError, InferenceError, ValidationError, RuntimeError, ValueError):
@@ -159,13 +161,13 @@ class _Walk:
         return type_proto(value.dtype, value.shape)
 
     def _small(self, value: Value) -> bool:
-        return value.name in self.constants and value.elements <= SMALL_ELEMENTS
+        return value.name in self.known and value.elements <= SMALL_ELEMENTS
 
     def _by_ort(self, node: Node) -> Types:
         if not all(self.values[name].dtype for name in node.inputs if name):
             return {}
         try:
-            session = node_session(node, self.graph, self.values, self.constants)
+            session = node_session(node, self.graph, self.values, self.known)
         except ModelError:
             return {}
         return {item.name: _ort_value(item) for item in session.session.get_outputs()}
@@ -173,13 +175,13 @@ class _Walk:
     def _by_running(self, node: Node) -> Types:
         """Runs what no inference knows (but no data decide), on two inputs: equal shapes are taken as static."""
         assert isinstance(node.op, OnnxOp)
-        fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.constants]
+        fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.known]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
         standard = node.op.domain in ("", "ai.onnx.ml")
-        if not feasible or (standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.constants)):
+        if not feasible or (standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.known)):
             return {}
         try:
-            session = node_session(node, self.graph, self.values, self.constants)
+            session = node_session(node, self.graph, self.values, self.known)
             runs = [session.run({value.name: _example(value, seed) for value in fed}) for seed in (0, 1)]
         except ModelError:
             return {}
@@ -193,7 +195,7 @@ class _Walk:
         return {name: self.declared[name] for name in node.outputs if name in self.declared}
 
     def finish(self) -> Graph:
-        """The graph without the nodes that were folded, and without constants that nobody reads."""
+        """The graph without constants that nobody reads."""
         used = {*self.graph.inputs, *self.graph.outputs}
         used.update(name for node in self.nodes for name in (*node.inputs, *node.outputs) if name)
         return self.graph.replace(

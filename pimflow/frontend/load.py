@@ -26,7 +26,7 @@ def load_model(
     *,
     annotations: bool = False,
 ) -> Graph:
-    """Reads a model into the IR: typed ops where they are exact, constants folded, shapes static.
+    """Reads a model into the IR: typed ops where they are exact, shapes static.
 
     Args:
         source: a path, a serialised model, or a parsed one. Only a path can have external data.

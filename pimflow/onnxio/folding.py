@@ -21,9 +21,9 @@ from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 
 _RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
-"""Operators that give something else each time they run."""
+"""Operators that give something else each time they run (Dropout in training)."""
 
 FOLD_LIMIT_BYTES = 256 * 2**20
 """A result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""

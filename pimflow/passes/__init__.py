@@ -12,7 +12,6 @@ from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, parse_pipeline, place
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
-from pimflow.passes.remove_dropout import RemoveDropout
 from pimflow.passes.remove_identity import RemoveIdentity
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "PassResult",
     "Pipelining",
     "RemoveDeadCode",
-    "RemoveDropout",
     "RemoveIdentity",
     "parse_pipeline",
     "place",

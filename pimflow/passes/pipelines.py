@@ -18,16 +18,15 @@ from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
-from pimflow.passes.remove_dropout import RemoveDropout
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.spec import Spec, read_specs
 
 CLEANUP: tuple[Pass, ...] = (
-    RemoveIdentity(),
-    RemoveDropout(),
+    RemoveDeadCode(),  # most computations of shapes: the loader knows what comes out
     FoldConstants(),
+    RemoveIdentity(),
     FoldBatchNorm(),
-    RemoveDeadCode(),
+    RemoveDeadCode(),  # what was computed for its shape alone
     FuseEpilogues(residual=True),  # as cuDNN does; behind PIM the cost model charges the Add as a kernel
     MovementElimination(),
 )
@@ -58,7 +57,6 @@ for _kind in (
     FoldBatchNorm,
     FuseEpilogues,
     RemoveIdentity,
-    RemoveDropout,
     RemoveDeadCode,
 ):
     PASSES.add(_kind.name, _kind)

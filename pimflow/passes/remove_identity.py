@@ -1,4 +1,4 @@
-"""Removes operations that give back their input: y = Identity(x), and movements that move nothing."""
+"""Removes operations that give back their input: Identity, Dropout in inference, movements that move nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pimflow.ir import Concat, Elementwise, Graph, GraphEditor, Node, OnnxOp, OpRules, Pad, Reshape, Slice, Transpose
+from pimflow.ir import (
+    Concat,
+    Elementwise,
+    Graph,
+    GraphEditor,
+    Node,
+    OnnxOp,
+    OpRules,
+    Pad,
+    Refusal,
+    Reshape,
+    Slice,
+    Transpose,
+)
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.passes.base import Pass, PassResult
 
@@ -15,9 +28,10 @@ from pimflow.passes.base import Pass, PassResult
 class RemoveIdentity(Pass):
     """Removes what gives back its input: readers of its output read the input instead.
 
-    Identities are Identity itself, a Cast to the same type, a Concat of one input, and a Reshape, Transpose, Slice or
-    Pad that changes nothing. Initializers shared through Identity (as TorchScript exports them) are shared directly.
-    One that only gives a graph input, a constant or another output the name of a graph output stays.
+    Identities are Identity itself, a Dropout that is not training and whose mask nobody reads, a Cast to the same type,
+    a Concat of one input, and a Reshape, Transpose, Slice or Pad that changes nothing. Initializers shared through
+    Identity (as TorchScript exports them) are shared directly. One that only gives a graph input, a constant or another
+    output the name of a graph output stays.
     """
 
     name: ClassVar[str] = "remove-identity"
@@ -28,7 +42,10 @@ class RemoveIdentity(Pass):
         source: dict[str, str] = {}
         notes = []
         for node in graph.nodes:
-            if not _is_identity(graph, node):
+            verdict = _is_identity(graph, node)
+            if isinstance(verdict, Refusal):
+                notes.append(f"{node.name}: {verdict.reason}")
+            if verdict is not True:
                 continue
             origin = source.get(node.inputs[0], node.inputs[0])
             if node.output in graph.outputs and origin in named:
@@ -44,22 +61,34 @@ class RemoveIdentity(Pass):
         return PassResult(editor.finish(), True, tuple(notes))
 
 
-IDENTITY: OpRules[Callable[[Graph, Node, Any], bool]] = OpRules(
+IDENTITY: OpRules[Callable[[Graph, Node, Any], bool | Refusal]] = OpRules(
     "identity test", asks=lambda kind: issubclass(kind, (MovementOp, OnnxOp))
 )
-"""Whether a node of an op that moves elements gives back its input."""
+"""Whether a node of an op that may move elements only gives back its input; a refusal where one might expect it to."""
 
 
-def _is_identity(graph: Graph, node: Node) -> bool:
+def _is_identity(graph: Graph, node: Node) -> bool | Refusal:
     rule = IDENTITY.find(node.op)
     return rule is not None and rule(graph, node, node.op)
 
 
 @IDENTITY.register(OnnxOp, Elementwise)
-def _named(graph: Graph, node: Node, op: OnnxOp | Elementwise) -> bool:
+def _named(graph: Graph, node: Node, op: OnnxOp | Elementwise) -> bool | Refusal:
     if isinstance(op, OnnxOp) and op.domain:
         return False
+    if op.onnx_name == "Dropout":
+        return _dropout(graph, node)
     return op.onnx_name == "Identity" or (op.onnx_name == "Cast" and _same_type(graph, node))
+
+
+def _dropout(graph: Graph, node: Node) -> bool | Refusal:
+    mask = node.outputs[1] if len(node.outputs) > 1 else ""
+    if mask and (graph.users(mask) or mask in graph.outputs):
+        return Refusal("its mask is read")
+    training = node.inputs[2] if len(node.inputs) > 2 else ""
+    if training and (training not in graph.constants or bool(graph.constants[training])):
+        return Refusal("it is, or may be, in training mode")
+    return True
 
 
 @IDENTITY.register(Concat)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pimflow.ir import Builder
-from pimflow.passes import CLEANUP
+from pimflow.ir import Builder, OnnxOp
+from pimflow.passes import CLEANUP, PassManager
 from support.passes import kinds, run_pass
 from support.values import assert_same_values
 
 
 def test_all_clean_ups_together() -> None:
     assert [step.name for step in CLEANUP] == [
-        "remove-identity", "remove-dropout", "fold-constants", "fold-batch-norm", "remove-dead-code",
+        "remove-dead-code", "fold-constants", "remove-identity", "fold-batch-norm", "remove-dead-code",
         "fuse-epilogues", "movement-elimination",
     ]  # fmt: skip
     build = Builder()
@@ -24,4 +24,14 @@ def test_all_clean_ups_together() -> None:
         clean = run_pass(step, clean).graph
     assert kinds(clean) == ["Conv", "Relu", "Conv"]
     assert clean.nodes[1].placement.fused_into == "conv"
+    assert_same_values(graph, clean)
+
+
+def test_what_was_computed_for_its_shape_alone_goes() -> None:
+    build = Builder()
+    x = build.input(2, 3)
+    shape = build.node(OnnxOp("Shape"), (build.relu(x),), [((2,), "int64")])[0]
+    graph = build.graph(build.onnx("Expand", build.input(3, name="row"), shape, shape=(2, 3)))
+    clean = PassManager(CLEANUP).run(graph).graph
+    assert kinds(clean) == ["Expand"]
     assert_same_values(graph, clean)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pimflow.ir import Builder, Concat, Conv2d, Pad, Reshape, Slice, Transpose
+import numpy as np
+import pytest
+
+from pimflow.ir import Builder, Concat, Conv2d, OnnxOp, Pad, Reshape, Slice, Transpose
 from pimflow.passes import RemoveIdentity
 from support.passes import kinds, run_pass
 from support.values import assert_same_values
@@ -59,4 +62,37 @@ def test_shared_initializers_are_shared_directly() -> None:
     graph = build.graph(build.op(Conv2d((1, 1)), x, build.weights(4, 4, 1, 1), bias, name="conv"))
     result = run_pass(RemoveIdentity(), graph)
     assert result.graph.node("conv").inputs[2] in result.graph.constants
+    assert_same_values(graph, result.graph)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "mask_is_read", "reason"),
+    [
+        ((), True, "its mask is read"),
+        (("", "training"), False, "it is, or may be, in training mode"),
+        (("", "on"), False, "it is, or may be, in training mode"),
+    ],
+    ids=["mask", "may be training", "is training"],
+)
+def test_dropout_stays_where_it_may_do_something(inputs: tuple[str, ...], mask_is_read: bool, reason: str) -> None:
+    build = Builder()
+    x = build.input(2, 3)
+    build.constant(np.array(True), "on")
+    build.input(name="training", dtype="bool")
+    types = [((2, 3), "float32"), ((2, 3), "bool")]
+    y, *mask = build.node(OnnxOp("Dropout"), (x, *inputs), types if mask_is_read else types[:1], name="d")
+    graph = build.graph(build.relu(y), *mask)
+    result = RemoveIdentity().run(graph)
+    assert not result.changed
+    assert result.notes == (f"d: {reason}",)
+
+
+def test_dropout_that_is_off_goes() -> None:
+    build = Builder()
+    x = build.input(2, 3)
+    off = build.constant(np.array(False))
+    y = build.onnx("Dropout", x, build.weights(), off)
+    graph = build.graph(build.relu(y))
+    result = run_pass(RemoveIdentity(), graph)
+    assert kinds(result.graph) == ["Relu"]
     assert_same_values(graph, result.graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pimflow.ir import Decision, Graph, Plan
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, Pass, PassResult
+from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode
 
 
 def run_pass(step: Pass, graph: Graph) -> PassResult:
@@ -25,6 +25,11 @@ def plan_of(*decisions: Decision) -> Plan:
 def applied(graph: Graph, *decisions: Decision) -> Graph:
     """The graph with decisions carried out, which cover it."""
     return run_pass(ApplyPlan(plan_of(*decisions)), graph).graph
+
+
+def folded(graph: Graph) -> Graph:
+    """The graph without what does not depend on its inputs."""
+    return PassManager((RemoveDeadCode(), FoldConstants())).run(graph).graph
 
 
 def kinds(graph: Graph) -> list[str]:

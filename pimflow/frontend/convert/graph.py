@@ -20,18 +20,19 @@ class TypedForm(NamedTuple):
     result: TensorType
 
 
-def convert_graph(graph: Graph, forms: Mapping[str, TypedForm]) -> Graph:
+def convert_graph(graph: Graph, forms: Mapping[str, TypedForm], known: Mapping[str, Array]) -> Graph:
     """The graph with every node in typed form that has one which gives the very shape and type known for the node.
 
     Args:
         graph: opaque nodes, with all shapes that can be known.
         forms: typed forms that are known already, by node name.
+        known: arrays of the values that do not depend on the graph's inputs, by name.
     """
     nodes: list[Node] = []
     values = dict(graph.values)
     value_names, node_names = FreshNames(graph.values), FreshNames(graph.node_by_name)
     for node in (_without_unused(node, graph) for node in graph.nodes):
-        form = forms.get(node.name) or typed_form(node, graph.values, graph.constants, graph.opset.get("", 0))
+        form = forms.get(node.name) or typed_form(node, graph.values, known, graph.opset.get("", 0))
         if form is None or not _agrees(form.result, graph.value(node.output)):
             nodes.append(node)
         else:
@@ -55,7 +56,7 @@ def typed_form(node: Node, values: Mapping[str, Value], constants: Mapping[str, 
     Args:
         node: an opaque node.
         values: the values that it reads, and what it makes as far as that is known.
-        constants: those of them that are constants.
+        constants: arrays of those of them that are known.
         opset: version of ONNX's own operators.
     """
     op = node.op

@@ -77,12 +77,3 @@ def _reshape(site: Site) -> Typed | None:
 def _transpose(site: Site) -> Op | None:
     rank = len(site.shape())
     return Transpose(site.integers("perm") or tuple(reversed(range(rank))))
-
-
-@converts("Dropout")
-def _dropout(site: Site) -> Typed | None:
-    """Dropout outside training is the identity."""
-    training = site.constant(2)
-    if site.has(2) and (training is None or bool(training.reshape(()))):
-        return None
-    return identity(site)
