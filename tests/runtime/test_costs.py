@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from pimflow.codegen.work import ConvProblem, PimProblem
 from pimflow.errors import GraphError
-from pimflow.ir import Conv2d, Elementwise, Graph, Node, Refusal, Slice, Value
-from pimflow.ir.placement import Placement
+from pimflow.ir import Builder, Elementwise, Graph, Refusal
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.cost import GpuCost
@@ -48,18 +46,15 @@ def costs_with(unit: CountingUnit | None = None, measured: MeasuredTable | None 
 
 def chain(device: str | None = "gpu", mapping: str = "newton++", channels: int = 32) -> Graph:
     """x -> conv -> sigmoid -> mul(conv, sigmoid) -> add(mul, y) -> relu, all followers fused into the convolution."""
-    shape = (1, channels, 28, 28)
-    weights = np.zeros((channels, channels, 1, 1), np.float32)
-    fused = Placement("gpu", fused_into="conv")
-    nodes = (
-        Node(Conv2d((1, 1)), ("x", "w"), ("a",), "conv", Placement(device, choice=mapping)),
-        Node(Elementwise("Sigmoid"), ("a",), ("b",), "sigmoid", fused),
-        Node(Elementwise("Mul"), ("a", "b"), ("c",), "mul", fused),
-        Node(Elementwise("Add"), ("c", "y"), ("d",), "add", fused),
-        Node(Elementwise("Relu"), ("d",), ("e",), "relu", fused),
-    )
-    values = {name: Value(name, shape) for name in "xyabcde"} | {"w": Value("w", weights.shape)}
-    return Graph("chain", ("x", "y"), ("e",), nodes, values, {"w": weights})
+    build = Builder("chain")
+    x, y = (build.input(1, channels, 28, 28, name=name) for name in "xy")
+
+    def fused(value: str) -> str:
+        return build.place(value, device="gpu", fused_into="conv")
+
+    conv = build.place(build.conv(x, channels, bias=False, name="conv"), device=device, choice=mapping)
+    gated = fused(build.mul(conv, fused(build.sigmoid(conv, name="sigmoid")), name="mul"))
+    return build.graph(fused(build.relu(fused(build.add(gated, y, name="add")), name="relu")))
 
 
 def channels(costs: CostModel) -> int:
@@ -133,10 +128,9 @@ def test_a_refused_placement_is_a_bug() -> None:
 
 def sliced(axis: int) -> Graph:
     """A Slice whose result a convolution reads."""
-    shape = (1, 32, 28, 28)
-    half = tuple(size // 2 if index == axis else size for index, size in enumerate(shape))
-    node = Node(Slice(axis, 0, shape[axis] // 2), ("x",), ("y",), "slice", Placement("gpu"))
-    return Graph("g", ("x",), ("y",), (node,), {"x": Value("x", shape), "y": Value("y", half)}, {})
+    build = Builder()
+    x = build.input(1, 32, 28, 28)
+    return build.graph(build.place(build.slice(x, axis, 0, build.shape(x)[axis] // 2, name="slice"), device="gpu"))
 
 
 def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -53,7 +54,7 @@ class Key(NamedTuple):
     @property
     def value(self) -> Any:
         """What the file says."""
-        return self.table_in(content(self.target))[self.name]
+        return self.table_in(_content(self.target))[self.name]
 
     @property
     def type(self) -> type[Any]:
@@ -77,7 +78,12 @@ class Key(NamedTuple):
 
 
 def content(target: str) -> dict[str, Any]:
-    """A shipped file as plain data, with optional keys added."""
+    """A shipped file as plain data of one's own, with optional keys added."""
+    return deepcopy(_content(target))
+
+
+@cache
+def _content(target: str) -> dict[str, Any]:
     data: dict[str, Any] = tomllib.loads(target_text(target))
     for path, value in OPTIONAL.items():
         key = Key(target, path)

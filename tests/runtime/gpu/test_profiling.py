@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.ir import Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Pool2d, Reshape, Value
+from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Op, Pool2d
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.profiling import CpuTimer, profile_model
@@ -52,12 +52,12 @@ def test_every_kernel_once_and_the_median_of_its_runs(toy: Graph) -> None:
 
 
 def test_repeated_kernels_are_timed_once() -> None:
-    shape = (1, 4)
-    nodes = [Node(Elementwise("Relu"), (f"v{i}",), (f"v{i + 1}",), f"relu{i}") for i in range(3)]
-    nodes.append(Node(Reshape((4,)), ("v3",), ("v4",), "view"))
-    values = {f"v{i}": Value(f"v{i}", shape) for i in range(4)} | {"v4": Value("v4", (4,))}
+    build = Builder()
+    x = build.input(1, 4)
+    for _ in range(3):
+        x = build.relu(x)
     timer = FixedTimer({})
-    profile_model(Graph("g", ("v0",), ("v4",), tuple(nodes), values, {}), "cpu", timer=timer)
+    profile_model(build.graph(build.reshape(x, 4)), "cpu", timer=timer)
     assert [kind for kind, _, _ in timer.asked] == ["Relu"]
 
 
@@ -166,11 +166,13 @@ class FakeTorch:
         return FakeTensor(shape)
 
 
-def one(op: Any, *shapes: tuple[int, ...], out: tuple[int, ...] = (1,)) -> tuple[Graph, Node]:
-    names = tuple(f"i{index}" for index in range(len(shapes)))
-    node = Node(op, names, ("out",), "node")
-    values = {name: Value(name, shape) for name, shape in zip(names, shapes, strict=True)} | {"out": Value("out", out)}
-    return Graph("g", names, ("out",), (node,), values, {}), node
+def one(op: Op, *shapes: tuple[int, ...]) -> tuple[Graph, Node]:
+    """A graph of one node over inputs of these shapes."""
+    build = Builder()
+    inputs = [build.input(*shape) for shape in shapes]
+    opaque = isinstance(op, OnnxOp)
+    made = build.node(op, inputs, [(shapes[0], "float32")])[0] if opaque else build.op(op, *inputs)
+    return build.graph(made), build.producer(made)
 
 
 def test_cuda_times_are_per_run_and_in_microseconds() -> None:
@@ -206,7 +208,7 @@ def test_cuda_pads_an_asymmetric_input_outside_the_timed_kernel() -> None:
         (OnnxOp("Softmax", attributes=(("axis", 1),)), ((2, 4),), "softmax"),
     ],
 )
-def test_cuda_runs_the_op_of_the_same_meaning(op: Any, shapes: tuple[tuple[int, ...], ...], kernel: str) -> None:
+def test_cuda_runs_the_op_of_the_same_meaning(op: Op, shapes: tuple[tuple[int, ...], ...], kernel: str) -> None:
     torch = FakeTorch()
     CudaTimer(torch).time_us(*one(op, *shapes), 0, 1)
     assert {name for name, _ in torch.calls} == {kernel}
