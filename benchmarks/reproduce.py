@@ -174,7 +174,7 @@ def run_all(jobs: Iterable[Job], processes: int) -> list[Record]:
 def product_share(model: str) -> float:
     """Part of the GPU's run time that 1x1 convolutions and matrix products take."""
     options = Options(use_cache=False)
-    graph = clean_graph(model_source(_model(model)), options)
+    graph = clean_graph(model_source(_model(model)), options).graph
     costs = Machine(options.target).costs.host_only()
     times = {node.name: costs.node_cost(graph, node).time_us for node in graph.nodes}
     products = [

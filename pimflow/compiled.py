@@ -79,6 +79,7 @@ class CompiledModel:
         programs: what the units execute for every node that leaves the host: for PIM channels the command streams, with
             weight layout and mapping.
         report: times, energy and commands by node of the original, and in all.
+        notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
     """
 
     source: ModelSource
@@ -88,6 +89,7 @@ class CompiledModel:
     graph: Graph
     programs: Mapping[str, Any]
     report: PlanReport
+    notes: tuple[str, ...] = ()
 
     @property
     def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
@@ -183,7 +185,8 @@ class CompiledModel:
     def summary(self, verbose: bool = False) -> str:
         """A table of where every node runs and what it costs, and the totals, for people."""
         title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
-        return summary_text(title, self.machine.target.devices, self.plan, self.report, self.memory, verbose=verbose)
+        devices = self.machine.target.devices
+        return summary_text(title, devices, self.plan, self.report, self.memory, self.notes, verbose=verbose)
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""

@@ -19,6 +19,7 @@ from pimflow.passes import (
     ManagerResult,
     Pass,
     PassManager,
+    notes_of,
     parse_pipeline,
     place,
     times_table,
@@ -106,7 +107,8 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     programs = _lower(rewritten.graph, machine, progress)
     progress(f"report {source.name}")
     report = report_plan(clean.graph, plan, rewritten.graph, machine.costs)
-    return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report)
+    notes = notes_of((*clean.records, *rewritten.records))
+    return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report, notes)
 
 
 def _searching(progress: ProgressSink) -> Callable[[str, int], None]:
@@ -184,13 +186,13 @@ def opt(
     return result
 
 
-def clean_graph(source: ModelSource, options: Options) -> Graph:
-    """The model as the search sees it: loaded and cleaned up.
+def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
+    """The model as the search sees it: loaded and cleaned up, with the records of the clean-ups.
 
     Raises:
         PimflowError: the model cannot be read, or its shapes are not bound.
     """
-    return _step(CLEANUP, options).run(load_model(source.content, options.shapes)).graph
+    return _step(CLEANUP, options).run(load_model(source.content, options.shapes))
 
 
 @takes_options
@@ -201,7 +203,8 @@ def inspect_model(model: str | Path | bytes | onnx.ModelProto, **options: Unpack
         PimflowError: as `compile`.
     """
     source, asked = model_source(model), Options.of(**options)
-    return inspect_graph(clean_graph(source, asked), Machine.of(asked).costs, source.text)
+    clean = clean_graph(source, asked)
+    return inspect_graph(clean.graph, Machine.of(asked).costs, source.text, notes_of(clean.records))
 
 
 @takes_options
@@ -221,7 +224,7 @@ def profile_source(
     """
     from pimflow.runtime.gpu.profiling import profile_model
 
-    graph = clean_graph(model_source(model), Options.of(**options))
+    graph = clean_graph(model_source(model), Options.of(**options)).graph
     return profile_model(
         graph,
         device,
@@ -244,5 +247,5 @@ def compare_policies(
     """
     from pimflow.report.policies import compare
 
-    graph = clean_graph(model_source(model), options)
+    graph = clean_graph(model_source(model), options).graph
     return compare(graph, options, policies, costs=Machine.of(options).costs, progress=_searching(progress))

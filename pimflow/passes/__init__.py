@@ -6,7 +6,7 @@ from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
-from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, times_table
+from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, parse_pipeline, place
@@ -34,6 +34,7 @@ __all__ = [
     "Pipelining",
     "RemoveDeadCode",
     "RemoveIdentity",
+    "notes_of",
     "parse_pipeline",
     "place",
     "times_table",

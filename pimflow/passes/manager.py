@@ -40,6 +40,11 @@ class ManagerResult(PassResult):
     records: tuple[PassRecord, ...] = ()
 
 
+def notes_of(records: Sequence[PassRecord]) -> tuple[str, ...]:
+    """What the passes left as it was, and why: each "pass: node: reason"."""
+    return tuple(f"{record.name}: {note}" for record in records for note in record.notes)
+
+
 def times_table(records: Sequence[PassRecord]) -> str:
     """Pass times in human-readable form, one line a pass."""
     rows = [f"{record.seconds * 1e3:9.2f} ms  {record.nodes:6d} nodes  {record.name}" for record in records]

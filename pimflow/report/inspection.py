@@ -74,18 +74,19 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The verdicts over a model, after the clean-up passes."""
+    """The verdicts over a model, after the clean-up passes; `notes` say what these left as it was, and why."""
 
     model: str
     nodes: tuple[NodeVerdict, ...]
     graph: Graph = field(repr=False)
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As one JSON object."""
-        return {"model": self.model, "nodes": [node.as_json() for node in self.nodes]}
+        return {"model": self.model, "nodes": [node.as_json() for node in self.nodes], "notes": list(self.notes)}
 
     def text(self) -> str:
-        """A line per node, how much of the work can leave the host, and the reasons of what cannot by their number."""
+        """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
         rows = [
             (node.name, node.op, node.shape, number(node.macs / 1e6, 2) if node.macs else "-", node.verdict)
             for node in self.nodes
@@ -99,6 +100,7 @@ class Inspection:
                 "",
                 f"{len(able)} of {len(rows)} nodes can go to PIM, with {share:.1f} % of the multiply-accumulates",
                 *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
+                *(("", "left by the clean-up passes", *self.notes) if self.notes else ()),
             ]
         )
 
@@ -107,9 +109,9 @@ class Inspection:
         return print_graph(self.graph)
 
 
-def inspect_graph(graph: Graph, costs: CostModel, model: str) -> Inspection:
+def inspect_graph(graph: Graph, costs: CostModel, model: str, notes: tuple[str, ...] = ()) -> Inspection:
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
-    return Inspection(model, tuple(_verdict(graph, node, costs) for node in graph.nodes), graph)
+    return Inspection(model, tuple(_verdict(graph, node, costs) for node in graph.nodes), graph, notes)
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:

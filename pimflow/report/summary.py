@@ -12,11 +12,20 @@ from pimflow.runtime.memory import MemoryPlan
 
 
 def summary_text(
-    title: str, devices: Sequence[str], plan: Plan, report: PlanReport, memory: MemoryPlan, *, verbose: bool = False
+    title: str,
+    devices: Sequence[str],
+    plan: Plan,
+    report: PlanReport,
+    memory: MemoryPlan,
+    notes: Sequence[str] = (),
+    *,
+    verbose: bool = False,
 ) -> str:
-    """The table of nodes and the totals; `verbose` shows nodes that cost nothing too, and a column with the reasons.
+    """The table of nodes and the totals.
 
     A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
+    `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
+    what the passes left as it was.
     """
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
@@ -27,8 +36,8 @@ def summary_text(
     table = render_table(header, [_row(row, places[row.name], devices, verbose) for row in shown], right=right)
     hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
-    kept = _kept(memory) if verbose else ""
-    return f"{table}{note}\n{kept}\n{_totals(title, devices, plan, report, memory)}"
+    more = _kept(memory) + _left(notes) if verbose else ""
+    return f"{table}{note}\n{more}\n{_totals(title, devices, plan, report, memory)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
@@ -113,3 +122,8 @@ def _kept(memory: MemoryPlan) -> str:
     """The movements that are kept, each with its bytes and the reason."""
     lines = [f"{name}: {number(move.bytes / 1e3)} kB: {move.reason}" for name, move in memory.kept.items()]
     return "\n".join(["", "kept movements", *lines, ""]) if lines else ""
+
+
+def _left(notes: Sequence[str]) -> str:
+    """What the passes left as it was, each with the reason."""
+    return "\n".join(["", "left by the passes", *notes, ""]) if notes else ""

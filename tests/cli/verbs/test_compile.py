@@ -32,6 +32,17 @@ def test_compile_prints_a_table_and_a_summary(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
 
 
+def test_verbose_says_what_the_passes_left_and_why(tmp_path: Path, capsys: Capture) -> None:
+    model = Path(__file__).parents[2] / "data" / "exported" / "densenet.onnx"
+    note = "fold-batch-norm: /layers.1/layers.1.0/layers.1.0.0/BatchNormalization: /Concat_1 cannot absorb it"
+    arguments = ("compile", model, "-o", tmp_path / "out", "--policy", "gpu", "--no-cache")
+    assert run(*arguments) == 0
+    assert note not in capsys.readouterr().out
+    assert run(*arguments, "-v") == 0
+    assert "\nleft by the passes\nfold-batch-norm: " in (out := capsys.readouterr().out)
+    assert f"\n{note}\n" in out
+
+
 def test_json_is_one_document_with_the_promised_keys(tmp_path: Path, capsys: Capture) -> None:
     plan = document(capsys, "compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "mddp", "--no-cache")
     keys = {"pimflow", "model", "target", "policy", "baseline", "result", "nodes", "search", "output_dir"}
