@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pimflow.codegen import ConvProblem, problem_of
-from pimflow.codegen.newton import PimProgram, lower, newton_mapping
+from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.frontend import load_model
 from pimflow.runtime.newton.autotune.choose import MappingSearch
@@ -26,6 +26,7 @@ from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import PimSpec, Target, load_target
 from pimflow_zoo import build
 from support.newton import oracle_artifact, oracle_strict
+from support.newton.problems import published_mapping
 from support.newton.streams import artifact_word, strict_word
 
 BUFFERS = (1, 2, 4)
@@ -58,7 +59,7 @@ def one_layer(pim: PimSpec) -> None:
 
 
 def make(problem: ConvProblem, pim: PimSpec) -> PimProgram:
-    program = lower(problem, newton_mapping(problem, pim, "newton++"), pim)
+    program = lower(problem, published_mapping(problem, pim), pim)
     assert isinstance(program, PimProgram)
     return program
 

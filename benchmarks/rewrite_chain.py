@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 
 from pimflow.ir import Builder, Conv2d, Decision, Graph, Pipeline, Plan, SplitRows
-from pimflow.ir.analysis.regions import followers_of
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 
@@ -31,8 +30,7 @@ def chain(length: int) -> Graph:
 
 def splits(graph: Graph, length: int) -> tuple[Decision, ...]:
     """Every convolution split in halves, its ReLU following."""
-    names = [f"conv{index}" for index in range(length)]
-    return tuple(SplitRows(name, 8, "newton++", followers_of(graph, graph.node(name))) for name in names)
+    return tuple(SplitRows(f"conv{index}", 8, "newton++", (f"relu{index}",)) for index in range(length))
 
 
 def pipelines(graph: Graph, length: int) -> tuple[Decision, ...]:

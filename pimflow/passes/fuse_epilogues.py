@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import BatchNorm, Elementwise, Graph, Node
-from pimflow.ir.analysis.regions import elementwise_chain, outside_dependence
+from pimflow.ir.analysis.regions import outside_dependence
 from pimflow.passes.base import Pass, PassResult
 
-Accept = Callable[[Node, Mapping[str, Node]], bool]
+_LONGEST_EPILOGUE = 64
+"""Elementwise nodes looked at behind one node."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +40,64 @@ class FuseEpilogues(Pass):
         for node in (*matrix, *others):
             if node.name in fused:
                 continue
-            for follower in elementwise_chain(graph, node, self._accepts(graph, node, fused)):
+            for follower in _Kernel(graph, node, self.residual).epilogue(fused):
                 fused[follower.name] = node.name
         tagged = [_with_fusion(node, fused.get(node.name)) for node in graph.nodes]
         changed = any(new is not old for new, old in zip(tagged, graph.nodes, strict=True))
         return PassResult(graph.replace(nodes=tagged) if changed else graph, changed)
 
-    def _accepts(self, graph: Graph, root: Node, fused: Mapping[str, str]) -> Accept:
-        shape = graph.value(root.output).shape
-        residual = self.residual and root.op.is_contraction
 
-        def accept(node: Node, members: Mapping[str, Node]) -> bool:
-            if node.name in fused or graph.value(node.output).shape != shape:
-                return False
-            producers = [graph.producer(name) for name in graph.activations(node)]
-            if all(producer is not None and producer.name in members for producer in producers):
-                return True
-            added = isinstance(node.op, Elementwise) and node.op.kind in ("Add", "Sum")
-            return residual and added and outside_dependence(graph, node, members) is None
+class _Kernel:
+    """One kernel: a node and the elementwise nodes in its epilogue, found one after the other in topological order."""
 
-        return accept
+    def __init__(self, graph: Graph, root: Node, residual: bool) -> None:
+        self._graph = graph
+        self._shape = graph.value(root.output).shape
+        self._residual = residual and root.op.is_contraction
+        self._members: dict[str, Node] = {}
+        self._unread: dict[str, int] = {}  # values of members that others read: how many do
+        self._waiting: list[int] = []  # positions of nodes that read a member, as a heap
+        self._add(root)
+
+    def epilogue(self, taken: Mapping[str, str]) -> tuple[Node, ...]:
+        """The longest list of nodes that are in no other kernel, such that one value leaves the kernel."""
+        longest = 1
+        tried: set[str] = set()
+        while self._waiting and len(self._members) <= _LONGEST_EPILOGUE:
+            node = self._graph.nodes[heapq.heappop(self._waiting)]
+            if node.name in tried:
+                continue
+            tried.add(node.name)
+            if node.name in taken or not self._absorbs(node):
+                continue
+            self._add(node)
+            if len(self._unread) <= 1:
+                longest = len(self._members)
+        return tuple(self._members.values())[1:longest]
+
+    def _absorbs(self, node: Node) -> bool:
+        """Whether the kernel can compute a node: of what it makes and constants, or with a second tensor added."""
+        graph = self._graph
+        if not node.op.is_elementwise or graph.value(node.output).shape != self._shape:
+            return False
+        producers = [graph.producer(name) for name in graph.activations(node)]
+        if all(producer is not None and producer.name in self._members for producer in producers):
+            return True
+        added = isinstance(node.op, Elementwise) and node.op.kind in ("Add", "Sum")
+        return self._residual and added and outside_dependence(graph, node, self._members) is None
+
+    def _add(self, node: Node) -> None:
+        graph, value = self._graph, node.output
+        self._members[node.name] = node
+        for name in set(node.inputs) & self._unread.keys():
+            self._unread[name] -= 1
+            if not self._unread[name]:
+                del self._unread[name]
+        readers = len(graph.users(value)) + (value in graph.outputs)  # the caller reads a graph output
+        if readers:
+            self._unread[value] = readers
+        for user in graph.users(value):
+            heapq.heappush(self._waiting, graph.position[user.name])
 
 
 def _with_fusion(node: Node, into: str | None) -> Node:

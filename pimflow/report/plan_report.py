@@ -19,9 +19,6 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
 from pimflow.search.policy import find_policy
 
-Mode = str
-"""A device's name, "md-dp" or "pipeline"."""
-
 
 @dataclass(frozen=True)
 class Measure:

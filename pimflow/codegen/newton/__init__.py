@@ -3,7 +3,7 @@
 from pimflow.codegen.newton.commands import CommandCounts, CommandStream, count_commands
 from pimflow.codegen.newton.lowering import PimProgram, StreamClass, lower
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
-from pimflow.codegen.newton.published import newton_mapping, newton_mappings
+from pimflow.codegen.newton.published import newton_mappings
 
 __all__ = [
     "ChannelGroup",
@@ -16,6 +16,5 @@ __all__ = [
     "StreamClass",
     "count_commands",
     "lower",
-    "newton_mapping",
     "newton_mappings",
 ]

@@ -21,12 +21,6 @@ from pimflow.targets import PimSpec
 NewtonPolicy = Literal["newton+", "newton++"]
 
 
-def newton_mapping(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> Mapping:
-    """The policy's mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
-    shape = geometry(problem, pim)
-    return min(newton_mappings(problem, pim, policy), key=lambda mapping: max(channel_loads(mapping, shape)))
-
-
 def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
     """The policy's mappings: for every number of channel groups (powers of two), units dealt both ways."""
     shape = geometry(problem, pim)

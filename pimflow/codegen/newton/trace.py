@@ -30,7 +30,6 @@ from pimflow.targets import PimSpec
 _OFFSET_BITS = 6
 _CHUNK_BYTES = 1 << 18
 _LONGEST_LINE = 200
-_MOST_KNOWN = 1 << 14  # lines whose command is remembered
 _WORD = re.compile(rb"[^ \t\r]+")
 _ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
 _NUMBER = re.compile(rb"[0-9]{1,9}")
@@ -81,26 +80,6 @@ def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None 
             buffer = f" {command.buffer}" if command.buffer else ""
             rest = command.elements - command.k_count
             yield f"0x{0:08x} {gwrite} {command.k_count} {command.pitch} {rest}{buffer}\n"
-
-
-def read_trace(path: str | Path, pim: PimSpec) -> Iterator[Command]:
-    """The commands of a text file, plain or gzip, one at a time in bounded memory.
-
-    A GWRITE read back has the elements, not where they come from; one without numbers fills the whole buffer.
-
-    Raises:
-        TraceError: the file cannot be read, or a line is malformed; the message names file, line and column of text.
-    """
-    parser = LineParser(path, pim)
-    known: dict[bytes, Command | None] = {}
-    for number, line in enumerate(trace_lines(path), 1):
-        if line not in known:
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known[line] = parser.command(line, number)
-        command = known[line]
-        if command is not None:
-            yield command
 
 
 def trace_lines(path: str | Path) -> Iterator[bytes]:

@@ -1,12 +1,11 @@
-"""Questions about parts of a graph that the search asks: what can be split, what follows a split, what is a run.
+"""Questions about parts of a graph that the search asks: where rows can be cut, what leaves, what is a run.
 
 All are cheap: they look at the nodes in question and their surroundings, never at the whole graph.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
@@ -15,9 +14,6 @@ from pimflow.ir.refusal import Refusal
 
 _LOOK_BACK = 256
 """Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
-
-_LONGEST_CHAIN = 64
-"""Elementwise nodes looked at behind one node."""
 
 
 def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
@@ -105,61 +101,6 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
         if refusal is not None:
             return refusal
     return None
-
-
-def followers_of(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The longest chain of elementwise nodes that may be applied to the parts of a split node, in order.
-
-    The chain ends where more than one value would leave the region, so that one Concat stands at its end. Other
-    operands (a residual, the gate of squeeze-and-excitation) must not depend on the node.
-    """
-    rows = node_rows(graph, node)
-
-    def accept(follower: Node, members: Mapping[str, Node]) -> bool:
-        if node_rows(graph, follower) != rows or _row_wise(graph, follower, members) is not None:
-            return False
-        return outside_dependence(graph, follower, members) is None
-
-    return tuple(follower.name for follower in elementwise_chain(graph, node, accept))
-
-
-def elementwise_chain(graph: Graph, node: Node, accept: Callable[[Node, Mapping[str, Node]], bool]) -> tuple[Node, ...]:
-    """The longest list of elementwise nodes behind `node` such that one value leaves them all, `node` included.
-
-    Args:
-        graph: the graph.
-        node: where the chain starts; not part of the result.
-        accept: whether an elementwise node may join the members so far (by name).
-    """
-    members = {node.name: node}
-    unread = {node.output: _readers(graph, node.output)}  # readers that are no members, of values with any
-    waiting = [graph.position[user.name] for user in graph.users(node.output)]  # a heap, in topological order
-    tried: set[str] = set()
-    best = 1
-    while waiting and len(members) <= _LONGEST_CHAIN:
-        follower = graph.nodes[heapq.heappop(waiting)]
-        if follower.name in tried:
-            continue
-        tried.add(follower.name)
-        if not follower.op.is_elementwise or not accept(follower, members):
-            continue
-        members[follower.name] = follower
-        for name in set(follower.inputs) & unread.keys():
-            unread[name] -= 1
-            if not unread[name]:
-                del unread[name]
-        if readers := _readers(graph, follower.output):
-            unread[follower.output] = readers
-        for user in graph.users(follower.output):
-            heapq.heappush(waiting, graph.position[user.name])
-        if len(unread) <= 1:
-            best = len(members)
-    return tuple(members.values())[1:best]
-
-
-def _readers(graph: Graph, value: str) -> int:
-    """Nodes that read a value, the caller who reads a graph output among them."""
-    return len(graph.users(value)) + (value in graph.outputs)
 
 
 def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:

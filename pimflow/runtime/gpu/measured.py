@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.data import decode, encode
-from pimflow.errors import DataError, InputDataError, OutputError
+from pimflow.errors import DataError, InputDataError
 from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Shape, Value
 from pimflow.ir.analysis.content import Content
 from pimflow.ir.ops.base import op_of_onnx_name
@@ -114,18 +114,6 @@ def table_text(rows: Iterable[MeasuredRow]) -> str:
         measured = (row.dtype, f"{row.time_us:.3f}", row.machine, row.versions)
         writer.writerow((row.op.onnx_name, *shapes, attributes_text(row.op, row.content), *measured))
     return text.getvalue()
-
-
-def write_table(rows: Iterable[MeasuredRow], path: str | Path) -> None:
-    """Writes rows as CSV.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    try:
-        Path(path).write_text(table_text(rows), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error}", "choose another file") from None
 
 
 def read_table(path: str | Path) -> list[MeasuredRow]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, PimProblem
-from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram, lower
-from pimflow.ir import Refusal
+from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
@@ -56,14 +55,6 @@ class PimCost:
     def utilisation(self) -> float:
         """COMP-bound limit over cycles."""
         return self.bound_cycles / self.cycles if self.cycles else 0.0
-
-
-def pim_cost(problem: PimProblem, mapping: Mapping, timer: StreamTimer) -> PimCost | Refusal:
-    """Prices a problem under a mapping, with the exact timing of every stream on the timer's machine."""
-    program = lower(problem, mapping, timer.profile.pim)
-    if isinstance(program, Refusal):
-        return program
-    return price(program, time_classes(program, timer), timer.profile)
 
 
 def time_classes(program: PimProgram, timer: StreamTimer) -> tuple[StreamTiming, ...]:

@@ -21,11 +21,6 @@ class EnergyBreakdown:
         """The sum of the parts, in picojoules."""
         return self.total_j * 1e12
 
-    @property
-    def total_mj(self) -> float:
-        """The sum of the parts, in millijoules."""
-        return self.total_j * 1e3
-
     def as_json(self) -> dict[str, float]:
         """In joules, with the total."""
         return {**dict(self.parts_j), "total": self.total_j}

@@ -21,7 +21,6 @@ from pimflow.codegen.newton import (
     Share,
     count_commands,
     lower,
-    newton_mapping,
     newton_mappings,
 )
 from pimflow.codegen.newton.commands import GWrite
@@ -30,6 +29,7 @@ from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.targets import PimSpec, load_target
+from support.newton.problems import published_mapping
 from support.newton.timing import choose_mapping
 
 TARGET = load_target("pimflow")
@@ -89,18 +89,18 @@ def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None
 
 
 def test_lowering_is_deterministic() -> None:
-    mapping = newton_mapping(LAYER, PIM, "newton++")
+    mapping = published_mapping(LAYER, PIM)
     assert program(LAYER, mapping).streams == program(LAYER, mapping).streams
     assert candidates(LAYER, timing_profile(PIM, "artifact")) == candidates(LAYER, timing_profile(PIM, "artifact"))
 
 
 def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
     problem = MatmulProblem(1, 4096, 4096)
-    needed = program(problem, newton_mapping(problem, PIM, "newton++")).layout.most_rows
+    needed = program(problem, published_mapping(problem, PIM)).layout.most_rows
     assert needed == 8 * 16  # eight chunks of K, sixteen tiles a channel
     enough, short = replace(PIM, rows=needed), replace(PIM, rows=needed - 3)
-    assert isinstance(lower(problem, newton_mapping(problem, enough, "newton++"), enough), PimProgram)
-    refusal = lower(problem, newton_mapping(problem, short, "newton++"), short)
+    assert isinstance(lower(problem, published_mapping(problem, enough), enough), PimProgram)
+    refusal = lower(problem, published_mapping(problem, short), short)
     assert isinstance(refusal, Refusal)
     assert (refusal.demand, refusal.bound, refusal.gap) == (needed, needed - 3, 3)
     assert (refusal.unit, refusal.remedy) == ("rows of every bank", "a target with a larger pim.rows")

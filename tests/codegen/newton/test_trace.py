@@ -8,9 +8,9 @@ import gzip
 import pytest
 
 from pimflow.codegen.newton.commands import ZERO, Affine, CommandStream, Comp, GAct, GWrite, Loop
-from pimflow.codegen.newton.trace import AddressLayout, read_trace, write_trace
+from pimflow.codegen.newton.trace import AddressLayout, write_trace
 from pimflow.targets import PimSpec
-from support.newton.published_traces import EXPECTED, path
+from support.newton.published_traces import EXPECTED, path, read_trace
 from support.newton.streams import PIM, READRES, SWEEP, gwrite, row, stream
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pimflow.errors import GraphError
 from pimflow.ir import Builder, Graph, OnDevice, SplitRows
-from pimflow.ir.analysis.regions import cut_region, followers_of, pipeline_refusal
+from pimflow.ir.analysis.regions import cut_region, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.runtime.execute.ort import random_inputs
 from support.passes import applied
@@ -80,7 +80,6 @@ def test_a_long_chain_of_nodes_is_split_and_sound() -> None:
     graph = long_chain(500)
     nodes = list(graph.nodes)
     decisions = [SplitRows(nodes[i].name, 4, "auto", (nodes[i + 1].name,)) for i in range(0, len(nodes), 2)]
-    assert all(followers_of(graph, graph.node(one.node)) == one.followers for one in decisions)
     split = applied(graph, *decisions)
     assert len(split.nodes) == 500 * 7
     assert pipeline_refusal(graph, [node.name for node in nodes]) is None
@@ -93,4 +92,6 @@ def test_a_far_operand_is_taken_to_depend_on_the_node() -> None:
     for _ in range(300):
         other = build.relu(other)
     far = build.graph(build.add(x, other, name="far"))
-    assert followers_of(far, far.node("first")) == (), "not proven within the limit, so refused"
+    refusal = pipeline_refusal(far, ("first", "far"))
+    assert refusal is not None, "not proven within the limit"
+    assert "may depend on the region" in refusal.reason

@@ -14,7 +14,7 @@ from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d, Elementwise, Gemm, Op, Reshape, window_out
 from pimflow.runtime.gpu.calibrate import PARAMETERS, Calibration, calibrate
 from pimflow.runtime.gpu.cost import gpu_cost
-from pimflow.runtime.gpu.measured import MeasuredRow, write_table
+from pimflow.runtime.gpu.measured import MeasuredRow, table_text
 from pimflow.targets import Target, load_target, parse_target, to_toml
 
 START = load_target("pimflow")
@@ -112,7 +112,7 @@ def test_errors_come_per_class_and_views_are_left_out() -> None:
 
 
 def test_from_a_file_to_a_target_file(tmp_path: Path) -> None:
-    write_table(synthetic(TRUE, noise=0.01), tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(table_text(synthetic(TRUE, noise=0.01)))
     result = calibrate(START, tmp_path / "t.csv", folds=2)
     assert parse_target(to_toml(result.target), "fitted.toml") == result.target
     assert set(json.loads(json.dumps(result.as_json()))["parameters"]) == set(PARAMETERS)

@@ -39,7 +39,7 @@ def test_strict_by_cause() -> None:
 def test_totals_and_units() -> None:
     energy = timing_profile(PIM, "strict").energy(TIMING)
     assert energy.total_j == pytest.approx(sum(joules for _, joules in energy.parts_j))
-    assert energy.total_pj == pytest.approx(energy.total_mj * 1e9)
+    assert energy.total_pj == pytest.approx(energy.total_j * 1e12)
     assert energy.as_json()["total"] == energy.total_j
 
 

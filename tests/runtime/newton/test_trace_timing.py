@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pimflow.codegen.newton.commands import CommandStream, GAct, Loop
-from pimflow.codegen.newton.trace import read_trace, write_trace
+from pimflow.codegen.newton.trace import write_trace
 from pimflow.errors import CommandOrderError, PimflowError, TraceError
 from pimflow.runtime.newton.trace_timing import Memory, TraceResult, simulate_file
-from support.newton.published_traces import EXPECTED, path
+from support.newton.published_traces import EXPECTED, path, read_trace
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, stream
 from support.newton.timing import time_stream
 

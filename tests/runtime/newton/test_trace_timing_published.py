@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.codegen.newton.trace import read_trace
 from pimflow.runtime.newton.trace_timing import simulate_file
 from support.newton import oracle_artifact
-from support.newton.published_traces import CASES, COUNTS, EXPECTED, expected, path
+from support.newton.published_traces import CASES, COUNTS, EXPECTED, expected, path, read_trace
 from support.newton.streams import PIM, artifact_word
 from support.newton.timing import time_stream
 

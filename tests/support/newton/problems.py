@@ -9,6 +9,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen.newton import Mapping, newton_mappings
+from pimflow.codegen.newton.im2col import geometry
+from pimflow.codegen.newton.published import channel_loads
 from pimflow.ir import Array
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.targets import PimSpec, Target, load_target
@@ -120,3 +123,9 @@ def chosen(problem: PimProblem, target: Target, policy: str, profile: str | None
     cost = choose_mapping(problem, target.pim, policy, profile)
     assert isinstance(cost, PimCost), cost
     return cost
+
+
+def published_mapping(problem: PimProblem, pim: PimSpec) -> Mapping:
+    """Newton++'s mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
+    shape = geometry(problem, pim)
+    return min(newton_mappings(problem, pim, "newton++"), key=lambda mapping: max(channel_loads(mapping, shape)))

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.breakdown import cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost, pim_cost
+from pimflow.runtime.newton.cost import PimCost, time_classes, total_cycles
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target, target_names
 from support.newton.problems import chosen
@@ -27,8 +28,12 @@ def cycles(profile: str, **changes: Any) -> int:
 
 
 def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:
-    costs = [pim_cost(LAYER, mapping, timer) for mapping in mappings]
-    return min(cost.cycles for cost in costs if isinstance(cost, PimCost))
+    programs = [lower(LAYER, mapping, timer.profile.pim) for mapping in mappings]
+    return min(
+        total_cycles(program, time_classes(program, timer), timer.profile)
+        for program in programs
+        if isinstance(program, PimProgram)
+    )
 
 
 @pytest.mark.parametrize("profile", ["artifact", "strict"])
