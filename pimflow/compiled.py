@@ -139,7 +139,7 @@ class CompiledModel:
             seed: of the random inputs; by default the compilation's.
             rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and with fp16 or
                 bf16 operands what their rounding justifies.
-            pim: "ort" (ONNX Runtime stands for PIM) or "values" (PIM nodes execute their command streams by value).
+            pim: "ort" (ONNX Runtime stands for PIM) or "values" (PIM nodes are executed by value, from their programs).
             operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
             arena: run inside the planned memory arena.
             progress: receives a line of text now and then.

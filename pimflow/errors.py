@@ -56,7 +56,7 @@ class TextError(PimflowError):
 
 
 class CommandOrderError(PimflowError):
-    """A command stream does what hardware would refuse; the message names the command's index."""
+    """A program or a trace does what hardware would refuse; the message names the command's index."""
 
 
 class OutputError(PimflowError):

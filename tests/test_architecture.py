@@ -1,6 +1,7 @@
 """Who may import whom, as docs/architecture.md says: checked on the source text, lazy imports included."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,12 @@ def test_imports_follow_the_rule(path: Path) -> None:
 def test_the_rule_is_checked_on_every_room() -> None:
     rooms = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in source_files()}
     assert rooms == set(ALLOWED)
+
+
+def test_the_rule_has_no_circle() -> None:
+    """Imports inside functions and for type checkers follow that rule too, so that no rooms make a circle by them."""
+    edges = {room: set(others) | {room_of(name) for name in ALSO.get(room, ())} for room, others in ALLOWED.items()}
+    TopologicalSorter(edges).prepare()  # CycleError names the circle
 
 
 def test_the_zoo_imports_only_onnx_and_numpy() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from pimflow import errors
 from pimflow.cli import main
+from pimflow.cli.main import build_parser
 from pimflow.search import policies
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def shell_blocks(page: Path) -> list[list[str]]:
@@ -73,3 +78,55 @@ def help_of(capsys: pytest.CaptureFixture[str], *verb: str) -> str:
     with pytest.raises(SystemExit):
         main([*verb, "--help"])
     return capsys.readouterr().out
+
+
+SECTIONS = (ROOT / "docs" / "errors.md").read_text().split("\n## ")[1:]
+ERRORS = {section.split("\n", 1)[0]: section for section in SECTIONS}
+
+
+def test_every_class_of_error_has_a_section_with_an_example() -> None:
+    classes = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert set(ERRORS) == classes
+    assert all("```console" in section or "```pycon" in section for section in ERRORS.values())
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_example_of_an_error_raises_it_word_for_word(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```console\n(.*?)```", ERRORS[name], re.DOTALL):
+        assert run_console(name, block, capsys), f"no command of the block fails:\n{block}"
+    examples = "\n\n".join(re.findall(r"```pycon\n(.*?)```", ERRORS[name], re.DOTALL))
+    assert name == "PimflowError" or "Traceback" not in examples or f"pimflow.errors.{name}: " in examples
+    test = doctest.DocTestParser().get_doctest(examples, {}, name, "docs/errors.md", 0)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    assert runner.run(test).failed == 0, capsys.readouterr().out
+
+
+def run_console(name: str, block: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """Runs a block of `$ command` lines, each followed by what it prints; how many raised the error of that name."""
+    raised = 0
+    for entry in block.split("$ ")[1:]:
+        command, _, expected = entry.partition("\n")
+        words, _, redirect = command.partition(" > ")
+        if not words.startswith("pimflow "):
+            subprocess.run(command, shell=True, check=True)
+            continue
+        capsys.readouterr()
+        code = main(shlex.split(words)[1:])
+        shown = capsys.readouterr()
+        assert (code, shown.err) == (2 if expected else 0, expected), command
+        if redirect:
+            Path(redirect).write_text(shown.out)
+        if expected:
+            with pytest.raises(getattr(errors, name)):
+                run_verb(shlex.split(words)[1:])
+            raised += 1
+    return raised
+
+
+def run_verb(words: list[str]) -> None:
+    """What `main` does, without its handling of errors."""
+    arguments = build_parser().parse_args(words)
+    arguments.run(arguments)

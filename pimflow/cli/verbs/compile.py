@@ -17,7 +17,7 @@ def add(verbs: Any) -> None:
         "compile",
         help="compile a model for a machine with PIM memory",
         description="Decides for every part of a model whether it runs on the GPU, on PIM or on both, rewrites the "
-        "graph,\nmakes the PIM command streams, and writes all of it to a folder.",
+        "graph,\nmakes what PIM executes, and writes all of it to a folder.",
     )
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")

@@ -1,4 +1,4 @@
-"""`pimflow trace`: the command stream of a node as text."""
+"""`pimflow trace`: what a unit executes for a node, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "trace",
-        help="expand the command stream of a node to text",
+        help="expand the commands of a node on PIM to text",
         description="Writes one PIM channel's commands as text, one a line, as `pimflow simulate` reads them.",
     )
     parser.add_argument("folder", metavar="DIR", help="an output folder of `pimflow compile`")

@@ -26,7 +26,7 @@ def add(verbs: Any) -> None:
         "--pim",
         choices=("ort", "values"),
         default="ort",
-        help="how PIM nodes are executed: by ONNX Runtime (default), or from their command streams, by value",
+        help="how PIM nodes are executed: by ONNX Runtime (default), or by value, from what the units execute",
     )
     parser.add_argument("--operand", choices=("fp16", "bf16", "fp32"), help="operands of --pim values")
     parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")

@@ -1,0 +1,83 @@
+"""What keeps the house in order beyond who may import whom: few loose modules, no circles, one home for one idea."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from pimflow.options import SEARCH, option_texts
+from pimflow.runtime.costs import CostModel
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pimflow"
+SOURCES = {path.relative_to(PACKAGE): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {
+    ".".join(("pimflow", *path.with_suffix("").parts)).removesuffix(".__init__"): ast.parse(text)
+    for path, text in SOURCES.items()
+}
+NEWTON = re.compile(r"newton|GWRITE|G_ACT|READRES|command stream", re.IGNORECASE)
+
+
+def files_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...] = ()) -> list[str]:
+    """Files that a pattern is found in, those in folders of some names left out."""
+    files = [path for path, text in SOURCES.items() if pattern.search(text)]
+    return [path.as_posix() for path in files if not set(path.parts[:-1]) & set(apart_from)]
+
+
+def imported_when_loaded(body: list[ast.stmt]) -> Iterator[str]:
+    """Modules and names that are imported as a module is loaded: not those within functions or for type checkers."""
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            names = {f"{statement.module}.{alias.name}" for alias in statement.names}
+            yield from (name if name in MODULES else statement.module or "" for name in names)
+        elif isinstance(statement, ast.If) and "TYPE_CHECKING" not in ast.unparse(statement.test):
+            yield from imported_when_loaded([*statement.body, *statement.orelse])
+
+
+def test_few_modules_lie_loose_at_the_root() -> None:
+    assert len([path for path in SOURCES if len(path.parts) == 1]) <= 8
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    edges = {name: set(imported_when_loaded(tree.body)) & set(MODULES) - {name} for name, tree in MODULES.items()}
+    TopologicalSorter(edges).prepare()  # CycleError names the circle
+
+
+def test_the_cost_model_is_made_from_data_alone() -> None:
+    """A callable handed down would be a circle that no import shows."""
+    parameters = inspect.signature(CostModel).parameters.values()
+    assert not [parameter.name for parameter in parameters if "Callable" in str(parameter.annotation)]
+
+
+def test_an_op_is_named_in_few_files() -> None:
+    assert len(files_with(re.compile("MatMul"))) <= 9
+
+
+def test_newtons_words_stay_in_its_rooms() -> None:
+    named = files_with(NEWTON, apart_from=("newton", "targets"))
+    assert len(named) <= 6, named
+
+
+def test_no_timing_profile_is_chosen_by_comparing_its_name() -> None:
+    assert files_with(re.compile(r"""["']artifact["']"""), apart_from=("newton", "targets")) == []
+
+
+def test_no_type_lists_the_devices() -> None:
+    assert files_with(re.compile(r"""Literal\[\s*["'](gpu|pim)["']""")) == []
+
+
+def test_an_option_stands_where_it_is_described_and_where_it_is_read() -> None:
+    assert files_with(re.compile(r"\btime_budget_s\b")) == ["options.py", "search/solver.py"]
+
+
+@pytest.mark.parametrize("name", [name for name, text in option_texts().items() if text.group == SEARCH])
+def test_an_option_of_the_search_is_spelled_once(name: str) -> None:
+    assert files_with(re.compile(rf'"{option_texts()[name].flag}"')) == ["options.py"]
