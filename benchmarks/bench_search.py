@@ -1,4 +1,4 @@
-"""How long the search takes, cold and with a warm profile table, and whether its figures hold.
+"""How long the search takes, cold and with a warm price cache, and whether its figures hold.
 
     python benchmarks/bench_search.py [MODEL ...] [--policies P,P] [--prove]
 
@@ -23,7 +23,7 @@ from pimflow.options import Options
 from pimflow.passes import CLEANUP, ApplyPlan, PassManager
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
-from pimflow.search.solver import open_table, prove, solve
+from pimflow.search.solver import open_cache, prove, solve
 from pimflow.targets import load_target
 
 
@@ -37,7 +37,7 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
     for _ in ("cold", "warm"):
         machine = Machine(load_target("pimflow"))
         start = time.perf_counter()
-        plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=open_table(folder, machine.costs))
+        plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=open_cache(folder, machine.costs))
         seconds.append(time.perf_counter() - start)
     rewritten = ApplyPlan(plan).run(graph).graph
     makespan = build_timeline(rewritten, machine.target, machine.costs.serving(rewritten)).makespan_us

@@ -139,7 +139,7 @@ class CompiledModel:
             seed: of the random inputs; by default the compilation's.
             rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and with fp16 or
                 bf16 operands what their rounding justifies.
-            pim: "ort" (ONNX Runtime stands for PIM) or "values" (PIM nodes are executed by value, from their programs).
+            pim: how nodes on PIM are executed: "ort" (by ONNX Runtime) or "values" (from their programs, by value).
             operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
             arena: run inside the planned memory arena.
             progress: receives a line of text now and then.
@@ -183,7 +183,7 @@ class CompiledModel:
         raise OptionError(f"no node {node!r} runs on PIM", hint or "see the summary for the nodes on PIM")
 
     def summary(self, verbose: bool = False) -> str:
-        """A table of where every node runs and what it costs, and the totals, for people."""
+        """A human-readable table of where every node runs and what it costs, and the totals."""
         title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
         devices = self.machine.target.devices
         return summary_text(title, devices, self.plan, self.report, self.memory, self.notes, verbose=verbose)
@@ -229,7 +229,9 @@ class CompiledModel:
 
     def _encoded_programs(self) -> dict[str, Any]:
         units = self.machine.costs.units
-        return {name: units[self.graph.node(name).device or ""].encode(item) for name, item in self.programs.items()}
+        return {
+            name: units[self.graph.node(name).device or ""].encode(program) for name, program in self.programs.items()
+        }
 
     def _saved_plan(self) -> dict[str, Any]:
         """The document and the plan, without what differs from run to run: the same input gives the same bytes."""

@@ -197,7 +197,7 @@ def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
 
 @takes_options
 def inspect_model(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[OptionKeywords]) -> Inspection:
-    """Which nodes of a model can go to PIM, and why the others cannot.
+    """Which nodes of a model can run on PIM, and why the others cannot.
 
     Raises:
         PimflowError: as `compile`.
@@ -220,7 +220,7 @@ def profile_source(
     """Times the model's kernels on this machine, each once: medians of `runs` runs after `warmup` others.
 
     Raises:
-        PimflowError: as `compile`; or the device is not at hand.
+        PimflowError: as `compile`; or the device is not available.
     """
     from pimflow.runtime.gpu.profiling import profile_model
 

@@ -14,7 +14,7 @@ Name = TypeVar("Name", bound=str)
 
 
 class PimflowError(Exception):
-    """A mistake of the user's, or a limit of the tool, that can be told in one line.
+    """A mistake of the user's, or a limit of the tool, that one line can explain.
 
     Args:
         what: what is wrong, and where.

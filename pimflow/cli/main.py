@@ -19,7 +19,7 @@ from pimflow.version import __version__
 _EPILOG = """examples:
   pimflow compile zoo:mobilenet-v2 -o out     compile a model of the zoo into the folder out
   pimflow verify out                          show that the result computes what the model computed
-  pimflow inspect model.onnx                  which nodes can go to PIM, and why the others cannot
+  pimflow inspect model.onnx                  which nodes can run on PIM, and why the others cannot
   pimflow layer --conv ic=64,oc=64,h=56,w=56,k=3,p=1 --mapping auto
 """
 

@@ -1,6 +1,6 @@
-"""The matrix work that PIM can be given, free of graphs: a convolution (one group's share or all) or a matrix product.
+"""The matrix work that can run on PIM, free of graphs: a convolution (one group's share or all) or a matrix product.
 
-Everything downstream (mapping, streams, values, costs, the profile table) is a function of one of these and a target.
+Everything downstream (mapping, streams, values, costs, the price cache) is a function of one of these and a target.
 """
 
 from __future__ import annotations

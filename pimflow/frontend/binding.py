@@ -36,14 +36,14 @@ def bind_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: ShapeBindings) ->
         ShapeError: a name is unknown, a shape does not fit, or dims are left unbound (all are listed).
     """
     declared = [_declared(info) for info in inputs]
-    tensors = {item.name: item for item in declared if "(" not in item.dtype}
-    symbols = {dim for item in tensors.values() for dim in item.dims or () if isinstance(dim, str) and dim}
+    tensors = {tensor.name: tensor for tensor in declared if "(" not in tensor.dtype}
+    symbols = {dim for tensor in tensors.values() for dim in tensor.dims or () if isinstance(dim, str) and dim}
     sizes: dict[str, int] = {}
     for name, bound in shapes.items():
         _bind(name, bound, tensors, symbols, sizes)
-    values = [_resolve(item, shapes, sizes) for item in declared]
+    values = [_resolve(tensor, shapes, sizes) for tensor in declared]
     pairs = zip(declared, values, strict=True)
-    unbound = [item for item, value in pairs if item.name in tensors and value.shape is None]
+    unbound = [tensor for tensor, value in pairs if tensor.name in tensors and value.shape is None]
     if unbound:
         _refuse_unbound(unbound, sizes)
     return tuple(values)
@@ -66,23 +66,23 @@ def _bind(
             raise ShapeError(f"the model has no symbolic dim {name!r}", _known(tensors, symbols))
         _fix(name, bound, sizes)
         return
-    item = tensors.get(name)
-    if item is None:
+    tensor = tensors.get(name)
+    if tensor is None:
         raise ShapeError(f"the model has no tensor input {name!r}", _known(tensors, symbols))
     if any(size < 1 for size in bound):
         raise ShapeError(f"the shape {_show(bound)} of input {name!r} has a size below 1")
-    if item.dims is None:
+    if tensor.dims is None:
         return
-    if len(bound) != len(item.dims):
+    if len(bound) != len(tensor.dims):
         raise ShapeError(
-            f"the shape {_show(bound)} of input {name!r} has {len(bound)} dims, the model's has {len(item.dims)}",
-            f"the model declares {_spell(item, {})}",
+            f"the shape {_show(bound)} of input {name!r} has {len(bound)} dims, the model's has {len(tensor.dims)}",
+            f"the model declares {_spell(tensor, {})}",
         )
-    for axis, (size, dim) in enumerate(zip(bound, item.dims, strict=True)):
+    for axis, (size, dim) in enumerate(zip(bound, tensor.dims, strict=True)):
         if isinstance(dim, int) and dim != size:
             raise ShapeError(
                 f"the shape {_show(bound)} of input {name!r} does not fit: dim {axis} is fixed to {dim}, not {size}",
-                f"the model declares {_spell(item, {})}",
+                f"the model declares {_spell(tensor, {})}",
             )
         if isinstance(dim, str) and dim:
             _fix(dim, size, sizes)
@@ -96,38 +96,38 @@ def _fix(symbol: str, size: int, sizes: dict[str, int]) -> None:
 
 
 def _known(tensors: Mapping[str, _Declared], symbols: set[str]) -> str:
-    inputs = ", ".join(_spell(item, {}) for item in tensors.values())
+    inputs = ", ".join(_spell(tensor, {}) for tensor in tensors.values())
     dims = f"; its dims are {', '.join(sorted(symbols))}" if symbols else ""
     return f"its inputs are {inputs}{dims}"
 
 
-def _resolve(item: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int]) -> Value:
-    bound = shapes.get(item.name)
+def _resolve(tensor: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int]) -> Value:
+    bound = shapes.get(tensor.name)
     if isinstance(bound, tuple):
-        return Value(item.name, bound, item.dtype)
-    if item.dims is None:
-        return Value(item.name, None, item.dtype)
-    dims = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in item.dims]
-    return Value(item.name, tuple(dims) if all(dims) else None, item.dtype)
+        return Value(tensor.name, bound, tensor.dtype)
+    if tensor.dims is None:
+        return Value(tensor.name, None, tensor.dtype)
+    dims = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in tensor.dims]
+    return Value(tensor.name, tuple(dims) if all(dims) else None, tensor.dtype)
 
 
-def _spell(item: _Declared, sizes: Mapping[str, int]) -> str:
-    if item.dims is None:
-        return f"{item.name}:(any shape)"
-    dims = [str(sizes.get(dim, dim) or "?") if isinstance(dim, str) else str(dim) for dim in item.dims]
-    return f"{item.name}:{'x'.join(dims)}"
+def _spell(tensor: _Declared, sizes: Mapping[str, int]) -> str:
+    if tensor.dims is None:
+        return f"{tensor.name}:(any shape)"
+    dims = [str(sizes.get(dim, dim) or "?") if isinstance(dim, str) else str(dim) for dim in tensor.dims]
+    return f"{tensor.name}:{'x'.join(dims)}"
 
 
 def _refuse_unbound(unbound: Sequence[_Declared], sizes: Mapping[str, int]) -> None:
     """Raises the error that lists every unbound dim and what to type for it."""
     listed: list[str] = []
     typed: list[str] = []
-    for item in unbound:
-        dims = item.dims or ()
+    for tensor in unbound:
+        dims = tensor.dims or ()
         free = [dim for dim in dims if isinstance(dim, str) and dim not in sizes]
-        listed.append(f"{_spell(item, sizes)} ({_describe(free) if item.dims else 'rank unknown'})")
-        if item.dims is None or "" in free:
-            typed.append(f"--shape {_suggest(item, sizes)}")
+        listed.append(f"{_spell(tensor, sizes)} ({_describe(free) if tensor.dims else 'rank unknown'})")
+        if tensor.dims is None or "" in free:
+            typed.append(f"--shape {_suggest(tensor, sizes)}")
         else:
             typed += [f"--shape {dim}=1" for dim in free]
     raise ShapeError(
@@ -141,8 +141,8 @@ def _describe(free: Sequence[str]) -> str:
     return ", ".join(named + ([f"{nameless} without a name"] if nameless else [])) + " unbound"
 
 
-def _suggest(item: _Declared, sizes: Mapping[str, int]) -> str:
-    if item.dims is None:
-        return f"{item.name}:1x3x224x224"
-    dims = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in item.dims]
-    return f"{item.name}:{'x'.join(map(str, dims))}"
+def _suggest(tensor: _Declared, sizes: Mapping[str, int]) -> str:
+    if tensor.dims is None:
+        return f"{tensor.name}:1x3x224x224"
+    dims = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in tensor.dims]
+    return f"{tensor.name}:{'x'.join(map(str, dims))}"

@@ -62,13 +62,13 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
     Raises:
         ModelError: ONNX Runtime refuses a node of constants.
     """
-    walk = _Walk(graph, declared)
+    inference = _ShapeInference(graph, declared)
     for node in graph.nodes:
-        walk.visit(node)
-    return Inferred(walk.finish(), walk.forms, walk.known)
+        inference.visit(node)
+    return Inferred(inference.finish(), inference.forms, inference.known)
 
 
-class _Walk:
+class _ShapeInference:
     def __init__(self, graph: Graph, declared: Mapping[str, Value]) -> None:
         self.graph = graph
         self.declared = declared

@@ -104,7 +104,7 @@ def _require_model(proto: onnx.ModelProto, label: str) -> None:
 def _check(source: Source, label: str) -> None:
     """Accepts what the checker accepts, and also what ONNX Runtime loads although the checker complains.
 
-    Where both refuse, ONNX Runtime's reason is told: the checker's may be about something that does no harm.
+    Where both refuse, ONNX Runtime's reason is given: the checker's may be about something that does no harm.
     """
     try:
         onnx.checker.check_model(_outline(source.proto) if source.handle is None else source.handle)

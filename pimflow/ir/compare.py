@@ -18,7 +18,7 @@ def graphs_equal(a: Graph, b: Graph) -> bool:
 
 
 def first_difference(a: Graph, b: Graph) -> str | None:
-    """The first difference between two graphs, for people; None if they are equal.
+    """The first difference between two graphs, human-readable; None if they are equal.
 
     The order of inputs, outputs and nodes counts, the order of values, constants and opsets does not.
     """

@@ -66,7 +66,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """The op's ONNX name, for people."""
+        """The op's ONNX name."""
         return self.op.onnx_name
 
     @property

@@ -103,7 +103,7 @@ def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto
 
 
 def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
-    """Whether the node is a Loop that runs a constant number of times: its body hands on the condition it is given."""
+    """Whether the node is a Loop that runs a constant number of times: its body passes on the condition it is given."""
     if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "Loop"):
         return False
     trips, condition = node.inputs[:2]

@@ -98,7 +98,7 @@ class Inspection:
             [
                 render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)),
                 "",
-                f"{len(able)} of {len(rows)} nodes can go to PIM, with {share:.1f} % of the multiply-accumulates",
+                f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the multiply-accumulates",
                 *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
                 *(("", "left by the clean-up passes", *self.notes) if self.notes else ()),
             ]

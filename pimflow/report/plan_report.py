@@ -302,7 +302,7 @@ def _mode(decision: Decision, name: str) -> str:
         return "pipeline"
     if isinstance(decision, OnDevice):
         return decision.device
-    placed = {item.node: item for branch in decision.branches for item in branch}
+    placed = {single.node: single for branch in decision.branches for single in branch}
     return placed[name].device
 
 

@@ -16,7 +16,7 @@ from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
-from pimflow.search.solver import Progress, open_table, solve
+from pimflow.search.solver import Progress, open_cache, solve
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def compare(
         OptionError: a policy is unknown.
     """
     names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
-    prices = open_table(options.use_cache, costs)
+    prices = open_cache(options.use_cache, costs)
     results = []
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)

@@ -1,4 +1,4 @@
-"""Plain-text tables for people."""
+"""Plain-text tables."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class CostModel:
 
     Args:
         target: the machine.
-        measured: times that stand in for the host's model, kernel by kernel, where it has them.
+        measured: times that replace those of the host's model, kernel by kernel, where it has them.
         units: backends by device, in place of those of the target's kinds.
     """
 

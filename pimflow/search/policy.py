@@ -66,7 +66,7 @@ _POLICIES = (
     Policy("gpu", "every node on the GPU, with all memory channels: the baseline", ()),
     Policy("newton+", "each convolution or product on the GPU or on PIM, mapping of Newton+", (Space("newton+"),)),
     Policy("newton++", "each convolution or product on the GPU or on PIM, mapping of Newton++", (_NEWTON_PP,)),
-    Policy("pim", "everything that PIM can compute goes to PIM, faster or not", (Space("auto", host=False),), True),
+    Policy("pim", "everything that can run on PIM runs there, faster or not", (Space("auto", host=False),), True),
     Policy("md-dp", "newton++, and rows split over GPU and PIM on a grid of 10 %", (_MD_DP,)),
     Policy("pipeline", "newton++, and PIMFlow's three pipeline patterns in two stages", (_PIPELINE,)),
     Policy("pimflow", "PIMFlow's whole space: md-dp and pipeline together", (_PIMFLOW,)),

@@ -1,4 +1,4 @@
-"""The profile table: what every candidate costs, content-addressed, on disk, shared by processes.
+"""The price cache: what every candidate costs, content-addressed, on disk, shared by processes.
 
 One file per (package version, code, target, cost model), a line per record:
 
@@ -6,7 +6,7 @@ One file per (package version, code, target, cost model), a line per record:
 
 A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
 does not fit (a torn write, a flipped bit, a truncated file) is left out, computed again, and swept out of the file.
-Nothing that is wrong with the file or its folder ever stops a compile: the table then lives in memory only, and one
+Nothing that is wrong with the file or its folder ever stops a compile: the cache then is in memory only, and one
 warning says so.
 """
 
@@ -29,7 +29,7 @@ from pimflow.errors import OptionError
 from pimflow.ir.registry import outside_modules
 from pimflow.version import __version__
 
-MAX_TABLE_BYTES = 64 << 20
+MAX_CACHE_BYTES = 64 << 20
 _LOCK_TRIES = 200
 _LOCK_WAIT_S = 0.01
 _SUFFIX = ".profile"
@@ -39,12 +39,12 @@ _THIS_PROCESS = os.urandom(16)
 
 
 class CacheWarning(UserWarning):
-    """The profile table on disk is damaged or cannot be used; results are right, only slower to get."""
+    """The price cache on disk is damaged or cannot be used; results are right, only slower to get."""
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What is on disk: the folder, its table files, their records that are intact, and bytes."""
+    """What is on disk: the folder, its files, their records that are intact, and bytes."""
 
     folder: str
     files: int
@@ -63,7 +63,7 @@ def cache_folder() -> Path:
     try:
         return Path(chosen).expanduser() if chosen else _platform_folder()
     except RuntimeError:
-        raise OptionError("there is no home folder for the profile table", "set PIMFLOW_CACHE_DIR") from None
+        raise OptionError("there is no home folder for the price cache", "set PIMFLOW_CACHE_DIR") from None
 
 
 def _platform_folder() -> Path:
@@ -104,16 +104,16 @@ def _package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def open_user_table(scope: str) -> ProfileTable:
-    """The table in the user's cache folder; in memory only, with a warning, if there is no such folder."""
+def open_user_cache(scope: str) -> PriceCache:
+    """The cache in the user's cache folder; in memory only, with a warning, if there is no such folder."""
     try:
-        return ProfileTable(cache_folder(), scope)
+        return PriceCache(cache_folder(), scope)
     except OptionError as error:
         _warn(str(error))
-        return ProfileTable(None, scope)
+        return PriceCache(None, scope)
 
 
-class ProfileTable:
+class PriceCache:
     """Costs by key, in memory and (unless `folder` is None) on disk.
 
     A cost is a float in microseconds, or None for a candidate that cannot be built. New records are written by `flush`,
@@ -121,11 +121,11 @@ class ProfileTable:
 
     Args:
         folder: where the file is; None keeps costs in memory only.
-        scope: everything that all costs of this table depend on (target, code, cost model), as text.
+        scope: everything that all costs of this cache depend on (target, code, cost model), as text.
         most_bytes: size of the file from which it is begun anew.
     """
 
-    def __init__(self, folder: Path | None, scope: str, most_bytes: int = MAX_TABLE_BYTES) -> None:
+    def __init__(self, folder: Path | None, scope: str, most_bytes: int = MAX_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._costs: dict[str, float | None] = {}
         self._fresh: list[bytes] = []
@@ -164,7 +164,7 @@ class ProfileTable:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _append(self.path, data, self._most_bytes)
         except OSError as error:
-            self._give_up(f"cannot write the profile table {self.path}: {error.strerror or error}")
+            self._give_up(f"cannot write the price cache {self.path}: {error.strerror or error}")
 
     def _load(self, path: Path) -> None:
         try:
@@ -172,12 +172,12 @@ class ProfileTable:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._give_up(f"cannot read the profile table {path}: {error.strerror or error}")
+            self._give_up(f"cannot read the price cache {path}: {error.strerror or error}")
             return
         self._costs, damaged = _parse(content)
         if damaged:
-            _warn(f"{damaged} damaged records of the profile table {path} are ignored and will be computed again")
-            with contextlib.suppress(OSError):  # a table that cannot be mended is only warned of again
+            _warn(f"{damaged} damaged records of the price cache {path} are ignored and will be computed again")
+            with contextlib.suppress(OSError):  # a file that cannot be mended is only warned of again
                 _replace(path, b"".join(_record(key, cost) for key, cost in self._costs.items()))
 
     def _give_up(self, why: str) -> None:
@@ -191,9 +191,9 @@ def key_of(content: str) -> str:
 
 
 def cache_clear(folder: Path | None = None) -> int:
-    """Removes every table file under the cache folder; returns how many. Other files are left alone."""
+    """Removes every file of the cache under the cache folder; returns how many. Other files are left alone."""
     removed = 0
-    for path in _table_files(folder or cache_folder()):
+    for path in _cache_files(folder or cache_folder()):
         with contextlib.suppress(OSError):
             path.unlink()
             removed += 1
@@ -204,7 +204,7 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     """What is in the cache folder."""
     where = folder or cache_folder()
     files = records = broken = size = 0
-    for path in _table_files(where):
+    for path in _cache_files(where):
         with contextlib.suppress(OSError):
             content = _read(path)
             costs, damaged = _parse(content)
@@ -213,7 +213,7 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     return CacheInfo(str(where), files, records, broken, size)
 
 
-def _table_files(folder: Path) -> tuple[Path, ...]:
+def _cache_files(folder: Path) -> tuple[Path, ...]:
     try:
         return tuple(sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.is_file()))
     except OSError:
@@ -254,7 +254,7 @@ def _append(path: Path, data: bytes, most_bytes: int) -> None:
     with path.open("ab") as file, _locked(file, shared=False):
         size = os.fstat(file.fileno()).st_size
         if size + len(data) > most_bytes:
-            file.truncate(0)  # a table this big is cheaper to compute again than to read
+            file.truncate(0)  # a file this big is cheaper to compute again than to read
             size = 0
         if size and not _ends_with_newline(path):
             data = b"\n" + data  # a writer was cut off: its torn line must not swallow our first one

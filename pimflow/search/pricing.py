@@ -13,11 +13,11 @@ from functools import lru_cache
 from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, SplitRows
 from pimflow.ir.analysis.content import content_of
-from pimflow.ir.analysis.regions import cut_region
+from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search.price_cache import ProfileTable, key_of
+from pimflow.search.price_cache import PriceCache, key_of
 
 _ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
 
@@ -28,41 +28,41 @@ class Pricer:
     `priced` counts the candidates asked for, `built` those that had to be rewritten.
     """
 
-    def __init__(self, graph: Graph, costs: CostModel, table: ProfileTable) -> None:
+    def __init__(self, graph: Graph, costs: CostModel, prices: PriceCache) -> None:
         self.graph = graph
         self.costs = costs
         self.priced = 0
         self.built = 0
-        self._table = table
+        self._prices = prices
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
 
     def cost(self, decisions: tuple[Decision, ...], bound_us: float = math.inf) -> float | None:
         """Microseconds from the start of the first decision to the end of the last.
 
-        None if the decisions cannot be carried out, or if the host's share alone takes longer than `bound_us`. The GPU
-        does one thing at a time, so such a candidate is dearer than the bound whatever PIM does, and PIM's share (the
-        costly one to find out) is not asked for.
+        None if the decisions cannot be carried out, or if the host's share alone takes longer than `bound_us`. The host
+        does one thing at a time, so such a candidate is more expensive than the bound whatever the other devices do,
+        and their shares, which take long to find out, are not asked for.
         """
         self.priced += 1
         text = content_text(self.graph, self._outputs, decisions)
         key, share_key = key_of(text), key_of(f"GPU's share of\n{text}")
-        if key in self._table:
-            return self._table.get(key)
+        if key in self._prices:
+            return self._prices.get(key)
         bound_us *= 1 + _ROUNDING
-        if (self._table.get(share_key, 0.0) or 0.0) > bound_us:
+        if (self._prices.get(share_key, 0.0) or 0.0) > bound_us:
             return None
         rewritten = self._rewritten(decisions)
         if rewritten is None:
-            self._table.put(key, None)
+            self._prices.put(key, None)
             return None
         kernels = (node for node in rewritten.nodes if node.device not in self.costs.units and not node.op.is_movement)
         share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
         if share > bound_us:
-            self._table.put(share_key, share)
+            self._prices.put(share_key, share)
             return None
         cost = self._makespan_us(rewritten)
-        self._table.put(key, cost)
+        self._prices.put(key, cost)
         return cost
 
     def can_run(self, node: Node, device: str, choice: str) -> bool:
@@ -75,7 +75,7 @@ class Pricer:
     def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
         """The region with the decisions carried out, if they can be."""
         self.built += 1
-        region = cut_region(self.graph, [name for decision in decisions for name in decision.nodes])
+        region = cut_subgraph(self.graph, [name for decision in decisions for name in decision.nodes])
         try:
             return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)).run(region).graph
         except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice

@@ -28,7 +28,7 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
-from pimflow.search.price_cache import ProfileTable, code_fingerprint, open_user_table
+from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
 from pimflow.search.pricing import Pricer
 from pimflow.targets import Target
 
@@ -39,7 +39,7 @@ Decisions = tuple[Decision, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
+class PricedSpace:
     """A policy's candidates over one graph, priced: what both solvers solve.
 
     `positions` nodes in order; `intervals` cover them; `baseline_us` is the GPU alone; `priced` counts candidates;
@@ -60,7 +60,7 @@ def solve(
     options: Options,
     *,
     costs: CostModel,
-    prices: ProfileTable | None = None,
+    prices: PriceCache | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """The cheapest plan of a policy. A plan is always found, also when the time budget ends before the candidates do.
@@ -78,42 +78,42 @@ def solve(
     started = time.perf_counter()
     target = options.target
     chosen = with_options(find_policy(options.policy), options.grid, options.stages)
-    table = open_table(options.use_cache, costs) if prices is None else prices
-    problem = pose(graph, target, chosen, costs, table, options.time_budget_s, progress)
-    cost, decisions = _best_in_pim_mode(problem)
-    if not chosen.pim_mode and problem.baseline_us <= cost:
-        cost, decisions = problem.baseline_us, problem.baseline
+    prices = open_cache(options.use_cache, costs) if prices is None else prices
+    space = price_space(graph, target, chosen, costs, prices, options.time_budget_s, progress)
+    cost, decisions = _best_in_pim_mode(space)
+    if not chosen.pim_mode and space.baseline_us <= cost:
+        cost, decisions = space.baseline_us, space.baseline
     seconds = round(time.perf_counter() - started, 6)
-    return Plan(chosen.name, decisions, cost, problem.baseline_us, problem.priced, seconds, target.host)
+    return Plan(chosen.name, decisions, cost, space.baseline_us, space.priced, seconds, target.host)
 
 
 def prove(graph: Graph, options: Options, *, costs: CostModel, solver: SolverName | None = None) -> tuple[float, float]:
-    """(cost by the dynamic program, cost by the integer program) of one problem with nothing pruned; they are equal."""
+    """(cost by the dynamic program, cost by the integer program) of one space with nothing pruned; they are equal."""
     chosen = with_options(find_policy(options.policy), options.grid, options.stages)
-    problem = pose(graph, options.target, chosen, costs, open_table(None, costs), prune=False)
-    if not problem.intervals:
-        return problem.baseline_us, problem.baseline_us
-    return solve_chain(problem.positions, problem.intervals)[0], solve_intervals(
-        problem.positions, problem.intervals, solver
-    )[0]
+    space = price_space(graph, options.target, chosen, costs, open_cache(None, costs), prune=False)
+    if not space.intervals:
+        return space.baseline_us, space.baseline_us
+    return solve_chain(space.positions, space.intervals)[0], solve_intervals(space.positions, space.intervals, solver)[
+        0
+    ]
 
 
-def pose(
+def price_space(
     graph: Graph,
     target: Target,
     policy: Policy,
     costs: CostModel,
-    table: ProfileTable,
+    prices: PriceCache,
     time_budget_s: float | None = None,
     progress: Progress | None = None,
     prune: bool = True,
-) -> Problem:
+) -> PricedSpace:
     """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
 
     `prune` leaves out candidates whose GPU share alone costs more than what is known for the same nodes. That loses
     nothing: what costs more than another cover of its nodes is in no optimum.
     """
-    pricer = Pricer(graph, costs, table)
+    pricer = Pricer(graph, costs, prices)
     candidates = Candidates(graph, policy, pricer)
     intervals = _Intervals(policy.name, pricer, time_budget_s, progress, prune)
     intervals.extend(candidates if policy.spaces else ())
@@ -121,16 +121,16 @@ def pose(
     tried: set[Decision] = set()
     while not intervals.out_of_time:
         _, chosen = solve_chain(size, intervals.found) if policy.spaces else (0.0, ())
-        fresh = [one for one in chosen if not tried.issuperset(one.payload)]
+        fresh = [interval for interval in chosen if not tried.issuperset(interval.payload)]
         if not fresh:
             break
         for interval in fresh:
             tried.update(interval.payload)
             intervals.extend(candidates.variations(interval))
-    table.flush()
+    prices.flush()
     baseline: Decisions = tuple(OnDevice(node.name, target.host) for node in candidates.order)
     baseline_us = build_timeline(graph, target, costs.host_only()).makespan_us
-    return Problem(
+    return PricedSpace(
         size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, target.host
     )
 
@@ -165,23 +165,23 @@ class _Intervals:
                 self._progress(f"{self._what}: pricing candidates", self._pricer.priced)
 
 
-def open_table(cache: Path | bool | None, costs: CostModel) -> ProfileTable:
+def open_cache(cache: Path | bool | None, costs: CostModel) -> PriceCache:
     """The price cache of a cost model: in a folder, in the user's cache folder (True), or in memory only."""
     scope = f"{code_fingerprint()} {costs.target!r} {costs.host.identity}"
     if isinstance(cache, Path):
-        return ProfileTable(cache, scope)
-    return open_user_table(scope) if cache else ProfileTable(None, scope)
+        return PriceCache(cache, scope)
+    return open_user_cache(scope) if cache else PriceCache(None, scope)
 
 
-def _best_in_pim_mode(problem: Problem) -> tuple[float, Decisions]:
+def _best_in_pim_mode(space: PricedSpace) -> tuple[float, Decisions]:
     """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
-    if not problem.intervals:
-        return problem.baseline_us, problem.baseline
-    cost, chosen = solve_chain(problem.positions, problem.intervals)
+    if not space.intervals:
+        return space.baseline_us, space.baseline
+    cost, chosen = solve_chain(space.positions, space.intervals)
     decisions = tuple(decision for interval in chosen for decision in interval.payload)
-    if any(leaves_host(decision, problem.host) for decision in decisions):
+    if any(leaves_host(decision, space.host) for decision in decisions):
         return cost, decisions
-    return problem.baseline_us, problem.baseline
+    return space.baseline_us, space.baseline
 
 
 def leaves_host(decision: Decision, host: str) -> bool:

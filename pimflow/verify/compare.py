@@ -108,7 +108,7 @@ def _finite(value: float) -> float | None:
 def compare_outputs(expected: Mapping[str, Any], actual: Mapping[str, Any], rtol: float) -> tuple[OutputCheck, ...]:
     """Checks every expected output against the actual one.
 
-    NaN and infinities must stand in the same places. Outputs that are no floating-point numbers must be equal.
+    NaN and infinities must be in the same places. Outputs that are no floating-point numbers must be equal.
     """
     return tuple(_compare(name, expected[name], actual.get(name), rtol) for name in expected)
 
@@ -150,7 +150,7 @@ def _compare_numbers(name: str, expected: Array, actual: Array, rtol: float) -> 
     if not (
         np.array_equal(finite, np.isfinite(other)) and np.array_equal(wide[~finite], other[~finite], equal_nan=True)
     ):
-        return OutputCheck(name, float("inf"), float("inf"), 0.0, False, "NaN or infinity stand in other places")
+        return OutputCheck(name, float("inf"), float("inf"), 0.0, False, "NaN or infinity in other places")
     if not finite.any():
         return OutputCheck(name, 0.0, 0.0, 0.0, True)
     error = float(np.abs(wide[finite] - other[finite]).max())

@@ -17,14 +17,14 @@ from pimflow.search.candidates.md_dp import row_counts
 from pimflow.search.candidates.pipelines import equal_stages, moved_rows
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import find_policy, with_options
-from pimflow.search.price_cache import ProfileTable
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
 from support.costs import fake_costs
 from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
 
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
-    pricer = Pricer(graph, fake_costs(), ProfileTable(None, ""))
+    pricer = Pricer(graph, fake_costs(), PriceCache(None, ""))
     maker = Candidates(graph, find_policy(policy), pricer)
     return maker, list(maker)
 

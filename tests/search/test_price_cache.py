@@ -1,4 +1,4 @@
-"""The profile table on disk: round trips, damage of every kind, several writers at once."""
+"""The price cache on disk: round trips, damage of every kind, several writers at once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pimflow.ir.registry import scratch_registrations
 from pimflow.runtime.gpu.work import GPU_WORK
 from pimflow.search.price_cache import (
     CacheWarning,
-    ProfileTable,
+    PriceCache,
     cache_clear,
     cache_folder,
     cache_info,
     code_fingerprint,
     key_of,
-    open_user_table,
+    open_user_cache,
 )
 
 FULL = Path("/dev/full")
 
 
 def fill(folder: Path, count: int = 50, scope: str = "scope") -> dict[str, float | None]:
-    table = ProfileTable(folder, scope)
+    table = PriceCache(folder, scope)
     costs = {key_of(f"candidate {index}"): index / 3 if index % 7 else None for index in range(count)}
     for key, cost in costs.items():
         table.put(key, cost)
@@ -45,7 +45,7 @@ def table_file(folder: Path) -> Path:
 
 def test_what_was_put_is_found_exactly(tmp_path: Path) -> None:
     costs = fill(tmp_path)
-    table = ProfileTable(tmp_path, "scope")
+    table = PriceCache(tmp_path, "scope")
     assert {key: table.get(key) for key in costs} == costs
     assert len(set(costs.values())) > 10
     assert key_of("something else") not in table
@@ -53,23 +53,23 @@ def test_what_was_put_is_found_exactly(tmp_path: Path) -> None:
 
 
 def test_first_cost_of_a_candidate_is_kept(tmp_path: Path) -> None:
-    table = ProfileTable(tmp_path, "scope")
+    table = PriceCache(tmp_path, "scope")
     table.put("a" * 32, 1.0)
     table.put("a" * 32, 2.0)
     assert table.get("a" * 32) == 1.0
     table.flush()
-    assert ProfileTable(tmp_path, "scope").get("a" * 32) == 1.0
+    assert PriceCache(tmp_path, "scope").get("a" * 32) == 1.0
     assert cache_info(tmp_path).bytes < 120, "and written once"
 
 
 def test_another_scope_has_other_costs(tmp_path: Path) -> None:
     costs = fill(tmp_path)
-    other = ProfileTable(tmp_path, "another target")
+    other = PriceCache(tmp_path, "another target")
     assert not any(key in other for key in costs)
 
 
 def test_memory_only_table_touches_no_disk(tmp_path: Path) -> None:
-    table = ProfileTable(None, "scope")
+    table = PriceCache(None, "scope")
     table.put("a" * 32, 1.5)
     table.flush()
     assert table.get("a" * 32) == 1.5
@@ -84,7 +84,7 @@ def test_any_flipped_byte_loses_one_or_two_records_and_never_lies(tmp_path: Path
     for position in range(0, len(good), step):
         path.write_bytes(good[:position] + bytes([good[position] ^ 0x15]) + good[position + 1 :])
         with pytest.warns(CacheWarning, match="damaged"):
-            table = ProfileTable(tmp_path, "scope")
+            table = PriceCache(tmp_path, "scope")
         assert len(table) >= len(costs) - 2
         for key, cost in costs.items():
             assert key not in table or table.get(key) == cost
@@ -95,15 +95,15 @@ def test_truncated_table_keeps_the_whole_lines_and_can_be_added_to(tmp_path: Pat
     path = table_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.warns(CacheWarning, match="1 damaged"):
-        table = ProfileTable(tmp_path, "scope")
+        table = PriceCache(tmp_path, "scope")
     last = list(costs)[-1]
     assert last not in table
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(ProfileTable(tmp_path, "scope")) == 9, "mended, so warned of once"
+        assert len(PriceCache(tmp_path, "scope")) == 9, "mended, so warned of once"
     table.put(last, costs[last])
     table.flush()
-    again = ProfileTable(tmp_path, "scope")
+    again = PriceCache(tmp_path, "scope")
     assert {key: again.get(key) for key in costs} == costs
 
 
@@ -113,19 +113,19 @@ def test_garbage_is_ignored(tmp_path: Path, content: bytes) -> None:
     table_file(tmp_path).write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheWarning)
-        table = ProfileTable(tmp_path, "scope")
+        table = PriceCache(tmp_path, "scope")
     assert len(table) == 0
 
 
 def test_torn_line_of_a_writer_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
     fill(tmp_path, count=3)
-    table = ProfileTable(tmp_path, "scope")
+    table = PriceCache(tmp_path, "scope")
     with table_file(tmp_path).open("ab") as file:
         file.write(b"0123456789abcdef")
     table.put("9" * 32, 9.0)
     table.flush()
     with pytest.warns(CacheWarning, match="1 damaged"):
-        again = ProfileTable(tmp_path, "scope")
+        again = PriceCache(tmp_path, "scope")
     assert again.get("9" * 32) == 9.0
     assert [path.suffix for path in tmp_path.iterdir()] == [".profile"]
 
@@ -136,7 +136,7 @@ def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     with pytest.warns(CacheWarning, match="cannot read"):
-        table = ProfileTable(tmp_path, "scope")
+        table = PriceCache(tmp_path, "scope")
     table.put("b" * 32, 2.0)
     table.flush()
     assert table.get("b" * 32) == 2.0
@@ -148,7 +148,7 @@ def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
     with pytest.warns(CacheWarning, match="without it") as caught:
         fill(blocked)
     assert len(caught) == 1
-    table = ProfileTable(None, "scope")
+    table = PriceCache(None, "scope")
     table.put("c" * 32, 3.0)
     assert table.get("c" * 32) == 3.0
     assert blocked.read_text() == "not a folder"
@@ -156,7 +156,7 @@ def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
 def test_full_disk_is_one_warning(tmp_path: Path) -> None:
-    table = ProfileTable(tmp_path, "scope")
+    table = PriceCache(tmp_path, "scope")
     assert table.path is not None
     table.path.symlink_to(FULL)
     table.put("d" * 32, 4.0)
@@ -171,25 +171,25 @@ def test_full_disk_is_one_warning(tmp_path: Path) -> None:
 
 def test_table_starts_over_when_too_big(tmp_path: Path) -> None:
     fill(tmp_path)
-    table = ProfileTable(tmp_path, "scope", most_bytes=table_file(tmp_path).stat().st_size + 10)
+    table = PriceCache(tmp_path, "scope", most_bytes=table_file(tmp_path).stat().st_size + 10)
     table.put("f" * 32, 6.0)
     table.flush()
     assert table_file(tmp_path).stat().st_size < 100
-    assert ProfileTable(tmp_path, "scope").get("f" * 32) == 6.0
+    assert PriceCache(tmp_path, "scope").get("f" * 32) == 6.0
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from pimflow.search.price_cache import ProfileTable, key_of
+from pimflow.search.price_cache import PriceCache, key_of
 folder, writer = Path(sys.argv[1]), int(sys.argv[2])
-table = ProfileTable(folder, "scope")
+table = PriceCache(folder, "scope")
 for index in range(400):
     table.put(key_of(f"{writer} {index}"), writer + index / 7)
     if index % 3 == 0:
         table.flush()
     if index % 20 == 0:
-        ProfileTable(folder, "scope")  # warnings are errors here: what is read is never half written
+        PriceCache(folder, "scope")  # warnings are errors here: what is read is never half written
 table.flush()
 """
 
@@ -202,7 +202,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert [writer.wait(60) for writer in writers] == [0] * 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table = ProfileTable(tmp_path, "scope")
+        table = PriceCache(tmp_path, "scope")
     assert len(table) == 1600
     assert table.get(key_of("3 399")) == 3 + 399 / 7
 
@@ -288,7 +288,7 @@ def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(Path, "home", staticmethod(no_home))
     with pytest.warns(CacheWarning, match="set PIMFLOW_CACHE_DIR"):
-        table = open_user_table("scope")
+        table = open_user_cache("scope")
     assert table.path is None
     with pytest.raises(OptionError, match="home folder"):
         cache_folder()

@@ -15,7 +15,7 @@ from pimflow.runtime.gpu.measured import MeasuredTable, read_table, table_text
 from pimflow.runtime.gpu.profiling import profile_model
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.cost import PimCost
-from pimflow.search.price_cache import ProfileTable
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
 from pimflow.targets import load_target
 from support.pruned import Pruned, PrunedWork, pruned_products
@@ -69,15 +69,15 @@ def test_the_key_tells_contents_apart_and_nothing_else(decision: Decision) -> No
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: type(decision).__name__)
 def test_one_table_and_one_cost_model_price_both_graphs_right(decision: Decision, tmp_path: Path) -> None:
     graphs = [product(Pruned(), rows) for rows in (100, 2000)]
-    alone = [Pricer(graph, cost_model(), ProfileTable(None, "")).cost((decision,)) for graph in graphs]
-    costs, table = cost_model(), ProfileTable(tmp_path, "shared")
+    alone = [Pricer(graph, cost_model(), PriceCache(None, "")).cost((decision,)) for graph in graphs]
+    costs, table = cost_model(), PriceCache(tmp_path, "shared")
     together = [Pricer(graph, costs, table).cost((decision,)) for graph in graphs]
     assert together == alone
     assert together[0] is not None
     assert together[1] is not None
     assert together[0] < together[1]
     table.flush()
-    again = [Pricer(graph, costs, ProfileTable(tmp_path, "shared")) for graph in graphs]
+    again = [Pricer(graph, costs, PriceCache(tmp_path, "shared")) for graph in graphs]
     assert [pricer.cost((decision,)) for pricer in again] == alone
     assert [pricer.built for pricer in again] == [0, 0], "both are found in the table"
 

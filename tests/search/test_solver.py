@@ -17,9 +17,9 @@ from pimflow.search import policies
 from pimflow.search.candidates import Candidates
 from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
-from pimflow.search.price_cache import ProfileTable
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
-from pimflow.search.solver import leaves_host, open_table, pose, prove, solve
+from pimflow.search.solver import leaves_host, open_cache, price_space, prove, solve
 from support.costs import fake_costs
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 
@@ -36,7 +36,7 @@ def plan_for(graph: Graph, policy: str, folder: Path | None = None, **options: A
     """The plan of fake costs, whose prices are kept in a folder or in memory only."""
     costs = fake_costs()
     asked = Options.of(target=costs.target, policy=policy, **options)
-    return solve(graph, asked, costs=costs, prices=open_table(folder, costs))
+    return solve(graph, asked, costs=costs, prices=open_cache(folder, costs))
 
 
 @lru_cache
@@ -183,15 +183,15 @@ def test_same_input_same_plan_with_or_without_table(tmp_path: Path) -> None:
 
 
 def test_equal_layers_are_built_once_whatever_their_names_and_a_warm_table_builds_nothing(tmp_path: Path) -> None:
-    table = ProfileTable(tmp_path, "scope")
+    table = PriceCache(tmp_path, "scope")
     two, three = inverted_residuals(2), inverted_residuals(3)
     first = counted_pricer(two, table)
     assert 0 < first.built < 0.8 * first.priced, "the second block repeats the first"
     assert counted_pricer(three, table).built == 0, "and so does a third"
-    assert counted_pricer(two, ProfileTable(tmp_path, "scope")).built == 0
+    assert counted_pricer(two, PriceCache(tmp_path, "scope")).built == 0
 
 
-def counted_pricer(graph: Graph, table: ProfileTable) -> Pricer:
+def counted_pricer(graph: Graph, table: PriceCache) -> Pricer:
     """The pricer after all candidates of `pimflow` went through it."""
     pricer = Pricer(graph, fake_costs(), table)
     for candidate in Candidates(graph, find_policy("pimflow"), pricer):
@@ -204,7 +204,7 @@ def counted_pricer(graph: Graph, table: ProfileTable) -> Pricer:
 def test_pruning_loses_nothing(name: str) -> None:
     costs = fake_costs()
     pruned, whole = (
-        pose(GRAPHS[name], costs.target, find_policy("auto"), costs, open_table(None, costs), prune=prune)
+        price_space(GRAPHS[name], costs.target, find_policy("auto"), costs, open_cache(None, costs), prune=prune)
         for prune in (True, False)
     )
     assert len(pruned.intervals) < len(whole.intervals)

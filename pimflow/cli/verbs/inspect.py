@@ -14,8 +14,8 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "inspect",
-        help="which nodes can go to PIM, and why the others cannot",
-        description="Which nodes of a model can go to PIM, and why the others cannot.",
+        help="which nodes can run on PIM, and why the others cannot",
+        description="Which nodes of a model can run on PIM, and why the others cannot.",
     )
     add_model(parser)
     add_options(parser, only=("target", "shapes"))

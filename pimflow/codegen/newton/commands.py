@@ -41,7 +41,7 @@ class GWrite:
 
     Gathers `pixels` source rows from `pixel`, of each the `k_count` columns from `k`; row i lands at element
     `i * pitch` of the buffer (pitch is a multiple of the multipliers per bank; the gap is zero). A pitch below
-    `k_count` is a strip of windows: where two rows overlap, they hold the same elements. All of it stands in the
+    `k_count` is a strip of windows: where two rows overlap, they hold the same elements. All of it is in the
     buffer `copies` times, `pixels * pitch` elements apart.
     """
 

@@ -94,7 +94,7 @@ class PimProgram:
 
 
 def lower(problem: PimProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
-    """The streams of a problem under a mapping, or why the machine cannot have it so.
+    """The streams of a problem under a mapping, or why the machine cannot run it so.
 
     Refused: depthwise convolutions, more channels, buffers, slots or rows than the machine has (`gap` counts those
     missing), features of COMP that it lacks, a mapping whose shares do not cover the problem.
@@ -224,7 +224,7 @@ class _Lowering:
         )
 
     def _latch_visits(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
-        """Tiles dealt alike for every chunk; those left over are split by columns of each."""
+        """Tiles divided alike for every chunk; those left over are split by columns of each."""
         left = self.shape.tiles % channels
         parts = min(channels // left, max(run.columns for run in self.mapping.runs)) if left else 1
         dealt = deal_units(self.shape.tiles, 1, parts, channels, "tiles", 1)

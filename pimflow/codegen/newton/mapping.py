@@ -3,7 +3,7 @@
 A problem is a P x K source matrix times a K x N weight matrix. K is cut into chunks, each a number of column I/Os
 ("slots") long; N into tiles of one output channel per bank; the pixels of a chunk into fills of the global buffer.
 The channels form groups that share the fills among them; within a group every channel sees the same fills, and the
-(tile, pixel) units of a fill are dealt round the channels, for every fill alike, so that the group advances together.
+(tile, pixel) units of a fill are divided among the channels, for every fill alike, so that the group advances together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ChunkRun:
     """`count` consecutive chunks of K, alike: each `columns` slots long, `pixels` of them in one buffer fill.
 
     `pitch` is the distance of two pixels in the buffer, in slots: `columns`, or less where neighbouring windows
-    share data (an im2win strip: fills then never cross an output row). With `copies` the pixels of a fill stand in the
+    share data (an im2win strip: fills then never cross an output row). With `copies` the pixels of a fill are in the
     buffer that often, once for every tile that lies in a row.
     """
 
@@ -68,13 +68,13 @@ class Mapping:
     """A point in the mapping space.
 
     Args:
-        name: the policy that chose it, for people.
+        name: the policy that chose it.
         runs: the chunks of K, in order.
         groups: channel groups and their shares of the work; together they cover every chunk's pixels once.
         order: "fills": a fill, then all tiles on it (a row activated for each); "rows": a row stays open over all
             fills; "latch": all chunks of one pixel and tile in a row, summed in the latch, one READRES.
-        deal: "units": (tile, pixel) units in tile-major order, cut into equal lengths; "tiles": whole tiles dealt
-            round, those left over split by pixels, then by columns of K.
+        deal: "units": (tile, pixel) units in tile-major order, cut into equal lengths; "tiles": whole tiles
+            round-robin, those left over split by pixels, then by columns of K.
         early_fill: with "rows", the next GWRITE goes before the last READRES of the fill before it.
         acts_first: G_ACTs issued before the GWRITE that shares their wait.
         fills_held: buffers of a channel filled at a time.
@@ -101,7 +101,7 @@ class Mapping:
     gwrite_latency: Literal["hidden", "exposed"] | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The mapping for people and files, in plain types."""
+        """The mapping for reports and files, in plain types."""
         return {
             "name": self.name,
             "order": self.order,

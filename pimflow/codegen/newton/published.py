@@ -2,7 +2,7 @@
 
 K <= one buffer: as many pixels in a fill as fit. Longer K: whole buffers with the chunk loop outermost, then the
 remainder packed like a short K. n global buffers: the channels form n groups that share the fills; the (tile, pixel)
-units of a fill are dealt round the group's channels, in tile-major order or whole tile by tile. Newton+ is one buffer
+units of a fill are divided among the group's channels, in tile-major order or whole tile by tile. Newton+ is one buffer
 with exposed GWRITE and published order; Newton++ overlaps the GWRITE with the first G_ACT.
 """
 
@@ -22,7 +22,7 @@ NewtonPolicy = Literal["newton+", "newton++"]
 
 
 def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
-    """The policy's mappings: for every number of channel groups (powers of two), units dealt both ways."""
+    """The policy's mappings: for every number of channel groups (powers of two), units divided both ways."""
     shape = geometry(problem, pim)
     if policy == "newton+":
         return (_mapping(policy, shape, pim, 1, "units"),)

@@ -83,7 +83,7 @@ def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None 
 
 
 def trace_lines(path: str | Path) -> Iterator[bytes]:
-    """The lines of a text file, plain or gzip (told by its first bytes), without newlines, in bounded memory.
+    """The lines of a text file, plain or gzip (recognised by its first bytes), without newlines, in bounded memory.
 
     A line that is far too long to be a command comes in pieces: the first is refused by `LineParser`.
 

@@ -77,7 +77,7 @@ def _part(total: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def _deal_tiles(tiles: int, pixels: int, columns: int, channels: int, width: int) -> tuple[Visits, ...]:
-    """Rows of `width` tiles dealt round; those of the last, incomplete round are split over the channels."""
+    """Rows of `width` tiles assigned round-robin; those of the last, incomplete round are split over the channels."""
     rows = -(-tiles // width)
     ragged = tiles % width
     rounds, left = divmod(rows, channels)

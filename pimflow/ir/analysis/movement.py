@@ -154,10 +154,10 @@ class _Placer:
             self._number_regions()
         for node in self._by_region(nodes):
             verdict = node.placement.movement
-            told = None if verdict is None else _movement_of(self.graph, node, verdict)
-            found = self._decide(node, told)
+            brought = None if verdict is None else _movement_of(self.graph, node, verdict)
+            found = self._decide(node, brought)
             self.actual[node.name] = found
-            self.movements[node.name] = found if told is None else told
+            self.movements[node.name] = found if brought is None else brought
         return Places(self.spaces, self.movements, self.actual)
 
     def _number_regions(self) -> None:
@@ -176,16 +176,16 @@ class _Placer:
 
         return sorted(nodes, key=key)
 
-    def _decide(self, node: Node, told: Movement | None) -> Movement:
+    def _decide(self, node: Node, brought: Movement | None) -> Movement:
         names = (*(node.inputs if isinstance(node.op, Concat) else node.inputs[:1]), *node.outputs)
         values = [self.graph.values.get(name) for name in names]
         if any(value is None or value.shape is None or element_bytes(value.dtype) is None for value in values):
             return self._kept(node, "its shape or element type is not static")
-        if told is not None and not told.free and not isinstance(node.op, Concat):
-            return told
+        if brought is not None and not brought.free and not isinstance(node.op, Concat):
+            return brought
         if not isinstance(node.op, Concat) and self.graph.is_constant(node.inputs[0]):
             return self._kept(node, "its input is a constant, which lies outside the arena")
-        return PLACING.of(node.op)(self, node, node.op, told)
+        return PLACING.of(node.op)(self, node, node.op, brought)
 
     def _kept(self, node: Node, reason: str) -> Movement:
         return Movement(False, moved_bytes(self.graph, node), reason)
@@ -213,19 +213,19 @@ class _Placer:
         space.places[name] = box
         self.spaces[name] = space
 
-    def _immovable(self, node: Node, space: Space, told: Movement | None) -> str:
+    def _immovable(self, node: Node, space: Space, brought: Movement | None) -> str:
         """Why the node must not decide where the values of this space lie; "" if it may.
 
         In a region that is cut out, a value from outside looks like an input. A verdict brought along knows better.
         """
-        if space.fixed and (told is None or space.fixed != _OUTSIDE):
+        if space.fixed and (brought is None or space.fixed != _OUTSIDE):
             return space.fixed
-        if told is None and space.owner != self.region_of.get(node.name, ""):
+        if brought is None and space.owner != self.region_of.get(node.name, ""):
             return "is made outside the region and arrives as it is"
         return ""
 
     @PLACING.register(Slice)
-    def _slice(self, node: Node, op: Slice, told: Movement | None) -> Movement:
+    def _slice(self, node: Node, op: Slice, brought: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         shape = self.graph.shape(out)
         if op.step != 1:
@@ -248,7 +248,7 @@ class _Placer:
         return (*alias.strides[: op.axis], alias.strides[op.axis] * op.step, *alias.strides[op.axis + 1 :])
 
     @PLACING.register(OnnxOp)
-    def _opaque(self, node: Node, op: OnnxOp, told: Movement | None) -> Movement:
+    def _opaque(self, node: Node, op: OnnxOp, brought: Movement | None) -> Movement:
         return self._split(node, op) if op.op_type == "Split" else self._identity(node)
 
     def _split(self, node: Node, op: OnnxOp) -> Movement:
@@ -275,7 +275,7 @@ class _Placer:
         self._join(out, space, box)
 
     @PLACING.register(Reshape)
-    def _reshape(self, node: Node, op: Reshape, told: Movement | None) -> Movement:
+    def _reshape(self, node: Node, op: Reshape, brought: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         before, after = self.graph.shape(source), self.graph.shape(out)
         strides = self._settled_strides(source)
@@ -284,7 +284,7 @@ class _Placer:
         return self._show(node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
     @PLACING.register(Transpose)
-    def _transpose(self, node: Node, op: Transpose, told: Movement | None) -> Movement:
+    def _transpose(self, node: Node, op: Transpose, brought: Movement | None) -> Movement:
         source = node.inputs[0]
         strides = self._settled_strides(source)
         if strides is not None:
@@ -345,7 +345,7 @@ class _Placer:
             space.dense.append(name)
 
     @PLACING.register(Pad)
-    def _pad(self, node: Node, op: Pad, told: Movement | None) -> Movement:
+    def _pad(self, node: Node, op: Pad, brought: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
         space = self._space(source)
         inner = space.places[source]
@@ -355,7 +355,7 @@ class _Placer:
         if not margins:
             self._join(out, space, outer)
             return Movement(True, 0, "the same bytes")
-        reason = self._immovable(node, space, told)
+        reason = self._immovable(node, space, brought)
         if reason:
             return self._kept(node, f"{source} {reason}")
         hull = space.hull.hull(outer)
@@ -365,28 +365,28 @@ class _Placer:
             return self._kept(node, f"the bytes of {source} are also read under another shape")
         space.fills.extend(Fill(box, op.value) for box in margins)
         space.hull = hull
-        space.owner = space.owner if told is None else MIXED
+        space.owner = space.owner if brought is None else MIXED
         self._join(out, space, outer)
         return Movement(True, 0, "space reserved around its input, filled beforehand")
 
     @PLACING.register(Concat)
-    def _concat(self, node: Node, op: Concat, told: Movement | None) -> Movement:
+    def _concat(self, node: Node, op: Concat, brought: Movement | None) -> Movement:
         out = node.output
         shape = self.graph.shape(out)
         boxes = self._operand_boxes(node, op.axis)
         free = Movement(True, 0, "inputs are written into one region")
-        if (told is None or told.free) and self._lie_together(node, boxes):
+        if (brought is None or brought.free) and self._lie_together(node, boxes):
             first = self._space(node.inputs[0])
             self._join(out, first, Box.at(first.places[node.inputs[0]].lo, shape))
             return free
         window = Box.at((0,) * len(shape), shape)
-        owner = self.region_of.get(node.name, "") if told is None else MIXED
+        owner = self.region_of.get(node.name, "") if brought is None else MIXED
         self._join(out, Space(window, self.graph.value(out).dtype, owner), window)
         refused: dict[int, str] = {}
-        if told is not None and not told.free:
-            refused = dict.fromkeys(told.copied or range(len(boxes)), told.reason)
+        if brought is not None and not brought.free:
+            refused = dict.fromkeys(brought.copied or range(len(boxes)), brought.reason)
         for group in self._operand_groups(node, [index for index in range(len(boxes)) if index not in refused]):
-            refused |= self._place_group(node, group, boxes, told)
+            refused |= self._place_group(node, group, boxes, brought)
         space = self.spaces[out]
         shift = space.places[out].lo
         space.writes.extend(boxes[index].shifted(shift) for index in refused if boxes[index].volume)
@@ -427,11 +427,13 @@ class _Placer:
 
         return sorted(groups.values(), key=order)
 
-    def _place_group(self, node: Node, group: list[int], boxes: Sequence[Box], told: Movement | None) -> dict[int, str]:
+    def _place_group(
+        self, node: Node, group: list[int], boxes: Sequence[Box], brought: Movement | None
+    ) -> dict[int, str]:
         """Puts the operands of one space into the output's; returns those refused, with the reason."""
         out, names = node.output, node.inputs
         other = self._space(names[group[0]])
-        reason = self._immovable(node, other, told)
+        reason = self._immovable(node, other, brought)
         if reason:
             return {index: f"{names[index]} {reason}" for index in group}
         target = self.spaces[out]

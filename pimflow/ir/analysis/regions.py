@@ -58,7 +58,7 @@ def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
     return None
 
 
-def cut_region(graph: Graph, node_names: Iterable[str]) -> Graph:
+def cut_subgraph(graph: Graph, node_names: Iterable[str]) -> Graph:
     """The nodes of those names as a graph of their own, in time linear in the region.
 
     Its inputs are the values read from outside; its outputs those read outside, or by the graph's own outputs (every

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products: what PIM can compute."""
+"""Convolutions and matrix products: what can run on PIM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that are carried along and not understood."""
+"""Operators that are passed through and not understood."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 
 @dataclass(frozen=True)
 class OpaqueAttribute:
-    """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): carried, not understood."""
+    """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): passed through, not understood."""
 
     serialized: bytes
 

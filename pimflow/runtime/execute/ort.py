@@ -15,7 +15,7 @@ Signature = tuple[Op, tuple[tuple[Any, ...], ...], int]
 
 
 class OrtRunner:
-    """A graph with its session kept: run it as often as you like.
+    """A graph with its session kept, to be run many times.
 
     Args:
         graph: any graph.
@@ -145,7 +145,7 @@ class NodeKernels:
 
         Args:
             node: a node of the graph.
-            inputs: as the node's inputs; None for absent ones, and (as you like) for constants.
+            inputs: as the node's inputs; None for absent ones; for constants an array or None.
 
         Raises:
             ModelError: ONNX Runtime refuses the node or fails.

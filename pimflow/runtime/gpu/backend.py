@@ -36,7 +36,7 @@ class GpuHost(HostBackend):
     Args:
         device: its name in the target.
         spec: what the target says of it.
-        measured: times that stand in for the model's, kernel by kernel, where it has them.
+        measured: times that replace the model's, kernel by kernel, where it has them.
         channels: memory channels that serve it; all of them by default.
     """
 

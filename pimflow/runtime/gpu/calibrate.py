@@ -66,24 +66,24 @@ class Calibration:
             "folds": self.folds,
             "parameters": {name: {"before": before, "after": after} for name, before, after in self.parameters},
             "errors": {
-                item.name: {
-                    "rows": item.rows,
-                    "before": item.before,
-                    "fitted": item.fitted,
-                    "held_out": item.held_out,
+                error.name: {
+                    "rows": error.rows,
+                    "before": error.before,
+                    "fitted": error.fitted,
+                    "held_out": error.held_out,
                 }
-                for item in self.errors
+                for error in self.errors
             },
         }
 
     def text(self) -> str:
-        """Two tables for people."""
+        """Two human-readable tables."""
         lines = [f"{'parameter':<30}{'before':>12}{'fitted':>12}"]
         lines += [f"{name:<30}{before:>12.5g}{after:>12.5g}" for name, before, after in self.parameters]
         lines += ["", f"{'typical error':<22}{'rows':>6}{'before':>10}{'fitted':>10}{'held out':>10}"]
-        for item in self.errors:
-            figures = "".join(f"{100 * value:>8.1f} %" for value in (item.before, item.fitted, item.held_out))
-            lines.append(f"{item.name:<22}{item.rows:>6}{figures}")
+        for error in self.errors:
+            figures = "".join(f"{100 * value:>8.1f} %" for value in (error.before, error.fitted, error.held_out))
+            lines.append(f"{error.name:<22}{error.rows:>6}{figures}")
         return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Measured kernel times as a table: what a profile writes, and what can stand in for the GPU cost model.
+"""Measured kernel times as a table: what `pimflow profile` writes, and what can replace the GPU model's times.
 
 The file is CSV with the columns of `COLUMNS`, one kernel a row, in any order and with others beside them. Shapes are
 written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`); an op's
@@ -89,7 +89,7 @@ def kernel_key(op: Op, inputs: Sequence[Shape | None], content: Content = ()) ->
 
 
 def attributes_text(op: Op, content: Content = ()) -> str:
-    """An op's fields as a JSON object with sorted keys; what the compiler carries but does not read, as a digest."""
+    """An op's fields as a JSON object with sorted keys; what the compiler does not read is in it as a digest."""
     fields = {key: _plain(value) for key, value in op.attributes} if hasattr(op, "attributes") else encode(op)
     if content:
         fields["content"] = list(content)

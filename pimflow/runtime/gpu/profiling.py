@@ -1,4 +1,4 @@
-"""Times a model's kernels on the machine at hand: ONNX Runtime on the CPU, or PyTorch on a CUDA device."""
+"""Times a model's kernels on this machine: ONNX Runtime on the CPU, or PyTorch on a CUDA device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def profile_model(
     timer: KernelTimer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[MeasuredRow]:
-    """Times every kernel of a model once, however often it occurs; the median of `repeats` runs stands in its row.
+    """Times every kernel of a model once, however often it occurs; its row has the median of `repeats` runs.
 
     Nodes that are views or are fused into another's kernel (tag `fused_into`) have no kernel of their own.
 
@@ -57,7 +57,7 @@ def profile_model(
         progress: called with (kernels done, kernels in all).
 
     Raises:
-        OptionError: the device does not exist, or PyTorch with CUDA is not at hand; or a count is not positive.
+        OptionError: the device does not exist, or PyTorch with CUDA is not available; or a count is not positive.
     """
     device = choice("device", device, DEVICES)
     if warmup < 0 or repeats < 1:

@@ -153,9 +153,9 @@ def _check_apart(pieces: tuple[ArenaRegion, ...]) -> None:
         entry = (region.offset, region.bytes, index)
         insort(live, entry)
         at = bisect_left(live, entry)
-        for one, other in zip(live[max(0, at - 1) : at + 1], live[max(1, at) : at + 2], strict=False):
-            if one[0] + one[1] > other[0]:
-                raise MemoryPlanError(f"regions {one[2]} and {other[2]} overlap at step {step}")
+        for below, above in zip(live[max(0, at - 1) : at + 1], live[max(1, at) : at + 2], strict=False):
+            if below[0] + below[1] > above[0]:
+                raise MemoryPlanError(f"regions {below[2]} and {above[2]} overlap at step {step}")
 
 
 def plan_memory(graph: Graph) -> MemoryPlan:

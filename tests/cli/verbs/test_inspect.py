@@ -1,4 +1,4 @@
-"""`pimflow inspect`: what can go to PIM, and why not."""
+"""`pimflow inspect`: what can run on PIM, and why not."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from pimflow.errors import GraphError
 from pimflow.ir import Builder, Graph, OnDevice, SplitRows
-from pimflow.ir.analysis.regions import cut_region, pipeline_refusal
+from pimflow.ir.analysis.regions import cut_subgraph, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.runtime.execute.ort import random_inputs
 from support.passes import applied
@@ -23,7 +23,7 @@ def residual_block() -> Graph:
 
 def test_a_region_is_a_graph_of_its_own() -> None:
     graph = residual_block()
-    region = cut_region(graph, ["c", "d", "b"])
+    region = cut_subgraph(graph, ["c", "d", "b"])
     verify_graph(region)
     assert [node.name for node in region.nodes] == ["b", "c", "d"], "in the graph's order"
     assert region.inputs == ("a_out", "x")
@@ -34,21 +34,21 @@ def test_a_region_is_a_graph_of_its_own() -> None:
 
 def test_values_read_outside_or_by_the_caller_leave_a_region() -> None:
     graph = residual_block()
-    assert cut_region(graph, ["a", "b"]).outputs == ("a_out", "b_out")
-    assert cut_region(graph, ["e"]).outputs == ("e_out",)
+    assert cut_subgraph(graph, ["a", "b"]).outputs == ("a_out", "b_out")
+    assert cut_subgraph(graph, ["e"]).outputs == ("e_out",)
     dead = graph.replace(outputs=graph.outputs[1:])
-    assert cut_region(dead, ["d", "e"]).outputs == ("e_out",)
+    assert cut_subgraph(dead, ["d", "e"]).outputs == ("e_out",)
 
 
 def test_an_unknown_node_cannot_be_cut_out() -> None:
     with pytest.raises(GraphError, match="no node 'z'"):
-        cut_region(residual_block(), ["a", "z"])
+        cut_subgraph(residual_block(), ["a", "z"])
 
 
 def test_a_region_computes_what_it_computes_in_the_whole() -> None:
     graph = residual_block()
     split = SplitRows("c", 3, "auto", ("d", "e"))
-    region = applied(cut_region(graph, ["c", "d", "e"]), split)
+    region = applied(cut_subgraph(graph, ["c", "d", "e"]), split)
     inputs = random_inputs(graph, seed=0)
     whole = run_in_ort(graph.replace(outputs=("b_out", "e_out")), inputs)
     part = run_in_ort(region, {"b_out": whole["b_out"], "x": inputs["x"]})
@@ -61,7 +61,7 @@ def test_a_region_rewrites_alone_as_in_the_whole() -> None:
     order = [node.name for node in graph.nodes]
     others = [OnDevice(name, "gpu") for name in order if name not in split.nodes]
     whole = applied(graph, *others, split)
-    alone = applied(cut_region(graph, split.nodes), split)
+    alone = applied(cut_subgraph(graph, split.nodes), split)
     region = [node for node in whole.nodes if node.placement.region == len(others)]
     assert [(n.op, n.inputs, n.outputs, n.device) for n in region] == [
         (n.op, n.inputs, n.outputs, n.device) for n in alone.nodes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Slice, SplitRows
 from pimflow.ir.analysis.movement import movement
-from pimflow.ir.analysis.regions import cut_region
+from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.placement import MovementVerdict
 from pimflow.passes import MovementElimination
 from pimflow.runtime.execute.arena import run_in_arena
@@ -37,7 +37,7 @@ def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
 def assert_local(clean: Graph, compiled: Graph, decisions: Sequence[Decision]) -> None:
     """Every decision, cut out and carried out alone, gives the verdicts that hold in the whole."""
     for index, decision in enumerate(decisions):
-        alone = applied(cut_region(clean, decision.nodes), decision)
+        alone = applied(cut_subgraph(clean, decision.nodes), decision)
         assert verdicts(alone, 0) == verdicts(compiled, index)
 
 

@@ -30,7 +30,7 @@ class FillLoad:
 
 @lru_cache(maxsize=1 << 16)
 def fill_load(tiles: int, pixels: int, columns: int, channels: int, width: int) -> FillLoad:
-    """The load of a full fill with tiles dealt round (see `codegen.deal`); `width` tiles lie in a row."""
+    """The load of a full fill with tiles assigned round-robin (see `work_split`); `width` tiles lie in a row."""
     rows = -(-tiles // width)
     rounds, left = divmod(rows, channels)
     full = min(width, tiles) * pixels * columns

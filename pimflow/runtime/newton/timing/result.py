@@ -1,4 +1,4 @@
-"""What timing a stream tells."""
+"""The result of timing a stream."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
 
 
 class _Shape(NamedTuple):
-    """A nest without operands, and what a timing tells of it beside cycles."""
+    """A nest without operands, and what is known of it without timing."""
 
     items: tuple[ShapeItem, ...]
     counts: tuple[int, int, int, int]  # GWRITE, G_ACT, COMP, READRES
