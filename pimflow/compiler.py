@@ -100,7 +100,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"search {source.name}")
     plan = solve(clean.graph, options, costs=machine.costs, progress=_searching(progress))
     progress(f"rewrite {source.name}")
-    rewritten = _step(place(plan), options).run(clean.graph)
+    rewritten = _step(place(plan, machine.costs.absorbing), options).run(clean.graph)
     if options.debug.print_times:
         (options.debug.show or _to_stderr)(times_table((*clean.records, *rewritten.records)))
     progress(f"lower {source.name}")

@@ -13,6 +13,7 @@ from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, pa
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
+from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 __all__ = [
     "CLEANUP",
@@ -34,6 +35,7 @@ __all__ = [
     "Pipelining",
     "RemoveDeadCode",
     "RemoveIdentity",
+    "UnfuseEpilogues",
     "notes_of",
     "parse_pipeline",
     "place",

@@ -22,8 +22,8 @@ class FuseEpilogues(Pass):
     What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
     and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result and
     constants: bias, ReLU, clip, sigmoid, x * sigmoid(x), hard-swish in parts. They are fused only if a single value
-    leaves the kernel. A GPU kernel can add a second tensor in its epilogue too; a PIM result on its way out cannot, so
-    what a fused residual Add costs behind PIM is for the cost model to say.
+    leaves the kernel. A GPU kernel can add a second tensor in its epilogue too. What other devices cannot do is taken
+    back once nodes are placed, by `UnfuseEpilogues`.
 
     Args:
         residual: whether Adds of a second, independent tensor are fused into convolutions and matrix products.

@@ -20,6 +20,7 @@ from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.spec import Spec, read_specs
+from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 CLEANUP: tuple[Pass, ...] = (
     RemoveDeadCode(),  # most computations of shapes: the loader knows what comes out
@@ -27,18 +28,18 @@ CLEANUP: tuple[Pass, ...] = (
     RemoveIdentity(),
     FoldBatchNorm(),
     RemoveDeadCode(),  # what was computed for its shape alone
-    FuseEpilogues(residual=True),  # as cuDNN does; behind PIM the cost model charges the Add as a kernel
+    FuseEpilogues(residual=True),  # as cuDNN does; what other devices cannot do is taken back once nodes are placed
     MovementElimination(),
 )
 """What makes a loaded model the graph that the search sees."""
 
 
-def place(plan: Plan) -> tuple[Pass, ...]:
-    """What makes of that graph the one that runs as the plan says."""
-    return (ApplyPlan(plan),)
+def place(plan: Plan, absorbing: tuple[str, ...] = ()) -> tuple[Pass, ...]:
+    """What makes of that graph the one that runs as the plan says; see `UnfuseEpilogues` for `absorbing`."""
+    return (ApplyPlan(plan), UnfuseEpilogues(absorbing, plan.host))
 
 
-COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan)
+COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan, UnfuseEpilogues)
 """The passes of a compilation, in order."""
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
@@ -56,6 +57,7 @@ for _kind in (
     FoldConstants,
     FoldBatchNorm,
     FuseEpilogues,
+    UnfuseEpilogues,
     RemoveIdentity,
     RemoveDeadCode,
 ):

@@ -10,7 +10,7 @@ from typing import Any
 from pimflow.ir import Graph, Plan, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.options import Options
-from pimflow.passes.apply_plan import ApplyPlan
+from pimflow.passes import PassManager, place
 from pimflow.report.plan_report import PlanReport, report_plan
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
@@ -78,7 +78,7 @@ def compare(
     results = []
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
-        rewritten = ApplyPlan(plan).run(graph).graph
+        rewritten = PassManager(place(plan, costs.absorbing)).run(graph).graph
         results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), options.target.devices))
     return results
 

@@ -41,10 +41,8 @@ class CostModel:
     While units are in use the host lacks the memory channels that they take, for the entire plan. `host_only()` is the
     machine with them unused: the baseline, and what a plan that never leaves the host runs on.
 
-    Movements that the memory planner makes free cost nothing; the others cost a copy. An elementwise node that is
-    `fused_into` another costs nothing on the host, whose libraries apply bias, activation and residual in the kernel's
-    epilogue. Behind another unit a function of the result costs nothing if the unit applies activations as results are
-    read out, else a kernel of its own; an Add of a second tensor always costs one.
+    Movements that the memory planner makes free cost nothing; the others cost a copy. A node that is `fused_into`
+    another costs nothing: it runs in the other's kernel. (What a unit cannot fuse, `UnfuseEpilogues` takes out.)
 
     Args:
         target: the machine.
@@ -102,6 +100,11 @@ class CostModel:
         return unit.transfer(loaded, sum(graph.value(name).elements for name in node.outputs if name))
 
     @property
+    def absorbing(self) -> tuple[str, ...]:
+        """The units that apply activations as results are read out."""
+        return tuple(device for device, unit in self.units.items() if unit.absorbs_activations)
+
+    @property
     def titles(self) -> dict[str, str]:
         """What every device is called in pictures, the host first."""
         return {self.host.device: self.host.title, **{device: unit.title for device, unit in self.units.items()}}
@@ -123,30 +126,7 @@ class CostModel:
         verdict = self._movement(graph, node)
         if verdict is not None:
             return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
-        if self._fused(graph, node):
-            return None
-        return self.host.cost(graph, node)
-
-    def _fused(self, graph: Graph, node: Node) -> bool:
-        """Whether the node runs inside another's kernel.
-
-        A unit's result on its way out can pass through a function of itself, but not meet a second tensor: a residual
-        Add behind a unit is a kernel of its own, and what follows it in the chain is fused into that.
-        """
-        name = node.placement.fused_into
-        into = None if name is None else graph.node_by_name.get(name)
-        unit = None if into is None else self.units.get(into.device or "")
-        if name is None or unit is None:
-            return name is not None
-        makers = [graph.producer(value) for value in node.inputs if value and not graph.is_constant(value)]
-        if any(maker is None or name not in (maker.name, maker.placement.fused_into) for maker in makers):
-            return False
-        behind_kernel = any(maker is not None and not self._read_out(graph, maker, unit) for maker in makers)
-        return behind_kernel or unit.absorbs_activations
-
-    def _read_out(self, graph: Graph, node: Node, unit: Backend[Any]) -> bool:
-        """Whether a node of a chain behind a unit passes through what is still on its way out of it."""
-        return node.device == unit.device or (unit.absorbs_activations and self._fused(graph, node))
+        return None if node.placement.fused_into is not None else self.host.cost(graph, node)
 
     def _movement(self, graph: Graph, node: Node) -> Movement | None:
         if not node.op.is_movement:

@@ -15,6 +15,7 @@ from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Spli
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.passes.apply_plan import ApplyPlan
+from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.price_cache import PriceCache, key_of
@@ -34,6 +35,7 @@ class Pricer:
         self.priced = 0
         self.built = 0
         self._prices = prices
+        self._unfuse = UnfuseEpilogues(costs.absorbing, costs.target.host)
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
 
@@ -77,9 +79,10 @@ class Pricer:
         self.built += 1
         region = cut_subgraph(self.graph, [name for decision in decisions for name in decision.nodes])
         try:
-            return ApplyPlan(Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)).run(region).graph
+            placed = ApplyPlan(Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)).run(region).graph
         except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice
             return None
+        return self._unfuse.run(placed).graph
 
     def _makespan_us(self, graph: Graph) -> float | None:
         """What a rewritten region takes; None if PIM refuses a part of it."""

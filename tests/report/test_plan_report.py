@@ -8,7 +8,6 @@ import pytest
 
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitRows
 from pimflow.options import Options
-from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
 from pimflow.runtime.timeline import Event
@@ -16,10 +15,11 @@ from pimflow.search import policies
 from pimflow.search.solver import solve
 from support.costs import FakeCosts, fake_costs
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
+from support.passes import rewritten
 
 
 def report_of(graph: Graph, plan: Plan) -> PlanReport:
-    return report_plan(graph, plan, ApplyPlan(plan).run(graph).graph, fake_costs())
+    return report_plan(graph, plan, rewritten(graph, plan), fake_costs())
 
 
 def plan_of(graph: Graph, *decisions: Decision) -> Plan:

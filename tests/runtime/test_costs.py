@@ -84,26 +84,16 @@ def test_a_node_without_device_runs_on_the_gpu() -> None:
     assert isinstance(cost.detail, GpuCost)
 
 
-def test_everything_fused_is_free_on_the_gpu() -> None:
-    found = times(costs_with(), chain("gpu"))
+@pytest.mark.parametrize("device", ["gpu", "pim"])
+def test_what_is_fused_is_free(device: str) -> None:
+    found = times(costs_with(), chain(device))
     assert found.pop("conv") > 0
     assert set(found.values()) == {0.0}
 
 
-def test_behind_pim_a_residual_is_a_kernel_and_what_follows_is_fused_into_it() -> None:
-    costs = costs_with()
-    graph = chain("pim")
-    found = times(costs, graph)
-    lone = costs.node_cost(graph, graph.node("add").placed(fused_into=None)).time_us
-    assert found == {"conv": 0.5 + 32 * 32 * 784 / 1.2e6, "sigmoid": 0.0, "mul": 0.0, "add": lone, "relu": 0.0}
-    assert lone > 0
-
-
-def test_without_readout_activation_the_first_follower_is_the_kernel() -> None:
-    found = times(costs_with(CountingUnit(absorbs=False)), chain("pim"))
-    assert found["sigmoid"] > 0
-    assert found["add"] > 0
-    assert found["relu"] == 0.0
+def test_units_say_whether_they_apply_activations() -> None:
+    assert costs_with().absorbing == ("pim",)
+    assert costs_with(CountingUnit(absorbs=False)).absorbing == ()
 
 
 def test_unit_costs_come_from_the_backend() -> None:

@@ -11,7 +11,6 @@ import pytest
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
-from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
 from pimflow.search.candidates import Candidates
@@ -22,6 +21,7 @@ from pimflow.search.pricing import Pricer
 from pimflow.search.solver import leaves_host, open_cache, price_space, prove, solve
 from support.costs import fake_costs
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
+from support.passes import rewritten
 
 GRAPHS = {
     "inverted": inverted_residuals(),
@@ -50,7 +50,7 @@ def recomputed_us(graph: Graph, plan: Plan) -> float:
     costs = fake_costs()
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
         costs = costs.host_only()
-    return build_timeline(ApplyPlan(plan).run(graph).graph, costs.target, costs).makespan_us
+    return build_timeline(rewritten(graph, plan), costs.target, costs).makespan_us
 
 
 @pytest.mark.parametrize("policy", policies())

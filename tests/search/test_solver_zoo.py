@@ -9,12 +9,12 @@ import pytest
 
 from pimflow.ir import Pipeline, Plan, SplitRows
 from pimflow.options import Options
-from pimflow.passes import ApplyPlan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
 from pimflow.search.solver import leaves_host, prove, solve
 from pimflow.targets import load_target
+from support.passes import rewritten
 from support.zoo import clean_model
 
 TARGET = load_target("pimflow")
@@ -36,10 +36,10 @@ def plan_of(model: str, policy: str) -> Plan:
 @pytest.mark.parametrize(("model", "policy"), CASES)
 def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
     plan = plan_of(model, policy)
-    rewritten = ApplyPlan(plan).run(clean_model(model)).graph
+    graph = rewritten(clean_model(model), plan, COSTS.absorbing)
     fresh = CostModel(TARGET)
     used = fresh if any(leaves_host(decision, plan.host) for decision in plan.decisions) else fresh.host_only()
-    assert plan.predicted_us == pytest.approx(build_timeline(rewritten, TARGET, used).makespan_us, rel=1e-9)
+    assert plan.predicted_us == pytest.approx(build_timeline(graph, TARGET, used).makespan_us, rel=1e-9)
     baseline = build_timeline(clean_model(model), TARGET, fresh.host_only())
     assert plan.baseline_us == pytest.approx(baseline.makespan_us, rel=1e-9)
 

@@ -80,6 +80,7 @@ class FakeCosts:
         self.channels = channels
         self.unit = FakeUnit(slow_down)
         self.units = {"pim": self.unit}
+        self.absorbing = ("pim",)
         self.host = FakeHost()
 
     def host_only(self) -> FakeCosts:

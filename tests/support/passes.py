@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pimflow.ir import Decision, Graph, Plan
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode
+from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode, place
 
 
 def run_pass(step: Pass, graph: Graph) -> PassResult:
@@ -30,6 +30,11 @@ def applied(graph: Graph, *decisions: Decision) -> Graph:
 def folded(graph: Graph) -> Graph:
     """The graph without what does not depend on its inputs."""
     return PassManager((RemoveDeadCode(), FoldConstants())).run(graph).graph
+
+
+def rewritten(graph: Graph, plan: Plan, absorbing: tuple[str, ...] = ("pim",)) -> Graph:
+    """The graph as it runs under a plan, on devices that apply activations as results are read out."""
+    return PassManager(place(plan, absorbing)).run(graph).graph
 
 
 def kinds(graph: Graph) -> list[str]:
