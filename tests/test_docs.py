@@ -61,6 +61,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:pimflow|tests|benchmarks|docs|models)/[a-z_][\w/]*(?:\.\w+)?)`", page.read_text()):
+        assert (ROOT / name).exists(), name
+
+
 def test_every_verb_and_policy_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     verbs = re.findall(r"^    ([a-z]+)(?: |$)", help_of(capsys), re.MULTILINE)

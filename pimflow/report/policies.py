@@ -25,7 +25,7 @@ class PolicyResult:
 
     Args:
         policy: its name.
-        time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.Measure`.
+        time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
         energy_change: plan over baseline, less one: -0.26 saves 26 %.

@@ -1,4 +1,4 @@
-"""A PIM channel that executes one command at a time, in plain Python: the oracle of `runtime.pim_values`.
+"""A PIM channel that executes one command at a time, in plain Python: the oracle of `runtime.newton.values`.
 
 It follows the meaning of the commands word by word and shares nothing with the vectorised interpreter but the
 definition of the commands. The source is a matrix of pixels by K that the test makes itself.
