@@ -28,7 +28,7 @@ MAX_STAGES = 64
 SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
-Shapes = Mapping[str, "tuple[int, ...] | int"]
+Shapes = Mapping[str, tuple[int, ...] | int]
 F = TypeVar("F", bound=Callable[..., object])
 
 
