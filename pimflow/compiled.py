@@ -40,7 +40,7 @@ from pimflow.targets import Target, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.version import __version__
 
-FORMAT = "pimflow/1"
+FORMAT = "pimflow/2"
 ORIGINAL = "original"
 
 
