@@ -1,6 +1,7 @@
 """Who may import whom, as docs/architecture.md says: checked on the source text, lazy imports included."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -102,6 +103,36 @@ def test_the_rule_has_no_circle() -> None:
     """Imports inside functions and for type checkers follow that rule too, so that no rooms make a circle by them."""
     edges = {room: set(others) | {room_of(name) for name in ALSO.get(room, ())} for room, others in ALLOWED.items()}
     TopologicalSorter(edges).prepare()  # CycleError names the circle
+
+
+def test_the_rule_is_the_line_of_the_documentation() -> None:
+    """There, left imports right: no room is allowed one that stands to its left, or the other side of a bar."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (line,) = re.findall(r"^cli ─▶ .*$", text, re.MULTILINE)
+    above = rooms_above(line)
+    assert set(above) == set(ALLOWED) - {"version"}
+    for room, others in ALLOWED.items():
+        assert not {other for other in others & set(above) if room not in above[other]}, room
+
+
+def rooms_above(line: str) -> dict[str, set[str]]:
+    """The rooms that may import each room, by a line like `a ─▶ { b ─▶ c | d } ─▶ e`: those that arrows lead from."""
+    above: dict[str, set[str]] = {}
+    before: set[str] = set()
+    groups: list[tuple[set[str], set[str]]] = []  # of every open brace: what stands before it, and what its sides hold
+    for word in re.findall(r"\w+|[{|}]", line):
+        if word == "{":
+            groups.append((set(before), set()))
+        elif word == "|":
+            outside, inside = groups[-1]
+            inside |= before
+            before = set(outside)
+        elif word == "}":
+            before |= groups.pop()[1]
+        else:
+            above[word] = set(before)
+            before.add(word)
+    return above
 
 
 def test_the_zoo_imports_only_onnx_and_numpy() -> None:

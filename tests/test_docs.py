@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pimflow import errors
+from pimflow import compiler, errors
 from pimflow.cli import main
 from pimflow.cli.main import build_parser
 from pimflow.search import policies
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pimflow"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -63,8 +64,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    for name in re.findall(r"`((?:pimflow|tests|benchmarks|docs|models)/[a-z_][\w/]*(?:\.\w+)?)`", page.read_text()):
-        assert (ROOT / name).exists(), name
+    """Paths in backticks, from the root of the repository or of the package; a single folder may be anywhere."""
+    files = r"[\w./-]+/\w+\.(?:py|toml|md|csv)"
+    folders = r"[\w.-]+/[\w./-]+/|(?:pimflow|tests|benchmarks|models)/[a-z_][\w/]*"
+    for name in re.findall(rf"`({files}|{folders})`", page.read_text()):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+
+
+def test_the_line_of_a_compilation_is_what_it_does() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
+    source = [line.strip() for line in inspect.getsource(compiler.compile_with).splitlines()]
+    shown = [line.split("#")[0].strip() for line in block.splitlines()]
+    assert len(shown) == 7
+    assert [line for line in source if line in shown] == shown
 
 
 def test_every_verb_and_policy_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
