@@ -8,7 +8,7 @@ Without a choice of parts, all are printed:
   GWRITE hidden; "*": its stream has too few COMPs), Newton+, Newton++ and `auto`, and what `auto` spends its cycles on;
 - --others: the same for layers that are in no table (ResNet-50, BERT-base, attention, grouped convolutions);
 - --knobs: what a second buffer per channel, free pairing of slots and columns, or more buffers would bring;
-- --times: seconds to profile a model's convolutions at 10 split ratios (x 3 buffer counts for Newton++).
+- --times: seconds to price a model's convolutions at 10 split ratios (x 3 buffer counts for Newton++).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pimflow_zoo
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem, problem_of
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem, matrix_problem
 from pimflow.frontend import load_model
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
@@ -53,7 +53,7 @@ def published_layers() -> Iterator[tuple[ConvProblem, int, bool]]:
             yield problem, value["cycles"], 16 * value["comp"] >= least
 
 
-def other_layers() -> Iterator[PimProblem]:
+def other_layers() -> Iterator[MatrixProblem]:
     """Layers of ResNet-50, BERT-base, a vision transformer, ResNeXt-50, and a classifier."""
     for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
         yield ConvProblem(1, channels, channels, size, size, (3, 3), (1, 1), (1, 1, 1, 1))
@@ -69,7 +69,7 @@ def other_layers() -> Iterator[PimProblem]:
     yield MatmulProblem(197, 64, 197, 12, batched_rhs=True, constant_rhs=False)
 
 
-def name_of(problem: PimProblem) -> str:
+def name_of(problem: MatrixProblem) -> str:
     if isinstance(problem, ConvProblem):
         height, width = problem.kernel
         extra = f" g{problem.groups}" if problem.groups > 1 else ""
@@ -78,18 +78,18 @@ def name_of(problem: PimProblem) -> str:
     return f"[{problem.batch}x]{problem.m}x{problem.k}x{problem.n}{'' if problem.constant_rhs else ' computed'}"
 
 
-def cost_of(problem: PimProblem, search: MappingSearch, policy: str) -> PimCost:
+def cost_of(problem: MatrixProblem, search: MappingSearch, policy: str) -> PimCost:
     cost = search.choose(problem, policy)
     if not isinstance(cost, PimCost):
         raise SystemExit(f"{name_of(problem)}: {cost.reason}")
     return cost
 
 
-def searching(pim: PimSpec, profile: str) -> MappingSearch:
-    return MappingSearch(timing_profile(pim, profile))
+def searching(pim: PimSpec, timing: str) -> MappingSearch:
+    return MappingSearch(timing_profile(pim, timing))
 
 
-def print_layer(problem: PimProblem, search: MappingSearch, published: str = "") -> tuple[int, int]:
+def print_layer(problem: MatrixProblem, search: MappingSearch, published: str = "") -> tuple[int, int]:
     """One line; returns the cycles of Newton++ and `auto`."""
     plus, newton, auto = (cost_of(problem, search, policy) for policy in ("newton+", "newton++", "auto"))
     spent = cycle_breakdown(problem, auto, search.profile)
@@ -107,16 +107,16 @@ def geometric_mean(ratios: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def print_table(target: Target, profile: str) -> None:
-    search = searching(target.pim, profile)
-    print(f"\nlayers of the published table, timing {profile}\n{HEADER}")
+def print_table(target: Target, timing: str) -> None:
+    search = searching(target.pim, timing)
+    print(f"\nlayers of the published table, timing {timing}\n{HEADER}")
     complete: list[tuple[float, float]] = []
     every: list[tuple[float, float]] = []
     for problem, cycles, whole in published_layers():
         newton, auto = print_layer(problem, search, f"{cycles}{' ' if whole else '*'}")
         every.append((newton / cycles, auto / cycles))
         complete += every[-1:] if whole else []
-    if profile != "artifact":
+    if timing != "artifact":
         print(f"geometric mean of auto / newton++: {geometric_mean(auto / newton for newton, auto in every):.3f}")
         return
     for what, ratios in (("complete rows", complete), ("all rows", every)):
@@ -128,9 +128,9 @@ def print_table(target: Target, profile: str) -> None:
         )
 
 
-def print_others(target: Target, profile: str) -> None:
-    search = searching(target.pim, profile)
-    print(f"\nlayers of no table, timing {profile}\n{HEADER}")
+def print_others(target: Target, timing: str) -> None:
+    search = searching(target.pim, timing)
+    print(f"\nlayers of no table, timing {timing}\n{HEADER}")
     ratios = []
     for problem in other_layers():
         newton, auto = print_layer(problem, search)
@@ -138,7 +138,7 @@ def print_others(target: Target, profile: str) -> None:
     print(f"geometric mean of auto / newton++: {geometric_mean(ratios):.3f}")
 
 
-def print_knobs(target: Target, profile: str) -> None:
+def print_knobs(target: Target, timing: str) -> None:
     machines: dict[str, dict[str, Any]] = {
         "as it is": {},
         "2 buffers a channel": {"buffers_per_channel": 2},
@@ -146,9 +146,9 @@ def print_knobs(target: Target, profile: str) -> None:
         "both": {"buffers_per_channel": 2, "any_slot_any_column": True},
         "16 channel groups": {"buffers": 16},
     }
-    print(f"\nwhat hardware would bring under `auto`, timing {profile}: cycles\n{'layer':34}", end="")
+    print(f"\nwhat hardware would bring under `auto`, timing {timing}: cycles\n{'layer':34}", end="")
     print("".join(f"{name:>22}" for name in machines))
-    variants = [searching(replace(target.pim, **changes), profile) for changes in machines.values()]
+    variants = [searching(replace(target.pim, **changes), timing) for changes in machines.values()]
     for problem in other_layers():
         row = [cost_of(problem, variant, "auto").cycles for variant in variants]
         print(f"{name_of(problem):34}" + "".join(f"{cycles:>22}" for cycles in row))
@@ -156,7 +156,7 @@ def print_knobs(target: Target, profile: str) -> None:
 
 def model_layers(name: str) -> list[ConvProblem]:
     graph = load_model(pimflow_zoo.build(name))
-    problems = (problem_of(graph, node) for node in graph.nodes if node.kind == "Conv")
+    problems = (matrix_problem(graph, node) for node in graph.nodes if node.kind == "Conv")
     return [problem for problem in problems if isinstance(problem, ConvProblem)]
 
 
@@ -170,9 +170,9 @@ def splits(problem: ConvProblem) -> Iterator[ConvProblem]:
         yield replace(problem, in_h=min(needed - top, problem.in_h), pads=(top, left, below, right))
 
 
-def print_times(target: Target, profile: str) -> None:
-    print(f"\nseconds to profile all convolutions at 10 split ratios, timing {profile}")
-    machines = [searching(replace(target.pim, buffers=buffers), profile) for buffers in (1, 2, 4)]
+def print_times(target: Target, timing: str) -> None:
+    print(f"\nseconds to price all convolutions at 10 split ratios, timing {timing}")
+    machines = [searching(replace(target.pim, buffers=buffers), timing) for buffers in (1, 2, 4)]
     for model in ("mobilenet-v2", "vgg-16"):
         layers = model_layers(model)
         for policy, used in (("newton++", machines), ("auto", machines[-1:])):

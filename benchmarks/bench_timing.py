@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from pimflow.codegen import ConvProblem, problem_of
+from pimflow.codegen import ConvProblem, matrix_problem
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.frontend import load_model
@@ -45,15 +45,15 @@ def main() -> None:
 def one_layer(pim: PimSpec) -> None:
     problem = ConvProblem(1, 512, 512, 28, 28, (3, 3), pads=(1, 1, 1, 1))
     print("512->512 3x3 at 28x28, Newton++   cycles   REF   make ms  time ms   oracle s  Mcycles/s   faster")
-    for profile, play in (("artifact", play_artifact), ("strict", play_strict)):
+    for timing, play in (("artifact", play_artifact), ("strict", play_strict)):
         make_s, program = timed(make, problem, pim)
-        time_s, timings = timed(time_all, program, profile)
+        time_s, timings = timed(time_all, program, timing)
         slowest = max(range(len(timings)), key=[timing.cycles for timing in timings].__getitem__)
         oracle_s, cycles = timed(play, program.classes[slowest].stream, pim)
         assert cycles == timings[slowest].cycles
         rate, faster = cycles / oracle_s / 1e6, oracle_s / (make_s + time_s)
         print(
-            f"  {profile:<28} {cycles:>11,} {timings[slowest].ref:>5} {make_s * 1e3:>9.1f} {time_s * 1e3:>8.1f} "
+            f"  {timing:<28} {cycles:>11,} {timings[slowest].ref:>5} {make_s * 1e3:>9.1f} {time_s * 1e3:>8.1f} "
             f"{oracle_s:>10.2f} {rate:>10.2f} {faster:>7.0f}x"
         )
 
@@ -64,14 +64,14 @@ def make(problem: ConvProblem, pim: PimSpec) -> PimProgram:
     return program
 
 
-def time_all(program: PimProgram, profile: str) -> list[StreamTiming]:
-    timer = StreamTimer(timing_profile(program.pim, profile))
+def time_all(program: PimProgram, timing: str) -> list[StreamTiming]:
+    timer = StreamTimer(timing_profile(program.pim, timing))
     return [timer.time(entry.stream) for entry in program.classes]
 
 
 def sweep(model: str, target: Target) -> None:
     graph = load_model(build(model))
-    problems = [problem_of(graph, node) for node in graph.nodes]
+    problems = [matrix_problem(graph, node) for node in graph.nodes]
     layers = [problem for problem in problems if isinstance(problem, ConvProblem)]
     machines = [MappingSearch(timing_profile(with_buffers(target.pim, buffers), "artifact")) for buffers in BUFFERS]
     cases = dict.fromkeys((part, index) for layer in layers for part in parts(layer) for index in range(len(machines)))

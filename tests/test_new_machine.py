@@ -18,7 +18,7 @@ import pytest
 import pimflow
 import pimflow.data
 from pimflow.codegen.backend import Backend
-from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.compiler import compare_policies, inspect_model
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Builder, Refusal
@@ -51,7 +51,7 @@ class MultiplierCost:
     counters: Mapping[str, int]
 
 
-class MultiplierBackend(Backend[PimProblem]):
+class MultiplierBackend(Backend[MatrixProblem]):
     """Its programs are the work itself; `wide` doubles the rate for half as many, larger steps."""
 
     title = "Multiplier"
@@ -59,7 +59,7 @@ class MultiplierBackend(Backend[PimProblem]):
     default_choice = "plain"
     counters: ClassVar[tuple[str, ...]] = ("MAC", "START")
 
-    def cost(self, work: PimProblem, choice: str) -> MultiplierCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> MultiplierCost | Refusal:
         if work.depth > self.spec.longest_product:
             return Refusal("the dot product is too long", work.depth, self.spec.longest_product, "elements")
         rate = self.spec.macs_per_us * (1 if choice == "plain" else 2)
@@ -68,11 +68,11 @@ class MultiplierBackend(Backend[PimProblem]):
             self.spec.start_us + work.macs / rate, energy_mj, work.macs, {"MAC": work.macs, "START": 1}
         )
 
-    def program(self, work: PimProblem, choice: str) -> PimProblem | Refusal:
+    def program(self, work: MatrixProblem, choice: str) -> MatrixProblem | Refusal:
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else work
 
-    def execute(self, program: PimProblem, left: Array, right: Array, operand: str) -> Array:
+    def execute(self, program: MatrixProblem, left: Array, right: Array, operand: str) -> Array:
         if not isinstance(program, ConvProblem):
             return np.asarray(np.matmul(left, right))
         top, west, bottom, east = program.pads
@@ -87,19 +87,19 @@ class MultiplierBackend(Backend[PimProblem]):
                 result += np.tensordot(window, weights[:, :, row, column], ((1,), (1,))).transpose(0, 3, 1, 2)
         return result
 
-    def encode(self, program: PimProblem) -> Any:
+    def encode(self, program: MatrixProblem) -> Any:
         return pimflow.data.encode(program, tagged=True)
 
-    def decode(self, data: Any) -> PimProblem:
-        work: PimProblem = pimflow.data.decode(PimProblem, data, tagged=True)
+    def decode(self, data: Any) -> MatrixProblem:
+        work: MatrixProblem = pimflow.data.decode(MatrixProblem, data, tagged=True)
         if work.depth > self.spec.longest_product:
             raise DataError("a program of another machine")
         return work
 
-    def parts(self, program: PimProblem) -> int:
+    def parts(self, program: MatrixProblem) -> int:
         return 1
 
-    def trace(self, program: PimProblem, part: int) -> Iterator[str]:
+    def trace(self, program: MatrixProblem, part: int) -> Iterator[str]:
         yield f"MAC {program.macs}\n"
 
 

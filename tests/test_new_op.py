@@ -16,7 +16,7 @@ import pytest
 from onnx import helper
 
 import pimflow
-from pimflow.codegen.work import WORK, MatmulProblem
+from pimflow.codegen.work import MATRIX_PROBLEMS, MatmulProblem
 from pimflow.compiler import inspect_model
 from pimflow.frontend import load_model
 from pimflow.frontend.convert import Site, converts
@@ -93,7 +93,7 @@ def register() -> None:
     register_op(FusedMatMul)
     converts("FusedMatMul", domain=DOMAIN)(convert)
     EXPORT.add(FusedMatMul, export)
-    WORK.add(FusedMatMul, pim_work)
+    MATRIX_PROBLEMS.add(FusedMatMul, pim_work)
     GPU_WORK.add(FusedMatMul, gpu_work)
     UNIT_VALUES.add(FusedMatMul, pim_values)
     CUDA_KERNELS.leave_out("no GPU is timed here", FusedMatMul)
@@ -123,7 +123,7 @@ def test_each_room_is_satisfied() -> None:
     with scratch_registrations():
         register_op(FusedMatMul)
         lacking = {room.what for room in ROOMS.values() if "FusedMatMul" in room.missing()}
-    assert {"ONNX export", "work on PIM", "work on the GPU", "values on units"} <= lacking
+    assert {"ONNX export", "matrix problems", "work on the GPU", "values on units"} <= lacking
     with scratch_registrations():
         register()
         assert not any(room.missing() for room in ROOMS.values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pimflow.codegen.work import PimProblem, problem_of
+from pimflow.codegen.work import MatrixProblem, matrix_problem
 from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
@@ -169,19 +169,19 @@ class Backend(ABC, Generic[P]):
         """
         return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
 
-    def work(self, graph: Graph, node: Node) -> PimProblem | Refusal:
+    def work(self, graph: Graph, node: Node) -> MatrixProblem | Refusal:
         """What a node asks of the unit, or why it cannot run there."""
-        return problem_of(graph, node)
+        return matrix_problem(graph, node)
 
     @abstractmethod
-    def cost(self, work: PimProblem, choice: str) -> UnitCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> UnitCost | Refusal:
         """What work costs under a choice, or why it cannot run there."""
 
     @abstractmethod
-    def program(self, work: PimProblem, choice: str) -> P | Refusal:
+    def program(self, work: MatrixProblem, choice: str) -> P | Refusal:
         """What the unit executes: the program that `cost` is the cost of."""
 
-    def explain(self, work: PimProblem, choice: str) -> WorkReport | Refusal:
+    def explain(self, work: MatrixProblem, choice: str) -> WorkReport | Refusal:
         """What work comes to under a choice, and where its time goes."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else PlainReport(choice, cost)

@@ -1,6 +1,6 @@
-"""The matrix work that can run on PIM, free of graphs: a convolution (one group's share or all) or a matrix product.
+"""What a node asks of a unit, free of graphs: `Work`, which is open, and the two kinds that matrix units run.
 
-Everything downstream (mapping, streams, values, costs, the price cache) is a function of one of these and a target.
+Everything downstream (mapping, streams, values, costs, the price cache) is a function of a node's work and a target.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal, wind
 
 
 @dataclass(frozen=True)
-class ConvProblem:
+class Work:
+    """What a node asks of a unit. A subclass is a frozen dataclass; its fields are all that a price depends on.
+
+    Work of another kind than a matrix problem is a subclass of its own, beside the backends that accept it.
+    """
+
+
+@dataclass(frozen=True)
+class ConvProblem(Work):
     """A convolution with constant weights, NCHW, groups allowed (every group is a smaller convolution)."""
 
     batch: int
@@ -60,7 +68,7 @@ class ConvProblem:
 
 
 @dataclass(frozen=True)
-class MatmulProblem:
+class MatmulProblem(Work):
     """[batch, m, k] @ [k, n], or @ [batch, k, n] where the right-hand side has a batch of its own.
 
     `constant_rhs` is False when the right-hand side is an activation: placing it in the banks is then part of the cost.
@@ -99,29 +107,30 @@ class MatmulProblem:
         return self.batch * self.m * self.k * self.n
 
 
-PimProblem = ConvProblem | MatmulProblem
+MatrixProblem = ConvProblem | MatmulProblem
+"""The work of units that multiply matrices."""
 
-WORK: OpRules[Callable[[Graph, Node, Any], PimProblem | Refusal]] = OpRules(
-    "work on PIM", asks=lambda kind: kind.is_contraction
+MATRIX_PROBLEMS: OpRules[Callable[[Graph, Node, Any], MatrixProblem | Refusal]] = OpRules(
+    "matrix problems", asks=lambda kind: kind.is_contraction
 )
-"""What a node asks of PIM, by its op. The result is all that a price on PIM depends on, elements of constants included:
-an op with `content_operands` puts their digests into it."""
+"""What a node asks of a matrix unit, by its op. The result is all that a price depends on, elements of constants
+included: an op with `content_operands` puts their digests into it."""
 
 
-def problem_of(graph: Graph, node: Node) -> PimProblem | Refusal:
-    """The node's matrix work as a problem, or why it cannot run on PIM.
+def matrix_problem(graph: Graph, node: Node) -> MatrixProblem | Refusal:
+    """The node's work for a unit that multiplies matrices, or why it has none.
 
     Refused: ops that are no matrix product, depthwise convolutions (one input channel per group leaves 15 of 16
     multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
     """
-    rule = WORK.find(node.op)
+    rule = MATRIX_PROBLEMS.find(node.op)
     if rule is None:
         return Refusal(f"{node.kind} is no matrix product, runs on the GPU")
     return rule(graph, node, node.op)
 
 
-@WORK.register(Conv2d)
-def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> PimProblem | Refusal:
+@MATRIX_PROBLEMS.register(Conv2d)
+def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> MatrixProblem | Refusal:
     shape = graph.value(node.inputs[0]).shape
     if shape is None or 0 in shape:
         return Refusal("input has no static, non-empty shape")
@@ -139,8 +148,8 @@ def _conv_problem(graph: Graph, node: Node, op: Conv2d) -> PimProblem | Refusal:
     return problem
 
 
-@WORK.register(Gemm)
-def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> PimProblem | Refusal:
+@MATRIX_PROBLEMS.register(Gemm)
+def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> MatrixProblem | Refusal:
     if op.trans_a:
         return Refusal("left-hand side is transposed, its rows are not contiguous")
     left, right = graph.value(node.inputs[0]).shape, graph.value(node.inputs[1]).shape
@@ -151,8 +160,8 @@ def _gemm_problem(graph: Graph, node: Node, op: Gemm) -> PimProblem | Refusal:
     return MatmulProblem(m, k, n, constant_rhs=graph.is_constant(node.inputs[1]))
 
 
-@WORK.register(MatMul)
-def _matmul_problem(graph: Graph, node: Node, op: MatMul) -> PimProblem | Refusal:
+@MATRIX_PROBLEMS.register(MatMul)
+def _matmul_problem(graph: Graph, node: Node, op: MatMul) -> MatrixProblem | Refusal:
     left, right = graph.value(node.inputs[0]).shape, graph.value(node.inputs[1]).shape
     if left is None or right is None or 0 in left or 0 in right:
         return Refusal("an input has no static, non-empty shape")

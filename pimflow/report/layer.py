@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.codegen import PimProblem
+from pimflow.codegen import MatrixProblem
 from pimflow.codegen.backend import WorkReport
 from pimflow.errors import OptionError
 from pimflow.ir import Refusal
@@ -31,7 +31,7 @@ class LayerReport:
         return "\n".join(f"{what:<13} {value}" for what, value in lines)
 
 
-def report_layer(work: PimProblem, target: Target, choice: str = "") -> LayerReport:
+def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> LayerReport:
     """Prices one layer on the first device beside the host, and says what its time is spent on.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pimflow.codegen.backend import Backend, Cost, HostBackend, Transfer, UnitCost
-from pimflow.codegen.work import PimProblem
+from pimflow.codegen.work import MatrixProblem
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.movement import Movement, movement
@@ -81,7 +81,7 @@ class CostModel:
         cost = self._unit_cost(graph, node) if node.device in self.units else self._host_cost(graph, node)
         return _FREE if cost is None else NodeCost(cost.time_us, cost.energy_mj, cost)
 
-    def unit_cost(self, device: str, work: PimProblem, choice: str) -> UnitCost | Refusal:
+    def unit_cost(self, device: str, work: MatrixProblem, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
         return self.units[device].cost(work, choice)
 

@@ -32,7 +32,7 @@ from pimflow.version import __version__
 MAX_CACHE_BYTES = 64 << 20
 _LOCK_TRIES = 200
 _LOCK_WAIT_S = 0.01
-_SUFFIX = ".profile"
+_SUFFIX = ".prices"
 _COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
 _THIS_PROCESS = os.urandom(16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.errors import GraphError
 from pimflow.ir import Builder, Elementwise, Graph, Refusal
 from pimflow.runtime.costs import CostModel
@@ -24,7 +24,7 @@ class CountingUnit(FakeUnit):
 
     def __init__(self, absorbs: bool = True) -> None:
         super().__init__()
-        self.asked: list[tuple[PimProblem, str]] = []
+        self.asked: list[tuple[MatrixProblem, str]] = []
         self.absorbs = absorbs
 
     @property
@@ -35,7 +35,7 @@ class CountingUnit(FakeUnit):
     def absorbs_activations(self) -> bool:
         return self.absorbs
 
-    def cost(self, work: PimProblem, choice: str) -> FakeCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
         self.asked.append((work, choice))
         return Refusal("no such mapping") if choice == "none" else super().cost(work, choice)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.codegen.work import WORK
+from pimflow.codegen.work import MATRIX_PROBLEMS
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.registry import scratch_registrations
@@ -39,7 +39,7 @@ def fill(folder: Path, count: int = 50, scope: str = "scope") -> dict[str, float
 
 
 def table_file(folder: Path) -> Path:
-    (path,) = folder.glob("*.profile")
+    (path,) = folder.glob("*.prices")
     return path
 
 
@@ -127,7 +127,7 @@ def test_torn_line_of_a_writer_that_was_cut_off_does_not_swallow_the_next(tmp_pa
     with pytest.warns(CacheWarning, match="1 damaged"):
         again = PriceCache(tmp_path, "scope")
     assert again.get("9" * 32) == 9.0
-    assert [path.suffix for path in tmp_path.iterdir()] == [".profile"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".prices"]
 
 
 def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_fingerprint_covers_modules_outside_the_package_that_register_rules(
         module = importlib.import_module("plugged_in")
         with scratch_registrations():
             GPU_WORK.left_out.add(Op, "not a function, so of no module")
-            WORK.add(Op, module.rule)
+            MATRIX_PROBLEMS.add(Op, module.rule)
             return code_fingerprint()
 
     base = code_fingerprint()
@@ -268,12 +268,12 @@ def test_fingerprint_trusts_no_code_that_it_cannot_read() -> None:
 
     from_a_prompt.__module__ = "no_such_module"
     with scratch_registrations():
-        WORK.add(Op, from_a_prompt)
+        MATRIX_PROBLEMS.add(Op, from_a_prompt)
         here = code_fingerprint()
     program = (
-        "from pimflow.codegen.work import WORK\nfrom pimflow.ir import Op\n"
+        "from pimflow.codegen.work import MATRIX_PROBLEMS\nfrom pimflow.ir import Op\n"
         "from pimflow.search.price_cache import code_fingerprint\ndef rule(): ...\n"
-        "rule.__module__ = 'no_such_module'\nWORK.add(Op, rule)\nprint(code_fingerprint())"
+        "rule.__module__ = 'no_such_module'\nMATRIX_PROBLEMS.add(Op, rule)\nprint(code_fingerprint())"
     )
     elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert elsewhere.strip() != here

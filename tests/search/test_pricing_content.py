@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pimflow.codegen.work import MatmulProblem, PimProblem
+from pimflow.codegen.work import MatmulProblem, MatrixProblem
 from pimflow.ir import Builder, Decision, Graph, MatMul, Node, OnDevice, Op, Refusal, SplitRows
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table, table_text
@@ -44,7 +44,7 @@ def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
 class PruningPim(NewtonBackend):
     """A PIM that skips the rows of zeros too."""
 
-    def cost(self, work: PimProblem, choice: str) -> PimCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
         assert isinstance(work, PrunedWork)
         return super().cost(MatmulProblem(work.m, work.rows_kept, work.n), choice)
 

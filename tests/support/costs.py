@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from pimflow.codegen.backend import Backend
-from pimflow.codegen.work import PimProblem, problem_of
+from pimflow.codegen.work import MatrixProblem, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
 from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target
@@ -42,13 +42,13 @@ class FakeUnit(Backend[str]):
         super().__init__("pim", None)
         self.slow_down = slow_down
 
-    def cost(self, work: PimProblem, choice: str) -> FakeCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
         if work.depth > 4096:
             return Refusal("too deep for the fake")
         time_us = self.slow_down * (0.5 + work.macs / PIM_RATE[choice])
         return FakeCost(time_us, work.macs * 1e-6, work.macs, {"COMP": work.macs})
 
-    def program(self, work: PimProblem, choice: str) -> str | Refusal:
+    def program(self, work: MatrixProblem, choice: str) -> str | Refusal:
         return f"{work} by {choice}"
 
     def execute(self, program: str, left: Array, right: Array, operand: str) -> Array:
@@ -89,11 +89,11 @@ class FakeCosts:
     def serving(self, graph: Graph) -> FakeCosts:
         return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()
 
-    def unit_cost(self, device: str, work: PimProblem, choice: str) -> FakeCost | Refusal:
+    def unit_cost(self, device: str, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
         return self.units[device].cost(work, choice)
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
-        work = problem_of(graph, node)
+        work = matrix_problem(graph, node)
         cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)
         return cost if isinstance(cost, Refusal) else None
 
@@ -101,7 +101,7 @@ class FakeCosts:
         return 0.1 * makespan_us
 
     def node_cost(self, graph: Graph, node: Node) -> FakeCost:
-        work = problem_of(graph, node)
+        work = matrix_problem(graph, node)
         if node.device == "pim":
             assert not isinstance(work, Refusal)
             cost = self.unit.cost(work, node.placement.choice or "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pimflow.codegen.work import WORK, MatmulProblem
+from pimflow.codegen.work import MATRIX_PROBLEMS, MatmulProblem
 from pimflow.ir import Array, Graph, Node, Refusal, RowPart, register_op
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.rows import Shape, Shapes
@@ -45,7 +45,7 @@ def pruned_products() -> Iterator[None]:
     """`Pruned` is an op, with rules for both devices, until the end."""
     with scratch_registrations():
         register_op(Pruned)
-        WORK.add(Pruned, _work)
+        MATRIX_PROBLEMS.add(Pruned, _work)
         GPU_WORK.add(Pruned, _gpu_work)
         yield
 

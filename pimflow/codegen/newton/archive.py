@@ -8,7 +8,7 @@ from typing import Any
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
-from pimflow.codegen.work import PimProblem
+from pimflow.codegen.work import MatrixProblem
 from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
@@ -36,7 +36,7 @@ def restore_program(data: Any, pim: PimSpec) -> PimProgram:
         DataError: the data are not a program for this machine.
     """
     archived = decode(_Archived, data)
-    problem: PimProblem = decode(PimProblem, archived.problem, tagged=True, path="problem")
+    problem: MatrixProblem = decode(MatrixProblem, archived.problem, tagged=True, path="problem")
     mapping = decode(Mapping, archived.mapping, tagged=True, path="mapping")
     program = lower(problem, mapping, pim)
     if isinstance(program, Refusal):

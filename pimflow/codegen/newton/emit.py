@@ -36,7 +36,7 @@ class RowBase:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ShareWork:
     """What a share asks of one channel: fills of one chunk run and the visits that the channel makes on each."""
 
     run: ChunkRun
@@ -72,7 +72,7 @@ class Emitter:
         self.channel_terms = term("g", groups.count, shape.channel_step)
         self.partial = mapping.order != "latch" and sum(run.count for run in mapping.runs) > 1
 
-    def gwrites(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
         """One GWRITE a buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
         run, multipliers = work.run, self.pim.multipliers
         start = work.slot * multipliers
@@ -90,7 +90,7 @@ class Emitter:
         row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
         return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
 
-    def comps(self, work: Work, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
+    def comps(self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
         """The COMPs of one unit inside loops u over tiles (first, count) and p over pixels (first, count)."""
         run = work.run
         low, high = visit.columns
@@ -108,7 +108,7 @@ class Emitter:
         return loop("c", count, (Comp(column, slot, buffer),))
 
     def readres(
-        self, work: Work, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> ReadRes:
         """The READRES of one unit; `pixel` is the fill's first pixel."""
         banks = self.pim.banks
@@ -122,7 +122,7 @@ class Emitter:
 
     def units(
         self,
-        work: Work,
+        work: ShareWork,
         visit: Visit,
         fill: tuple[int, Affine],
         tile: tuple[int, int],
@@ -136,7 +136,7 @@ class Emitter:
         return loop("u", tile[1], loop("p", pixels[1], body))
 
     def block(
-        self, work: Work, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], following: Items = ()
+        self, work: ShareWork, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], following: Items = ()
     ) -> Items:
         """All that a visit computes on a batch of filled buffers; `following` are the GWRITEs of the next batch.
 
@@ -157,7 +157,7 @@ class Emitter:
         return items + following if last < 0 and not prefetch else items
 
     def _fill_units(
-        self, work: Work, visit: Visit, fill: tuple[int, Affine], pixels: tuple[int, int], between: Items
+        self, work: ShareWork, visit: Visit, fill: tuple[int, Affine], pixels: tuple[int, int], between: Items
     ) -> Items:
         """A visit's units on one fill; `between` goes before the last READRES."""
         low, high = pixels
@@ -168,7 +168,7 @@ class Emitter:
         items += self.units(work, visit, fill, (last, 1), (low, high - low - 1)) if high - low > 1 else ()
         return items + self.units(work, visit, fill, (last, 1), (high - 1, 1), between)
 
-    def batches(self, work: Work) -> tuple[int, int, tuple[int, ...]]:
+    def batches(self, work: ShareWork) -> tuple[int, int, tuple[int, ...]]:
         """(full batches of a line, pixels of each, pixel counts of the last batch's fills)."""
         held, pixels = self.mapping.fills_held, work.run.pixels
         full, tail = divmod(work.line_pixels, pixels)
@@ -176,11 +176,11 @@ class Emitter:
         last = (pixels,) * rest + ((tail,) if tail else ())
         return batches, held * pixels, last
 
-    def line_terms(self, work: Work) -> Terms:
+    def line_terms(self, work: ShareWork) -> Terms:
         """Loop over the lines of a share."""
         return term("l", work.lines, work.line_pixels)
 
-    def fills_outer(self, work: Work) -> Items:
+    def fills_outer(self, work: ShareWork) -> Items:
         """Order "fills": every fill is followed by all tiles on it, a row activated for each."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
@@ -191,7 +191,7 @@ class Emitter:
             body += self._fill_and_tiles(work, batches * size, lines, last)
         return loop("q", work.run.count, loop("l", work.lines, body))
 
-    def _fill_and_tiles(self, work: Work, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+    def _fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
         gwrites = self.gwrites(work, offset, terms, counts)
         active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
         first = self.mapping.acts_first
@@ -206,7 +206,7 @@ class Emitter:
         return (*acts[:first], *gwrites, *acts[first:], *computed, *later)
 
     def _tiles(
-        self, work: Work, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
+        self, work: ShareWork, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
     ) -> Items:
         """Every row of some visits, activated and worked on."""
         items: Items = ()
@@ -215,7 +215,7 @@ class Emitter:
             items += loop("i", visit.count, body)
         return items
 
-    def rows_outer(self, work: Work) -> Items:
+    def rows_outer(self, work: ShareWork) -> Items:
         """Order "rows": a row stays open over all fills; the group repeats the fills for every row."""
         items: Items = ()
         passes = work.passes
@@ -226,7 +226,7 @@ class Emitter:
             items += loop("i", passes, self._bare_fills(work))
         return loop("q", work.run.count, items)
 
-    def _bare_fills(self, work: Work) -> Items:
+    def _bare_fills(self, work: ShareWork) -> Items:
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
@@ -235,14 +235,14 @@ class Emitter:
         )
         return loop("l", work.lines, items + self.gwrites(work, batches * size, lines, last))
 
-    def _sweep(self, work: Work, visit: Visit, base: RowBase) -> Items:
+    def _sweep(self, work: ShareWork, visit: Visit, base: RowBase) -> Items:
         acts, first = self.acts(visit, base), self.mapping.acts_first
         start, body = self._early_line(work, visit) if self.mapping.early_fill else self._plain_line(work, visit)
         if work.lines > 1:
             return acts + loop("l", work.lines, start + body)
         return acts[:first] + start + acts[first:] + body
 
-    def _plain_line(self, work: Work, visit: Visit) -> tuple[Items, Items]:
+    def _plain_line(self, work: ShareWork, visit: Visit) -> tuple[Items, Items]:
         """A line's fills, each followed by its COMPs; the first GWRITE apart."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
@@ -259,7 +259,7 @@ class Emitter:
             body += self.gwrites(work, end, lines, last) + self.block(work, visit, end, lines, last)
         return self.gwrites(work, 0, lines, counts), body
 
-    def _early_line(self, work: Work, visit: Visit) -> tuple[Items, Items]:
+    def _early_line(self, work: ShareWork, visit: Visit) -> tuple[Items, Items]:
         """A line's fills, each GWRITE before the last READRES of the fill before it; the first GWRITE apart."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
@@ -278,7 +278,7 @@ class Emitter:
             body += self.block(work, visit, end, lines, last)
         return self.gwrites(work, 0, lines, counts), body
 
-    def latch(self, works: Sequence[Work]) -> Items:
+    def latch(self, works: Sequence[ShareWork]) -> Items:
         """Order "latch": for every tile and pixel all chunks in a row, one READRES at the end.
 
         The works are the group's shares of all chunk runs over the same pixels, visits alike.

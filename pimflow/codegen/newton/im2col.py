@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Array
 from pimflow.targets import PimSpec
 
@@ -52,7 +52,7 @@ class Geometry:
         return self.groups * self.pixels * self.slots * self.tiles
 
 
-def geometry(problem: PimProblem, pim: PimSpec) -> Geometry:
+def geometry(problem: MatrixProblem, pim: PimSpec) -> Geometry:
     """The problem in the machine's units."""
     groups, depth, columns = problem.groups, problem.depth, problem.columns
     tiles = -(-columns // pim.banks)
@@ -124,7 +124,7 @@ def _check_range(index: Positions, stop: int, what: str) -> None:
         raise IndexError(f"a {what} lies outside 0 .. {stop - 1}")
 
 
-def source_view(problem: PimProblem, window_block: int = 0) -> SourceView:
+def source_view(problem: MatrixProblem, window_block: int = 0) -> SourceView:
     """The source view of a problem; `window_block` as in `Mapping`."""
     if not isinstance(problem, ConvProblem):
         return SourceView((problem.pixels, problem.k), (0, 0, 0, 0), ((problem.pixels, problem.k),), ((problem.k, 1),))
@@ -167,7 +167,7 @@ class WeightView:
         return np.swapaxes(flat[:, :, _digits(np.arange(self.depth), self.k_radix)], 1, 2)
 
 
-def weight_view(problem: PimProblem, window_block: int = 0) -> WeightView:
+def weight_view(problem: MatrixProblem, window_block: int = 0) -> WeightView:
     """The weight view of a problem; `window_block` as in `Mapping`."""
     if not isinstance(problem, ConvProblem):
         return WeightView(None, problem.groups, problem.depth, problem.columns)
@@ -206,7 +206,7 @@ class ResultView:
         return np.ascontiguousarray(real.reshape(batch, height, width, channels).transpose(0, 3, 1, 2))
 
 
-def result_view(problem: PimProblem, shape: Geometry, pim: PimSpec) -> ResultView:
+def result_view(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> ResultView:
     """The result view of a problem on a machine."""
     padded = shape.tiles * pim.banks
     if isinstance(problem, ConvProblem):

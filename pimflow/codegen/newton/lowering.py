@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.codegen.newton.emit import Emitter, Items, RowBase, WeightGroups, Work, loop, term
+from pimflow.codegen.newton.emit import Emitter, Items, RowBase, ShareWork, WeightGroups, loop, term
 from pimflow.codegen.newton.im2col import (
     Geometry,
     ResultView,
@@ -21,7 +21,7 @@ from pimflow.codegen.newton.im2col import (
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
 from pimflow.codegen.newton.work_split import Visit, Visits, deal_units
-from pimflow.codegen.work import ConvProblem, PimProblem
+from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.targets import PimSpec
 
@@ -41,7 +41,7 @@ class PimProgram:
     The streams compute the matrix product alone; bias and activation are added by whoever reads the result.
     """
 
-    problem: PimProblem
+    problem: MatrixProblem
     mapping: Mapping
     pim: PimSpec
     shape: Geometry
@@ -93,7 +93,7 @@ class PimProgram:
         return result_view(self.problem, self.shape, self.pim)
 
 
-def lower(problem: PimProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
+def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
     """The streams of a problem under a mapping, or why the machine cannot run it so.
 
     Refused: depthwise convolutions, more channels, buffers, slots or rows than the machine has (`gap` counts those
@@ -143,7 +143,7 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     return None
 
 
-def _check_cover(problem: PimProblem, mapping: Mapping, shape: Geometry) -> Refusal | None:
+def _check_cover(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> Refusal | None:
     if sum(run.columns * run.count for run in mapping.runs) != shape.slots:
         return Refusal("the mapping's chunks do not add up to the depth of the dot product")
     if mapping.runs[-1].count > 1 and shape.ragged:
@@ -183,7 +183,7 @@ def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
     return True
 
 
-def _strips_fit(problem: PimProblem, mapping: Mapping, shape: Geometry) -> bool:
+def _strips_fit(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> bool:
     """Whether neighbouring windows lie `pitch` slots apart in every strip, and shares end with output rows."""
     if not isinstance(problem, ConvProblem) or not mapping.window_block or problem.dilations[1] != 1:
         return False
@@ -289,14 +289,14 @@ class _Lowering:
         body = self._latch_body(emitter, works) if self.mapping.order == "latch" else self._body(emitter, works)
         return CommandStream(channel, loop("g", groups.count, body))
 
-    def _body(self, emitter: Emitter, works: list[Work]) -> Items:
+    def _body(self, emitter: Emitter, works: list[ShareWork]) -> Items:
         emit = emitter.rows_outer if self.mapping.order == "rows" else emitter.fills_outer
         items: Items = ()
         for work in works:
             items += emit(work)
         return items
 
-    def _latch_body(self, emitter: Emitter, works: list[Work]) -> Items:
+    def _latch_body(self, emitter: Emitter, works: list[ShareWork]) -> Items:
         """Shares over the same pixels belong together: one of every run, in the order of the runs."""
         items: Items = ()
         spans = dict.fromkeys((work.start, work.line_pixels) for work in works)
@@ -318,7 +318,7 @@ class _Lowering:
 
     def _work(
         self, number: int, index: int, share: Share, bases: tuple[int, ...], outer: tuple[tuple[str, int], ...]
-    ) -> Work:
+    ) -> ShareWork:
         run = self.mapping.runs[share.run]
         dealt = self.visits[number][share.run]
         visits = dealt[index]
@@ -329,7 +329,7 @@ class _Lowering:
         pixels = share.stop - share.start
         lines = pixels // self.shape.row_pixels if run.step != run.columns else 1
         passes = max(sum(visit.count for visit in visits) for visits in dealt)
-        return Work(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, passes)
+        return ShareWork(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, passes)
 
     def layout(self) -> WeightLayout:
         """Row blocks of every channel."""

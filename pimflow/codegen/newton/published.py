@@ -15,13 +15,13 @@ from typing import Literal
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
 from pimflow.codegen.newton.work_split import deal_units
-from pimflow.codegen.work import PimProblem
+from pimflow.codegen.work import MatrixProblem
 from pimflow.targets import PimSpec
 
 NewtonPolicy = Literal["newton+", "newton++"]
 
 
-def newton_mappings(problem: PimProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
+def newton_mappings(problem: MatrixProblem, pim: PimSpec, policy: NewtonPolicy) -> tuple[Mapping, ...]:
     """The policy's mappings: for every number of channel groups (powers of two), units divided both ways."""
     shape = geometry(problem, pim)
     if policy == "newton+":

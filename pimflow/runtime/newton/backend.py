@@ -11,7 +11,7 @@ from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.trace import write_trace
-from pimflow.codegen.work import PimProblem
+from pimflow.codegen.work import MatrixProblem
 from pimflow.ir import Array, Refusal
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
@@ -68,16 +68,16 @@ class NewtonBackend(Backend[PimProgram]):
         """Whether the target applies activations as results are read out."""
         return self.pim.readout_activation
 
-    def cost(self, work: PimProblem, choice: str) -> PimCost | Refusal:
+    def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
         """Exact cycles, commands and energy of the fastest mapping that the choice allows."""
         return self.search.choose(work, choice)
 
-    def program(self, work: PimProblem, choice: str) -> PimProgram | Refusal:
+    def program(self, work: MatrixProblem, choice: str) -> PimProgram | Refusal:
         """The command streams under the mapping that the price was made with."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else lower(work, cost.mapping, self.pim)
 
-    def explain(self, work: PimProblem, choice: str) -> NewtonLayer | Refusal:
+    def explain(self, work: MatrixProblem, choice: str) -> NewtonLayer | Refusal:
         """The mapping, the cost, and what the cycles are spent on."""
         cost = self.cost(work, choice)
         if isinstance(cost, Refusal):

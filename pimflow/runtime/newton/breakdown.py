@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from pimflow.codegen import PimProblem
+from pimflow.codegen import MatrixProblem
 from pimflow.codegen.newton import lower
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.cost import PimCost, time_classes
@@ -37,7 +37,7 @@ class CycleBreakdown:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def cycle_breakdown(problem: PimProblem, cost: PimCost, profile: TimingProfile) -> CycleBreakdown:
+def cycle_breakdown(problem: MatrixProblem, cost: PimCost, profile: TimingProfile) -> CycleBreakdown:
     """Times the streams again on machines that lack one cause of waiting after the other.
 
     Args:

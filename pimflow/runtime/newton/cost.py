@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from pimflow.codegen import MatmulProblem, PimProblem
+from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
@@ -116,5 +116,5 @@ def _placement_pj(program: PimProgram, profile: TimingProfile) -> float:
     return profile.placement_pj(stored, rows)
 
 
-def _places(problem: PimProblem) -> bool:
+def _places(problem: MatrixProblem) -> bool:
     return isinstance(problem, MatmulProblem) and not problem.constant_rhs

@@ -62,7 +62,7 @@ class TraceResult:
 def simulate_file(
     path: str | Path,
     pim: PimSpec,
-    profile: str | None = None,
+    timing: str | None = None,
     gwrite_latency: str | None = None,
     memory: Memory = DEFAULT_MEMORY,
 ) -> TraceResult:
@@ -71,7 +71,7 @@ def simulate_file(
     Args:
         path: the trace of one channel.
         pim: the machine.
-        profile: a timing profile's name; the machine's default if None.
+        timing: the name of a timing profile; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
         memory: how much is remembered meanwhile.
 
@@ -80,11 +80,11 @@ def simulate_file(
         CommandOrderError: the machine would refuse a command; names file, line and the command's index.
         OptionError: no such profile or latency.
     """
-    rules = timing_profile(pim, profile)
+    profile = timing_profile(pim, timing)
     latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    timing = _TraceTimer(path, rules, latency, memory).run()
-    energy = rules.energy(timing)
-    return TraceResult(timing.cycles, timing.commands, timing.prea, timing.ref, energy)
+    result = _TraceTimer(path, profile, latency, memory).run()
+    energy = profile.energy(result)
+    return TraceResult(result.cycles, result.commands, result.prea, result.ref, energy)
 
 
 class _Meaning(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import (
     ChannelGroup,
     ChunkRun,
@@ -37,7 +37,7 @@ PIM = TARGET.pim
 LAYER = ConvProblem(1, 40, 72, 9, 7, (3, 3), (1, 1), (1, 1, 1, 1))
 
 
-def program(problem: PimProblem, mapping: Mapping, pim: PimSpec = PIM) -> PimProgram:
+def program(problem: MatrixProblem, mapping: Mapping, pim: PimSpec = PIM) -> PimProgram:
     lowered = lower(problem, mapping, pim)
     assert isinstance(lowered, PimProgram), lowered
     return lowered

@@ -29,18 +29,18 @@ def write(folder: Path, text: str | bytes, name: str = "trace.pim") -> Path:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nests(buffers=2, depth=2), st.sampled_from(("artifact", "strict")), st.sampled_from(("hidden", "exposed")))
 def test_text_read_back_times_as_the_nest_does(
-    tmp_path_factory: pytest.TempPathFactory, program: CommandStream, profile: str, latency: str
+    tmp_path_factory: pytest.TempPathFactory, program: CommandStream, timing: str, latency: str
 ) -> None:
     machine = dataclasses.replace(PIM, buffers_per_channel=2)
     file = tmp_path_factory.mktemp("traces") / "stream.pim.gz"
     with gzip.open(file, "wt", compresslevel=1) as text:
         text.writelines(write_trace(program, machine))
-    from_text = simulate_file(file, machine, profile, latency)
-    from_nest = time_stream(program, machine, profile, latency)
+    from_text = simulate_file(file, machine, timing, latency)
+    from_nest = time_stream(program, machine, timing, latency)
     assert (from_text.cycles, from_text.prea, from_text.ref) == (from_nest.cycles, from_nest.prea, from_nest.ref)
     assert from_text.commands == from_nest.commands
     commands = stream(*read_trace(file, machine))
-    assert time_stream(commands, machine, profile, latency) == from_nest
+    assert time_stream(commands, machine, timing, latency) == from_nest
 
 
 GOOD = "0x00000000 GWRITE_1 \n0x00000000 G_ACT0\n"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, PimProgram, count_commands, lower, newton_mappings
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.runtime.newton.autotune.space import candidates
@@ -16,7 +16,7 @@ from pimflow.targets import PimSpec, load_target
 from support.newton.problems import PIM, checked_error, chosen, convolutions, machines, problems, reference, tensors
 
 
-def check(problem: PimProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) -> None:
+def check(problem: MatrixProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) -> None:
     program = lower(problem, mapping, pim)
     assert isinstance(program, PimProgram), program
     commands = sum((count_commands(stream.body) for stream in program.streams), CommandCounts())
@@ -28,7 +28,7 @@ def check(problem: PimProblem, mapping: Mapping, pim: PimSpec, seed: int = 0) ->
 
 @settings(deadline=None, max_examples=60)
 @given(problems(), machines(), st.integers(0, 99))
-def test_newton_mappings(problem: PimProblem, pim: PimSpec, pick: int) -> None:
+def test_newton_mappings(problem: MatrixProblem, pim: PimSpec, pick: int) -> None:
     check(problem, newton_mappings(problem, pim, "newton+")[0], pim)
     mappings = newton_mappings(problem, pim, "newton++")
     check(problem, mappings[pick % len(mappings)], pim)
@@ -36,8 +36,8 @@ def test_newton_mappings(problem: PimProblem, pim: PimSpec, pick: int) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(problems(), machines(), st.sampled_from(["artifact", "strict"]), st.integers(0, 99))
-def test_mappings_of_the_space(problem: PimProblem, pim: PimSpec, profile: str, pick: int) -> None:
-    space = candidates(problem, timing_profile(pim, profile))
+def test_mappings_of_the_space(problem: MatrixProblem, pim: PimSpec, timing: str, pick: int) -> None:
+    space = candidates(problem, timing_profile(pim, timing))
     check(problem, space[0].mapping, pim)
     check(problem, space[pick % len(space)].mapping, pim)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.expand import flatten
@@ -41,7 +41,7 @@ def plain(program: PimProgram, source: np.ndarray, weights: np.ndarray, operand:
 
 @settings(deadline=None, max_examples=25)
 @given(problems(), machines(), st.integers(0, 99), st.sampled_from(["fp32", "fp16", "bf16"]), st.booleans())
-def test_equals_the_plain_machine(problem: PimProblem, pim: PimSpec, pick: int, operand: str, half: bool) -> None:
+def test_equals_the_plain_machine(problem: MatrixProblem, pim: PimSpec, pick: int, operand: str, half: bool) -> None:
     if problem.macs > 200_000:
         problem = replace(problem, out_channels=problem.groups) if isinstance(problem, ConvProblem) else problem
     if problem.macs > 400_000:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import Mapping, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.published import channel_loads
@@ -58,7 +58,7 @@ def products(draw: st.DrawFn) -> MatmulProblem:
     )
 
 
-def problems() -> st.SearchStrategy[PimProblem]:
+def problems() -> st.SearchStrategy[MatrixProblem]:
     return st.one_of(convolutions(), convolutions(), products())
 
 
@@ -83,14 +83,14 @@ def machines(draw: st.DrawFn) -> PimSpec:
     )
 
 
-def tensors(problem: PimProblem, seed: int) -> tuple[Floats, Floats]:
+def tensors(problem: MatrixProblem, seed: int) -> tuple[Floats, Floats]:
     """(source, weights) of a problem, seeded."""
     rng = np.random.default_rng(seed)
     source, weights = (rng.standard_normal(shape).astype(np.float32) for shape in _shapes(problem))
     return source, weights
 
 
-def _shapes(problem: PimProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes(problem: MatrixProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(problem, ConvProblem):
         source = (problem.batch, problem.in_channels, problem.in_h, problem.in_w)
         return source, (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)
@@ -98,7 +98,7 @@ def _shapes(problem: PimProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (problem.batch, problem.m, problem.k), (*batches, problem.k, problem.n)
 
 
-def reference(problem: PimProblem, source: Floats, weights: Floats) -> Floats:
+def reference(problem: MatrixProblem, source: Floats, weights: Floats) -> Floats:
     """ONNX Runtime's result."""
     if isinstance(problem, ConvProblem):
         model = single(
@@ -118,14 +118,14 @@ def checked_error(result: Array, expected: Array) -> float:
     return relative_error(result, expected)
 
 
-def chosen(problem: PimProblem, target: Target, policy: str, profile: str | None = None) -> PimCost:
+def chosen(problem: MatrixProblem, target: Target, policy: str, timing: str | None = None) -> PimCost:
     """The best mapping under a policy, for a problem that fits the machine."""
-    cost = choose_mapping(problem, target.pim, policy, profile)
+    cost = choose_mapping(problem, target.pim, policy, timing)
     assert isinstance(cost, PimCost), cost
     return cost
 
 
-def published_mapping(problem: PimProblem, pim: PimSpec) -> Mapping:
+def published_mapping(problem: MatrixProblem, pim: PimSpec) -> Mapping:
     """Newton++'s mapping with the published choice: fewest G_ACTs on the slowest channel, then fewest groups."""
     shape = geometry(problem, pim)
     return min(newton_mappings(problem, pim, "newton++"), key=lambda mapping: max(channel_loads(mapping, shape)))

@@ -56,10 +56,10 @@ def strict_word(command: Command) -> tuple[Any, ...]:
     return ("COMP", command.buffer) if isinstance(command, Comp) else ("READRES",)
 
 
-def with_timing(profile: str, pim: PimSpec = PIM, /, **changes: int) -> PimSpec:
+def with_timing(timing: str, pim: PimSpec = PIM, /, **changes: int) -> PimSpec:
     """The machine with other timing parameters in one profile."""
-    changed = dataclasses.replace(getattr(pim.timing, profile), **changes)
-    return dataclasses.replace(pim, timing=pim.timing.with_tables(**{profile: changed}))
+    changed = dataclasses.replace(getattr(pim.timing, timing), **changes)
+    return dataclasses.replace(pim, timing=pim.timing.with_tables(**{timing: changed}))
 
 
 def nests(buffers: int = 1, depth: int = 3, stray: bool = False) -> st.SearchStrategy[CommandStream]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.codegen.work import PimProblem
+from pimflow.codegen.work import MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.cost import PimCost
@@ -16,20 +16,20 @@ from pimflow.targets import PimSpec
 
 
 @lru_cache(maxsize=64)
-def timer(pim: PimSpec, profile: str | None = None) -> StreamTimer:
-    return StreamTimer(timing_profile(pim, profile))
+def timer(pim: PimSpec, timing: str | None = None) -> StreamTimer:
+    return StreamTimer(timing_profile(pim, timing))
 
 
 @lru_cache(maxsize=64)
-def mapping_search(pim: PimSpec, profile: str | None = None) -> MappingSearch:
-    return MappingSearch(timing_profile(pim, profile))
+def mapping_search(pim: PimSpec, timing: str | None = None) -> MappingSearch:
+    return MappingSearch(timing_profile(pim, timing))
 
 
 def time_stream(
-    stream: CommandStream, pim: PimSpec, profile: str | None = None, latency: str | None = None
+    stream: CommandStream, pim: PimSpec, timing: str | None = None, latency: str | None = None
 ) -> StreamTiming:
-    return timer(pim, profile).time(stream, latency)
+    return timer(pim, timing).time(stream, latency)
 
 
-def choose_mapping(problem: PimProblem, pim: PimSpec, policy: str, profile: str | None = None) -> PimCost | Refusal:
-    return mapping_search(pim, profile).choose(problem, policy)
+def choose_mapping(problem: MatrixProblem, pim: PimSpec, policy: str, timing: str | None = None) -> PimCost | Refusal:
+    return mapping_search(pim, timing).choose(problem, policy)

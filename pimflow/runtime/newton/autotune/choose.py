@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pimflow.codegen import PimProblem
+from pimflow.codegen import MatrixProblem
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.published import channel_loads
@@ -31,9 +31,9 @@ class MappingSearch:
     def __init__(self, profile: TimingProfile) -> None:
         self.profile = profile
         self.timer = StreamTimer(profile)
-        self._known: dict[tuple[PimProblem, str], PimCost | Refusal] = {}
+        self._known: dict[tuple[MatrixProblem, str], PimCost | Refusal] = {}
 
-    def choose(self, problem: PimProblem, policy: str) -> PimCost | Refusal:
+    def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The fastest mapping that a policy allows, priced.
 
         Args:
@@ -45,7 +45,7 @@ class MappingSearch:
             self._known[key] = self._search(problem, policy)
         return self._known[key]
 
-    def _search(self, problem: PimProblem, policy: str) -> PimCost | Refusal:
+    def _search(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The best of the likely mappings; of all, where the banks have no room for any of those."""
         every = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
         likely = self._likely(every, problem)
@@ -56,7 +56,7 @@ class MappingSearch:
         cost = self._best(likely, problem)
         return self._best(every, problem) if isinstance(cost, Refusal) else cost
 
-    def _likely(self, mappings: tuple[Mapping, ...], problem: PimProblem) -> tuple[Mapping, ...]:
+    def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
         shape, costs = geometry(problem, self.profile.pim), self.profile.visit_costs()
         ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
@@ -67,7 +67,7 @@ class MappingSearch:
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
-    def _best(self, mappings: Iterable[Mapping], problem: PimProblem) -> PimCost | Refusal:
+    def _best(self, mappings: Iterable[Mapping], problem: MatrixProblem) -> PimCost | Refusal:
         """The fastest of some mappings by exact timing (of equals the first), or why the nearest miss does not fit."""
         best: tuple[int, PimProgram, tuple[StreamTiming, ...]] | None = None
         refusal: Refusal | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain, product
 
-from pimflow.codegen import ConvProblem, MatmulProblem, PimProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.mapping import Order
@@ -60,7 +60,7 @@ class _Scheme:
     spread: bool = False
 
 
-def candidates(problem: PimProblem, profile: TimingProfile) -> list[Candidate]:
+def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
     """Candidates for the profile's machine, best estimate first."""
     pim, costs = profile.pim, profile.visit_costs()
     shape = geometry(problem, pim)
@@ -74,7 +74,7 @@ def candidates(problem: PimProblem, profile: TimingProfile) -> list[Candidate]:
     return found
 
 
-def _schemes(problem: PimProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
+def _schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
     slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
     longest = min(slots, pim.columns)
     cuts = chunk_lengths(shape.slots, longest, slots, shape.pixels)
@@ -125,7 +125,7 @@ def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
     return ((1, False), (held, False), (held, True)) if order == "rows" else ((1, False), (held, False))
 
 
-def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: PimProblem) -> list[Chunks]:
+def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: MatrixProblem) -> list[Chunks]:
     """A cut of K with pixels packed into fills: as many as fit, and fewer where replicas of weights cost time."""
     limits = [shape.pixels]
     if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
@@ -218,7 +218,7 @@ def _least_fills(rest: int, parts: int, largest: int, slots: int, pixels: int) -
     return best
 
 
-def _placing_cycles(problem: PimProblem, pim: PimSpec) -> float:
+def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
     """Cycles to write one slot of weights into all banks of a channel; 0 where weights are constant."""
     if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
         return 0.0

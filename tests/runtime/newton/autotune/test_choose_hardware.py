@@ -23,8 +23,8 @@ TARGET = load_target("pimflow")
 LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
 
 
-def cycles(profile: str, **changes: Any) -> int:
-    return chosen(LAYER, TARGET.with_units(pim=replace(TARGET.pim, **changes)), "auto", profile).cycles
+def cycles(timing: str, **changes: Any) -> int:
+    return chosen(LAYER, TARGET.with_units(pim=replace(TARGET.pim, **changes)), "auto", timing).cycles
 
 
 def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:
@@ -36,14 +36,14 @@ def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:
     )
 
 
-@pytest.mark.parametrize("profile", ["artifact", "strict"])
-def test_more_hardware_is_faster(profile: str) -> None:
-    plain = cycles(profile)
-    assert cycles(profile, buffers_per_channel=2) < plain
-    assert cycles(profile, any_slot_any_column=True) < plain
-    assert cycles(profile, buffers=1) > plain
-    assert cycles(profile, channels=8) > 1.8 * plain
-    assert cycles(profile, gwrite_latency="exposed") >= plain
+@pytest.mark.parametrize("timing", ["artifact", "strict"])
+def test_more_hardware_is_faster(timing: str) -> None:
+    plain = cycles(timing)
+    assert cycles(timing, buffers_per_channel=2) < plain
+    assert cycles(timing, any_slot_any_column=True) < plain
+    assert cycles(timing, buffers=1) > plain
+    assert cycles(timing, channels=8) > 1.8 * plain
+    assert cycles(timing, gwrite_latency="exposed") >= plain
 
 
 def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
@@ -57,18 +57,18 @@ def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
 
 
 @pytest.mark.parametrize("name", target_names())
-@pytest.mark.parametrize("profile", ["artifact", "strict"])
-def test_every_target_maps_and_explains(name: str, profile: str) -> None:
+@pytest.mark.parametrize("timing", ["artifact", "strict"])
+def test_every_target_maps_and_explains(name: str, timing: str) -> None:
     target = load_target(name)
     for problem in (LAYER, MatmulProblem(1, 1280, 1000), MatmulProblem(9, 64, 33, 4, True, False)):
         for policy in ("newton+", "newton++", "auto"):
-            cost = chosen(problem, target, policy, profile)
+            cost = chosen(problem, target, policy, timing)
             assert isinstance(cost, PimCost)
             assert len(cost.channels) == target.pim.channels
             assert max(channel.cycles for channel in cost.channels) == cost.cycles
             assert 0 < cost.utilisation <= 1
             assert cost.energy_mj > 0
-            spent = cycle_breakdown(problem, cost, timer(target.pim, profile).profile)
+            spent = cycle_breakdown(problem, cost, timer(target.pim, timing).profile)
             assert sum(spent.as_json().values()) == cost.cycles
             assert min(spent.comp_bound, spent.idle, spent.rest) >= 0
 

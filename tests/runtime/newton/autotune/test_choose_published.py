@@ -45,8 +45,8 @@ def least_comps(problem: ConvProblem) -> int:
 
 
 @cache
-def cost(problem: ConvProblem, policy: str, profile: str = "artifact") -> PimCost:
-    found = chosen(problem, TARGET, policy, profile)
+def cost(problem: ConvProblem, policy: str, timing: str = "artifact") -> PimCost:
+    found = chosen(problem, TARGET, policy, timing)
     assert found.commands.comp >= least_comps(problem)
     assert found.cycles >= found.bound_cycles
     return found
@@ -61,12 +61,12 @@ def test_the_table_is_read() -> None:
     assert sum(complete for _, _, complete in layers()) > 45
 
 
-@pytest.mark.parametrize("profile", ["artifact", "strict"])
-def test_auto_is_never_slower_than_newton(profile: str) -> None:
+@pytest.mark.parametrize("timing", ["artifact", "strict"])
+def test_auto_is_never_slower_than_newton(timing: str) -> None:
     for problem, _, _ in layers():
-        newton = cost(problem, "newton++", profile)
-        assert cost(problem, "auto", profile).cycles <= newton.cycles
-        assert newton.cycles <= cost(problem, "newton+", profile).cycles
+        newton = cost(problem, "newton++", timing)
+        assert cost(problem, "auto", timing).cycles <= newton.cycles
+        assert newton.cycles <= cost(problem, "newton+", timing).cycles
 
 
 def test_newton_is_not_slower_than_published() -> None:
