@@ -27,6 +27,7 @@ from pimflow.errors import DataError, choose_one
 T = TypeVar("T")
 V = TypeVar("V")
 Read = Callable[[Any], Any]
+Write = Callable[[Any], Any]
 Nested = Callable[..., Any]
 """(form, data, *path): reads data within the data of a class that reads itself; path leads there."""
 TAG = "type"
@@ -96,18 +97,41 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
     Raises:
         TypeError: something else is in the tree.
     """
-    if item is None or isinstance(item, (bool, int, float, str)):
-        return item
-    if isinstance(item, (tuple, list)):
-        return [encode(entry, tagged=tagged) for entry in item]
-    if isinstance(item, Mapping):
-        return {key: encode(value, tagged=tagged) for key, value in item.items()}
-    if hasattr(item, "to_data"):
-        return encode(item.to_data(), tagged=tagged)
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        fields = {f.name: encode(getattr(item, f.name), tagged=tagged) for f in _fields(type(item))}
-        return {TAG: type(item).__name__, **fields} if tagged else fields
-    raise TypeError(f"a {type(item).__name__} has no form as plain data")
+    return _writer(item.__class__, tagged)(item)
+
+
+@cache
+def _writer(form: type[Any], tagged: bool) -> Write:
+    """What writes items of one class: the streams of a large model are hundreds of thousands of them."""
+    if issubclass(form, (bool, int, float, str, type(None))):
+        return _as_it_is
+    if issubclass(form, (tuple, list)):
+        return lambda item: [_writer(entry.__class__, tagged)(entry) for entry in item]
+    if issubclass(form, Mapping):
+        return lambda item: {key: _writer(value.__class__, tagged)(value) for key, value in item.items()}
+    if hasattr(form, "to_data"):
+        return lambda item: encode(item.to_data(), tagged=tagged)
+    if dataclasses.is_dataclass(form):
+        return _record_writer(form, tagged)
+    raise TypeError(f"a {form.__name__} has no form as plain data")
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _record_writer(cls: type[Any], tagged: bool) -> Write:
+    names = tuple(f.name for f in _fields(cls))
+    tag = {TAG: cls.__name__} if tagged else {}
+
+    def write(item: Any) -> dict[str, Any]:
+        data: dict[str, Any] = dict(tag)
+        for name in names:
+            value = getattr(item, name)
+            data[name] = _writer(value.__class__, tagged)(value)
+        return data
+
+    return write
 
 
 def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:

@@ -167,10 +167,14 @@ def option_texts(cls: type[Any] = Options) -> dict[str, OptionText]:
 
 
 @cache
+def option_forms(cls: Any = Options) -> dict[str, Any]:
+    """The types of the options of a class, with their limits, by field name."""
+    return get_type_hints(cls, include_extras=True)
+
+
 def _saved_forms() -> dict[str, Any]:
     """The types of the options that plain data can hold, by name."""
-    forms = get_type_hints(Options, include_extras=True)
-    return {f.name: forms[f.name] for f in fields(Options) if f.metadata.get("data", True)}
+    return {f.name: option_forms()[f.name] for f in fields(Options) if f.metadata.get("data", True)}
 
 
 def _read(name: str, form: Any, value: Any) -> Any:

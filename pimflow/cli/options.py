@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from types import UnionType
-from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pimflow.cli.parsing import Parser, add_target, number, target_of
 from pimflow.cli.shapes import parse_shapes
-from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_texts
+from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_forms, option_texts
 from pimflow.search import policies
 
 _DEBUG = "debug."
@@ -65,13 +65,13 @@ def keywords_of(arguments: argparse.Namespace) -> OptionKeywords:
     return cast("OptionKeywords", keywords | {"debug": Debug(**debug)})
 
 
-def _add(groups: dict[str, Any], cls: type[Any], name: str, text: OptionText, prefix: str = "") -> None:
+def _add(groups: dict[str, Any], cls: Any, name: str, text: OptionText, prefix: str = "") -> None:
     if not text.flag:
         return
     if text.group not in groups:
         groups[text.group] = groups[""].add_argument_group(text.group)
     parser = groups[text.group]
-    form = get_type_hints(cls, include_extras=True)[name]
+    form = option_forms(cls)[name]
     default = next(f.default for f in fields(cls) if f.name == name)
     help = f"{text.help}: {', '.join(policies())}" if name == "policy" else text.help
     if form is bool:

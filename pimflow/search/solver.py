@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
 from pimflow.options import Options
@@ -26,11 +27,13 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import BestCovers, Interval, solve_chain
-from pimflow.search.ilp import SolverName, solve_intervals
 from pimflow.search.policy import Policy, find_policy, with_options
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
 from pimflow.search.pricing import Pricer
 from pimflow.targets import Target
+
+if TYPE_CHECKING:
+    from pimflow.search.ilp import SolverName
 
 Progress = Callable[[str, int], None]
 """Called now and then with what is being done and how many candidates have been priced."""
@@ -89,6 +92,8 @@ def solve(
 
 def prove(graph: Graph, options: Options, *, costs: CostModel, solver: SolverName | None = None) -> tuple[float, float]:
     """(cost by the dynamic program, cost by the integer program) of one space with nothing pruned; they are equal."""
+    from pimflow.search.ilp import solve_intervals  # PuLP takes a while to import, and no compilation needs it
+
     chosen = with_options(find_policy(options.policy), options.grid, options.stages)
     space = price_space(graph, options.target, chosen, costs, open_cache(None, costs), prune=False)
     if not space.intervals:

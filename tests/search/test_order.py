@@ -100,6 +100,58 @@ def test_regions_of_random_graphs_touch_nothing_but_their_fork_and_join() -> Non
     assert found > 30
 
 
+def reached(start: str, steps: dict[str, set[str]], without: str = "") -> set[str]:
+    found, stack = {start} - {without}, [start] if start != without else []
+    while stack:
+        fresh = steps.get(stack.pop(), set()) - found - {without}
+        found |= fresh
+        stack += fresh
+    return found
+
+
+def nearest(node: str, start: str, steps: dict[str, set[str]]) -> str:
+    """The immediate dominator by its definition: what the node cannot be reached without, the last of all such."""
+    cuts = {other for other in steps if other != node and node not in reached(start, steps, without=other)}
+    return next(cut for cut in cuts if all(cut not in reached(start, steps, without=other) for other in cuts - {cut}))
+
+
+def test_fork_joins_are_those_of_the_definition() -> None:
+    found = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        wiring: dict[str, str] = {}
+        for letter in "abcdefghijkl":
+            near = ["x", *wiring][-rng.randint(2, 5) :]
+            wiring[letter] = "".join(dict.fromkeys(rng.choice(near) for _ in range(rng.randint(1, 3))))
+        read = {letter for reads in wiring.values() for letter in reads}
+        ends = [letter for letter in wiring if letter not in read or rng.random() < 0.05]
+        graph = toy(wiring, "".join(ends))
+        order = "x" + names(execution_order(graph)) + "!"
+        forward: dict[str, set[str]] = {letter: set() for letter in order}
+        for letter, reads in [*wiring.items(), ("!", "".join(ends))]:
+            for source in reads:
+                forward[source].add(letter)
+        backward = {letter: {other for other in order if letter in forward[other]} for letter in order}
+        expected = set()
+        for fork in order[:-1]:
+            join = nearest(fork, "!", backward)
+            if len(forward[fork]) > 1 and nearest(join, "x", forward) == fork:
+                expected.add(ForkJoin(order.index(fork), order.index(join) - 1))
+        expected = {region for region in expected if region.stop - region.start > 1}
+        assert set(fork_joins(graph, execution_order(graph))) == expected
+        found += len(expected)
+    assert found > 60
+
+
+def test_branches_are_the_connected_components() -> None:
+    graph = toy({"f": "x", "a": "f", "b": "x", "c": "x", "d": "bc", "e": "a", "g": "c"}, outputs="deg")
+    by_name = {node.name: node for node in graph.nodes}
+    assert [names(branch) for branch in branches_of(graph, tuple(by_name[letter] for letter in "fbcadeg"))] == [
+        "fae",
+        "bcdg",
+    ]
+
+
 def test_fork_joins_are_found_inner_first() -> None:
     graph = toy({"f": "x", "a": "f", "g": "f", "b": "g", "c": "g", "h": "bc", "j": "ah", "z": "j"})
     order = execution_order(graph)
