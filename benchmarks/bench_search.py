@@ -20,9 +20,10 @@ from pimflow.compiled import Machine
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, PassManager, place
+from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
+from pimflow.search.pricing import rewrites
 from pimflow.search.solver import open_cache, prove, solve
 from pimflow.targets import load_target
 
@@ -39,7 +40,7 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
         start = time.perf_counter()
         plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=open_cache(folder, machine.costs))
         seconds.append(time.perf_counter() - start)
-    rewritten = PassManager(place(plan, machine.costs.absorbing)).run(graph).graph
+    rewritten = PassManager(rewrites(plan, machine.costs)).run(graph).graph
     makespan = build_timeline(rewritten, machine.target, machine.costs.serving(rewritten)).makespan_us
     difference = abs(makespan - plan.predicted_us) / makespan
     speedup = plan.baseline_us / plan.predicted_us

@@ -21,12 +21,12 @@ from pimflow.passes import (
     PassManager,
     notes_of,
     parse_pipeline,
-    place,
     times_table,
 )
 from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
 from pimflow.search import find_policy
+from pimflow.search.pricing import rewrites
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
 
@@ -100,7 +100,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"search {source.name}")
     plan = solve(clean.graph, options, costs=machine.costs, progress=_searching(progress))
     progress(f"rewrite {source.name}")
-    rewritten = _step(place(plan, machine.costs.absorbing), options).run(clean.graph)
+    rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
     if options.debug.print_times:
         (options.debug.show or _to_stderr)(times_table((*clean.records, *rewritten.records)))
     progress(f"lower {source.name}")

@@ -256,6 +256,11 @@ class HostBackend(ABC):
         """All that its prices depend on beside the spec, as text: part of the price cache's scope."""
         return ""
 
+    @property
+    def asymmetric_padding(self) -> bool:
+        """Whether its convolutions can pad one side of their input more than the other."""
+        return True
+
     @abstractmethod
     def left_with(self, taken: int) -> HostBackend:
         """The same unit while `taken` of its memory channels serve others."""

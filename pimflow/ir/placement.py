@@ -29,6 +29,7 @@ class Placement:
         origin: the node of the cleaned-up graph that the node was made from.
         fused_into: the node whose kernel computes this one in its epilogue.
         movement: the verdict on a node that only moves elements.
+        padding: of a convolution until its padding is settled: the verdict on the Pad that it or a part of it may need.
     """
 
     device: str | None = None
@@ -38,6 +39,7 @@ class Placement:
     origin: str | None = None
     fused_into: str | None = None
     movement: MovementVerdict | None = None
+    padding: MovementVerdict | None = None
 
 
 UNPLACED = Placement()

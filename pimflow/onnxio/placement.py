@@ -1,6 +1,6 @@
 """Placements as ONNX node metadata and back: the only place where they are strings.
 
-Every field that is set is an entry "pimflow.FIELD"; a movement's verdict is "free: REASON", "kept: REASON", or
+Every field that is set is an entry "pimflow.FIELD"; the verdict on a movement is "free: REASON", "kept: REASON", or
 "kept 0,2: REASON" where only some inputs of a Concat are copied. Tags are entries of their own names.
 """
 
@@ -15,6 +15,7 @@ PREFIX = "pimflow."
 """What the names of our entries in a node's `metadata_props` begin with."""
 
 _NUMBERS = ("region", "stage")
+_VERDICTS = ("movement", "padding")
 
 
 def metadata_of(placement: Placement, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
@@ -35,7 +36,7 @@ def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[st
     """
     entries = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
     texts = {field.name: entries.pop(field.name, None) for field in fields(Placement)}
-    verdict = texts.pop("movement")
+    verdicts = {name: None if (text := texts.pop(name)) is None else _verdict(text) for name in _VERDICTS}
     numbers = {name: None if (text := texts.pop(name)) is None else int(text) for name in _NUMBERS}
     placement = Placement(
         device=texts["device"],
@@ -44,7 +45,8 @@ def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[st
         choice=texts["choice"],
         origin=texts["origin"],
         fused_into=texts["fused_into"],
-        movement=None if verdict is None else _verdict(verdict),
+        movement=verdicts["movement"],
+        padding=verdicts["padding"],
     )
     return placement, tuple(sorted(entries.items()))
 

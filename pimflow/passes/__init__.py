@@ -3,6 +3,7 @@
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
@@ -22,6 +23,7 @@ __all__ = [
     "PIPELINES",
     "ApplyPlan",
     "DevicePlacement",
+    "ExplicitPadding",
     "FoldBatchNorm",
     "FoldConstants",
     "FuseEpilogues",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pimflow.ir import Graph, Node
-from pimflow.ir.analysis.movement import Movement, movement
+from pimflow.ir import Graph
+from pimflow.ir.analysis.movement import movement
+from pimflow.ir.analysis.padding import padding_verdicts
 from pimflow.passes.base import Pass, PassResult
 
 
@@ -18,7 +19,8 @@ class MovementElimination(Pass):
     the same bytes (`ir/analysis/movement.py` has the algebra). The nodes stay in the graph, which can so be written as
     ONNX at any time; what is free costs nothing and moves nothing. To be run before a graph is cut into regions: a
     Concat of values that other regions make is then decided once. What rewrites insert later is decided within its
-    region.
+    region, but for a Pad, which needs space around a value that another region may make: every convolution that may
+    come to need one (`ExplicitPadding`) is told beforehand whether it would be free.
     """
 
     name: ClassVar[str] = "movement-elimination"
@@ -26,12 +28,15 @@ class MovementElimination(Pass):
     def run(self, graph: Graph) -> PassResult:
         """Places the movements; the notes say what is copied after all, and why."""
         movements = movement(graph)
-        nodes = [_placed(node, movements[node.name]) if node.name in movements else node for node in graph.nodes]
         kept = tuple(f"{name}: {found.reason}" for name, found in movements.items() if not found.free)
-        if tuple(nodes) == graph.nodes:
+        placed = graph.replace(
+            nodes=(
+                node.placed(movement=movements[node.name].verdict) if node.name in movements else node
+                for node in graph.nodes
+            )
+        )
+        paddings = padding_verdicts(placed)
+        nodes = tuple(node.placed(padding=paddings.get(node.name)) for node in placed.nodes)
+        if nodes == graph.nodes:
             return PassResult(graph, False, kept)
         return PassResult(graph.replace(nodes=nodes), True, kept)
-
-
-def _placed(node: Node, found: Movement) -> Node:
-    return node.placed(movement=found.verdict)

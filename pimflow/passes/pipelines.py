@@ -10,6 +10,7 @@ from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
@@ -34,12 +35,18 @@ CLEANUP: tuple[Pass, ...] = (
 """What makes a loaded model the graph that the search sees."""
 
 
-def place(plan: Plan, absorbing: tuple[str, ...] = ()) -> tuple[Pass, ...]:
-    """What makes of that graph the one that runs as the plan says; see `UnfuseEpilogues` for `absorbing`."""
-    return (ApplyPlan(plan), UnfuseEpilogues(absorbing, plan.host))
+def place(plan: Plan, absorbing: tuple[str, ...], padding_alike: tuple[str, ...]) -> tuple[Pass, ...]:
+    """What makes of that graph the one that runs as the plan says.
+
+    Args:
+        plan: decisions that cover the graph.
+        absorbing: devices that apply activations as their results are read out.
+        padding_alike: devices whose convolutions pad opposite sides alike.
+    """
+    return (ApplyPlan(plan), UnfuseEpilogues(absorbing, plan.host), ExplicitPadding(padding_alike))
 
 
-COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan, UnfuseEpilogues)
+COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan, UnfuseEpilogues, ExplicitPadding)
 """The passes of a compilation, in order."""
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
@@ -58,6 +65,7 @@ for _kind in (
     FoldBatchNorm,
     FuseEpilogues,
     UnfuseEpilogues,
+    ExplicitPadding,
     RemoveIdentity,
     RemoveDeadCode,
 ):

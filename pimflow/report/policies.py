@@ -10,12 +10,13 @@ from typing import Any
 from pimflow.ir import Graph, Plan, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.options import Options
-from pimflow.passes import PassManager, place
+from pimflow.passes import PassManager
 from pimflow.report.plan_report import PlanReport, report_plan
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
+from pimflow.search.pricing import rewrites
 from pimflow.search.solver import Progress, open_cache, solve
 
 
@@ -78,7 +79,7 @@ def compare(
     results = []
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
-        rewritten = PassManager(place(plan, costs.absorbing)).run(graph).graph
+        rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), options.target.devices))
     return results
 

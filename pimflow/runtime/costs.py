@@ -105,6 +105,11 @@ class CostModel:
         return tuple(device for device, unit in self.units.items() if unit.absorbs_activations)
 
     @property
+    def padding_alike(self) -> tuple[str, ...]:
+        """The devices whose convolutions pad opposite sides alike."""
+        return () if self.host.asymmetric_padding else (self.target.host,)
+
+    @property
     def titles(self) -> dict[str, str]:
         """What every device is called in pictures, the host first."""
         return {self.host.device: self.host.title, **{device: unit.title for device, unit in self.units.items()}}

@@ -14,8 +14,7 @@ from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
-from pimflow.passes.apply_plan import ApplyPlan
-from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
+from pimflow.passes import Pass, place
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.price_cache import PriceCache, key_of
@@ -35,7 +34,6 @@ class Pricer:
         self.priced = 0
         self.built = 0
         self._prices = prices
-        self._unfuse = UnfuseEpilogues(costs.absorbing, costs.target.host)
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
 
@@ -78,11 +76,13 @@ class Pricer:
         """The region with the decisions carried out, if they can be."""
         self.built += 1
         region = cut_subgraph(self.graph, [name for decision in decisions for name in decision.nodes])
+        plan = Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)
         try:
-            placed = ApplyPlan(Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)).run(region).graph
+            for step in rewrites(plan, self.costs):
+                region = step.run(region).graph
         except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice
             return None
-        return self._unfuse.run(placed).graph
+        return region
 
     def _makespan_us(self, graph: Graph) -> float | None:
         """What a rewritten region takes; None if PIM refuses a part of it."""
@@ -91,6 +91,11 @@ class Pricer:
             if device in self.costs.units and self.costs.refusal(graph, node, device, choice) is not None:
                 return None
         return build_timeline(graph, self.costs.target, self.costs).makespan_us
+
+
+def rewrites(plan: Plan, costs: CostModel) -> tuple[Pass, ...]:
+    """The passes that make of a cleaned-up graph the one that runs as a plan says, on the machine that is priced."""
+    return place(plan, costs.absorbing, costs.padding_alike)
 
 
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:
@@ -122,6 +127,8 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         fused, verdict = node.placement.fused_into, node.placement.movement
         into = "" if fused is None else f" fused {number.get(fused, 'outside')}"
         moved = "" if verdict is None else f" free={verdict.free} copied={verdict.copied}"
+        padding = node.placement.padding
+        moved += "" if padding is None else f" padding={padding.free}"
         content = f" content={content_of(graph, node)}" if node.op.content_operands else ""
         lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}{content}")
     lines.extend(_decision_text(decision, number) for decision in decisions)

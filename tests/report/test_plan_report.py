@@ -19,7 +19,7 @@ from support.passes import rewritten
 
 
 def report_of(graph: Graph, plan: Plan) -> PlanReport:
-    return report_plan(graph, plan, rewritten(graph, plan), fake_costs())
+    return report_plan(graph, plan, rewritten(graph, plan, fake_costs()), fake_costs())
 
 
 def plan_of(graph: Graph, *decisions: Decision) -> Plan:

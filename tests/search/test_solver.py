@@ -11,6 +11,8 @@ import pytest
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
+from pimflow.passes import MovementElimination, PassManager
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
 from pimflow.search.candidates import Candidates
@@ -45,12 +47,12 @@ def default_plan(name: str, policy: str) -> Plan:
     return plan_for(GRAPHS[name], policy)
 
 
-def recomputed_us(graph: Graph, plan: Plan) -> float:
+def recomputed_us(graph: Graph, plan: Plan, costs: CostModel | None = None) -> float:
     """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
-    costs = fake_costs()
+    costs = costs or fake_costs()
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
         costs = costs.host_only()
-    return build_timeline(rewritten(graph, plan), costs.target, costs).makespan_us
+    return build_timeline(rewritten(graph, plan, costs), costs.target, costs).makespan_us
 
 
 @pytest.mark.parametrize("policy", policies())
@@ -63,6 +65,15 @@ def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: st
     assert sorted(covered) == sorted(node.name for node in graph.nodes)
     gpu_only = Plan("gpu", tuple(OnDevice(node.name, "gpu") for node in graph.nodes), 0.0, 0.0)
     assert plan.baseline_us == pytest.approx(recomputed_us(graph, gpu_only), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> None:
+    costs = fake_costs(padding_alike=("gpu",))
+    graph = PassManager((MovementElimination(),)).run(GRAPHS[name]).graph
+    plan = solve(graph, Options.of(target=costs.target, policy="auto", use_cache=False), costs=costs)
+    assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan, costs), rel=1e-9)
+    assert plan.predicted_us >= default_plan(name, "auto").predicted_us * (1 - 1e-12), "Pads are paid for"
 
 
 @pytest.mark.parametrize("name", GRAPHS)

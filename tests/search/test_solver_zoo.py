@@ -36,7 +36,7 @@ def plan_of(model: str, policy: str) -> Plan:
 @pytest.mark.parametrize(("model", "policy"), CASES)
 def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
     plan = plan_of(model, policy)
-    graph = rewritten(clean_model(model), plan, COSTS.absorbing)
+    graph = rewritten(clean_model(model), plan, COSTS)
     fresh = CostModel(TARGET)
     used = fresh if any(leaves_host(decision, plan.host) for decision in plan.decisions) else fresh.host_only()
     assert plan.predicted_us == pytest.approx(build_timeline(graph, TARGET, used).makespan_us, rel=1e-9)

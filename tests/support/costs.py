@@ -75,16 +75,17 @@ class FakeCosts:
     costs 0.02 us.
     """
 
-    def __init__(self, channels: int = 16, slow_down: float = 1.0) -> None:
+    def __init__(self, channels: int = 16, slow_down: float = 1.0, padding_alike: tuple[str, ...] = ()) -> None:
         self.target = load_target("pimflow")
         self.channels = channels
         self.unit = FakeUnit(slow_down)
         self.units = {"pim": self.unit}
         self.absorbing = ("pim",)
+        self.padding_alike = padding_alike
         self.host = FakeHost()
 
     def host_only(self) -> FakeCosts:
-        return FakeCosts(32, self.unit.slow_down)
+        return FakeCosts(32, self.unit.slow_down, self.padding_alike)
 
     def serving(self, graph: Graph) -> FakeCosts:
         return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()
@@ -120,9 +121,9 @@ class FakeCosts:
         return FakeCost(1.0 + elements / (1e6 * speed))
 
 
-def fake_costs(slow_down: float = 1.0) -> CostModel:
+def fake_costs(slow_down: float = 1.0, padding_alike: tuple[str, ...] = ()) -> CostModel:
     """The fake, with PIM so many times slower, as the search takes it: by what it calls, not by its class."""
-    return cast(CostModel, FakeCosts(slow_down=slow_down))
+    return cast(CostModel, FakeCosts(slow_down=slow_down, padding_alike=padding_alike))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pimflow.ir import Decision, Graph, Plan
 from pimflow.ir.verify import verify_graph
-from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode, place
+from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode
+from pimflow.runtime.costs import CostModel
+from pimflow.search.pricing import rewrites
 
 
 def run_pass(step: Pass, graph: Graph) -> PassResult:
@@ -32,9 +34,9 @@ def folded(graph: Graph) -> Graph:
     return PassManager((RemoveDeadCode(), FoldConstants())).run(graph).graph
 
 
-def rewritten(graph: Graph, plan: Plan, absorbing: tuple[str, ...] = ("pim",)) -> Graph:
-    """The graph as it runs under a plan, on devices that apply activations as results are read out."""
-    return PassManager(place(plan, absorbing)).run(graph).graph
+def rewritten(graph: Graph, plan: Plan, costs: CostModel) -> Graph:
+    """The graph as it runs under a plan on the machine that is priced."""
+    return PassManager(rewrites(plan, costs)).run(graph).graph
 
 
 def kinds(graph: Graph) -> list[str]:

@@ -365,7 +365,7 @@ class _Placer:
             return self._kept(node, f"the bytes of {source} are also read under another shape")
         space.fills.extend(Fill(box, op.value) for box in margins)
         space.hull = hull
-        space.owner = space.owner if brought is None else MIXED
+        space.owner = space.owner if space.owner == self.region_of.get(node.name, "") else MIXED
         self._join(out, space, outer)
         return Movement(True, 0, "space reserved around its input, filled beforehand")
 

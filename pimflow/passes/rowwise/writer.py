@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pimflow.ir import Concat, Node, Op, Placement, Slice
+from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.rows import Shape, Span, row_count
 from pimflow.ir.ops.base import ConstantCut
 from pimflow.passes.decision import Site
@@ -72,6 +73,7 @@ class PartWriter:
             origin=node.name,
             fused_into=self._fused_into(job),
             movement=node.placement.movement,
+            padding=node.placement.padding if any(uneven_padding(job.part.op)) else None,
         )
         self._nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)

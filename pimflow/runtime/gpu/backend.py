@@ -56,6 +56,11 @@ class GpuHost(HostBackend):
         """Its memory channels, and the measured table."""
         return f"{self.channels} {'' if self.measured is None else self.measured.digest}"
 
+    @property
+    def asymmetric_padding(self) -> bool:
+        """As the target says of its library."""
+        return self.gpu.asymmetric_padding
+
     def left_with(self, taken: int) -> GpuHost:
         """The GPU beside units that hold `taken` of its memory channels."""
         return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self

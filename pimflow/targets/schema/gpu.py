@@ -44,6 +44,7 @@ class GpuSpec(Unit):
     launch_cycles: CountOrZero  # GPU cycles from the launch of a kernel to its first instruction
     operand: Literal["fp16", "bf16", "fp32"]  # element type of activations and weights on the GPU
     conv_launches: Count  # kernels that the library launches for one convolution
+    asymmetric_padding: bool  # whether the library's convolutions can pad one side more than the other
     macs_per_sm_cycle: Count  # peak multiply-accumulates of one SM in a matrix product
     matrix_efficiency: Positive  # share of that peak which a full main loop reaches
     # (Rows, columns) of the output tile of a thread block; the best one is taken

@@ -24,7 +24,9 @@ def test_mobilenet_loses_all_movements_that_the_rewrites_added(policy: str, gold
     assert len(movements) > 20
     plan = compiled.memory
     plan.check()
-    assert set(plan.eliminated) >= {node.name for node in movements}
+    kept = {node.name for node in movements} - set(plan.eliminated)
+    (stem,) = [node.name for node in movements if isinstance(node.op, Pad) and node.inputs[0].startswith("input")]
+    assert kept == {stem}, "around the model's input there is no space to reserve"
     assert compiled.verify(arena=True, rtol=1e-4).passed
     assert compiled.timeline.makespan_us == pytest.approx(compiled.plan.predicted_us, rel=1e-9)
     assert plan.live_bytes <= plan.arena_bytes < plan.bytes_without_reuse

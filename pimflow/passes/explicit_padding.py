@@ -1,0 +1,48 @@
+"""Explicit padding: where a library pads opposite sides alike, the rest of a convolution's padding becomes a Pad.
+
+    y = conv(x, pads = (1, 0, 0, 0))   becomes   p = pad(x, above = 1)
+                                                 y = conv(p)
+
+The first rows of a map that is divided are padded above only, the last ones below only. cuDNN's convolutions have one
+pad_h and one pad_w. Movement elimination reserves the space of the Pad around its input where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pimflow.ir import Graph, GraphEditor, Node, Pad, Placement
+from pimflow.ir.analysis.padding import pad_before, uneven_padding
+from pimflow.passes.base import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class ExplicitPadding(Pass):
+    """Once nodes are placed, puts a Pad before every convolution that its device could not pad so by itself.
+
+    Args:
+        devices: those whose convolutions pad opposite sides alike.
+    """
+
+    name: ClassVar[str] = "explicit-padding"
+    required: ClassVar[bool] = True
+
+    devices: tuple[str, ...] = ("gpu",)
+
+    def run(self, graph: Graph) -> PassResult:
+        """Inserts the Pads; verdicts on Pads that turn out not to be needed are dropped."""
+        editor = GraphEditor(graph)
+        for node in graph.nodes:
+            if node.device in self.devices and any(uneven_padding(node.op)):
+                editor.replace_node(node.name, self._padded(editor, node))
+            elif node.placement.padding is not None and node.device is not None:
+                editor.replace_node(node.name, [node.placed(padding=None)])
+        return PassResult(editor.finish(), True) if editor.changed else PassResult(graph, False)
+
+    def _padded(self, editor: GraphEditor, conv: Node) -> Sequence[Node]:
+        was = conv.placement
+        placement = Placement(was.device, was.region, was.stage, origin=was.origin or conv.name, movement=was.padding)
+        pad = Node(Pad((), ()), (), (), editor.new_node_name(f"pad_{conv.inputs[0]}"), placement)
+        return pad_before(editor, conv.placed(padding=None), uneven_padding(conv.op), pad)
