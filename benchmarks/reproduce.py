@@ -83,6 +83,7 @@ class Job:
     stages: int | None = None
     near_fit: int | None = None
     busy_w: float | None = None
+    asymmetric_padding: bool | None = None
 
     def target(self) -> Target:
         """The published machine with this job's knobs turned."""
@@ -92,6 +93,8 @@ class Job:
             target = override(target, buffers=self.buffers)
         if self.near_fit is not None:
             target = target.with_units(gpu=with_fit(target.gpu, NEAR_FITS[self.near_fit]))
+        if self.asymmetric_padding is not None:
+            target = target.with_units(gpu=replace(target.gpu, asymmetric_padding=self.asymmetric_padding))
         if self.busy_w is not None:
             energy = replace(target.gpu.energy, busy_w=self.busy_w)
             target = target.with_units(gpu=replace(target.gpu, energy=energy))
@@ -109,6 +112,7 @@ def all_jobs() -> list[Job]:
     jobs += [Job("buffers", model, ("newton++", "pimflow"), buffers=count) for count in BUFFERS for model in MODELS]
     jobs += [Job("stages", model, ("pipeline", "pimflow"), stages=count) for count in STAGES for model in MODELS]
     jobs += [Job("power", model, ("pimflow",), busy_w=watts) for watts in BUSY_WATTS for model in MODELS]
+    jobs += [Job("padding", model, ("md-dp", "pimflow", "auto"), asymmetric_padding=True) for model in MODELS]
     jobs += [
         Job("near-fits", model, ("newton++", "pimflow"), near_fit=index)
         for index in range(len(NEAR_FITS))
@@ -212,10 +216,11 @@ def main() -> None:
     print(docs / "results.md")
 
 
+KNOBS = ("timing", "channels", "buffers", "stages", "near_fit", "busy_w", "asymmetric_padding")
+
+
 def _knobs(record: Record) -> tuple[Any, ...]:
-    return tuple(record[name] for name in ("timing", "channels", "buffers", "stages", "near_fit", "busy_w")) + tuple(
-        record["policies"]
-    )
+    return tuple(record[name] for name in KNOBS) + tuple(record["policies"])
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ def page(
         "buffers_table": _study(records, "buffers", "pimflow", "buffers", "conv_speedup"),
         "stages_table": _study(records, "stages", "pipeline", "stages", "conv_speedup"),
         "size_table": _sizes(records),
+        "padding_table": _padding(records),
         "timing_table": _timing(records),
         "valley_table": _valley(records, near_fits),
         "step_cycles": f"{GPU.step_cycles:.0f}",
@@ -185,6 +186,17 @@ def _sizes(records: Sequence[Record]) -> str:
         for r in found
     ]
     return _table(("model", "policy", "CONV", "end to end"), rows)
+
+
+def _padding(records: Sequence[Record]) -> str:
+    kinds = [(policy, study) for policy in ("md-dp", "pimflow", "auto") for study in ("padding", "policies")]
+    rows = [
+        (LABELS[model], *(f"{one(records, study, model, policy)['speedup']:.3f}" for policy, study in kinds))
+        for model in MODELS
+    ]
+    rows.append(("**mean of five**", *(f"{mean(records, study, policy, 'speedup'):.3f}" for policy, study in kinds)))
+    names = {"padding": "any padding", "policies": "both sides alike"}
+    return _table(("model", *(f"{POLICY_LABELS[policy]}, {names[study]}" for policy, study in kinds)), rows)
 
 
 def _timing(records: Sequence[Record]) -> str:
