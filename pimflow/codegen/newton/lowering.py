@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.commands import CommandStream, count_commands
 from pimflow.codegen.newton.emit import Emitter, Items, RowBase, ShareWork, WeightGroups, loop, term
 from pimflow.codegen.newton.im2col import (
     Geometry,
@@ -273,7 +273,9 @@ class _Lowering:
                     alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
             base += group.channels
         for channels in alike.values():
-            yield StreamClass(self.stream(channels[0]), tuple(channels))
+            stream = self.stream(channels[0])
+            if count_commands(stream.body).comp:  # else a fill too short for the channel's part is all that it gets
+                yield StreamClass(stream, tuple(channels))
 
     def stream(self, channel: int) -> CommandStream:
         """The stream of a channel that computes something."""

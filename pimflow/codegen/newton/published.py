@@ -58,12 +58,13 @@ def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ..
 def _even_groups(shape: Geometry, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
     """Equal groups of channels, the fills in equal shares; groups without work are left out."""
     shares: list[list[Share]] = [[] for _ in range(count)]
-    whole = count if runs[0].count > 1 or sum(run.pixels == 1 for run in runs) >= count else 0
+    long = [index for index, run in enumerate(runs) if run.pixels == 1 and run.columns == runs[0].columns]
+    whole = count if runs[0].count > 1 or len(long) >= count else 0
     for index in range(whole):
         shares[index].append(Share(index, 0, shape.pixels))
-    single = [index for index in range(whole, len(runs)) if runs[index].pixels == 1]
-    packed = [index for index in range(whole, len(runs)) if runs[index].pixels > 1]
-    for indices, order in ((single, range(count)), (packed, range(count - 1, -1, -1))):
+    # A remainder is divided by itself: laid end to end with whole chunks, one group would get longer fills only.
+    single, rest = long[whole:], [index for index in range(whole, len(runs)) if index not in long]
+    for indices, order in ((single, range(count)), (rest, range(count - 1, -1, -1))):
         fills = [(index, -(-shape.pixels // runs[index].pixels)) for index in indices]
         for group, part in enumerate(order):
             shares[group].extend(_part_shares(shape, runs, fills, part, count))

@@ -88,6 +88,24 @@ def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None
     assert streams.comp >= lowered.shape.least_comps
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [ConvProblem(1, 24, 1, 7, 7, (1, 1)), ConvProblem(1, 1, 48, 14, 14, (3, 3), (2, 2), (1, 1, 1, 1))],
+)
+def test_a_channel_that_would_only_be_filled_has_no_stream(problem: ConvProblem) -> None:
+    """The last fill of a group is too short for the pixels that some of its channels work on."""
+    busy = 0
+    for mapping in (entry.mapping for entry in candidates(problem, timing_profile(PIM, "artifact"))):
+        lowered = lower(problem, mapping, PIM)
+        if isinstance(lowered, Refusal):
+            continue
+        busy += 1
+        for stream in lowered.streams:
+            counts = count_commands(stream.body)
+            assert bool(counts.comp) == bool(counts.readres) == bool(stream.body)
+    assert busy > 3
+
+
 def test_lowering_is_deterministic() -> None:
     mapping = published_mapping(LAYER, PIM)
     assert program(LAYER, mapping).streams == program(LAYER, mapping).streams

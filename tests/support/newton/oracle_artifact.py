@@ -55,11 +55,13 @@ def simulate(trace: Sequence[str], machine: Published | None = None) -> tuple[in
     log: list[tuple[int, str]] = []
     clock = position = requests = last_request = 0
     open_groups: set[str] = set()
-    refreshing = False
-    while position < len(trace) or waiting or results or requests:
+    refreshing = read_to_the_end = False
+    while not read_to_the_end or waiting or results or requests:
         if position < len(trace) and len(waiting) < 32:
             waiting.append(trace[position])
             position += 1
+        elif position == len(trace):
+            read_to_the_end = True
         clock += 1
         if results and results[0] <= clock:
             results.popleft()

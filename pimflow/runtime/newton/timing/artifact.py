@@ -3,8 +3,12 @@
 Why this is exact. A command enters the queue every cycle and at most one issues, so arrivals never hold back the head:
 command i issues at max(issue of i-1 + 1, its constraints). When the queue is looked at, it is empty only if the stream
 is used up, so refresh mode goes on only after a READRES, or at the end. After a READRES issued at t, requests made by
-t+1 are served: PREA at t+1 if a bank is open, then REF as soon as its constraints allow, and again while requests are
-waiting in the cycle after a REF.
+t+1 are served before the next command: PREA at t+1 if a bank is open, then REF as soon as its constraints allow, and
+again while requests are waiting in the cycle after a REF. After the last command, nothing but results that are still
+to leave and requests that wait keeps the clock going; a request made in the cycle after the last REF is never seen.
+
+The end of the trace is read in the cycle after its last command arrived. If every command issued in the cycle in which
+it arrived, that is one cycle after the last issue; else it has been read by then.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from pimflow.runtime.newton.timing.rules import NEVER, Finish, Rules, State, Ste
 from pimflow.targets import ArtifactTiming, PimSpec
 
 _GWRITE, _COMP, _READRES, _PREA, _REF, _ACT = range(6)  # G_ACTi is _ACT + i
-_OPEN, _DUE, _FIRST = range(3)  # state: any bank open, cycles until the last result leaves, then readiness by code
+# A state: whether any bank is open, whether the last command was a READRES, whether every command so far issued in the
+# cycle in which it arrived, cycles until the last result leaves, then readiness by code.
+_OPEN, _READ, _PROMPT, _DUE, _FIRST = range(5)
 
 
 class ArtifactRules(Rules):
@@ -28,7 +34,7 @@ class ArtifactRules(Rules):
 
     def initial(self) -> State:
         """Everything may issue at clock 1."""
-        return self.state((0, 0) + (1,) * (_ACT + self._groups))
+        return self.state((0, 0, 1, 0) + (1,) * (_ACT + self._groups))
 
     def code(self, command: Command) -> int:
         """The kind of command, with the bank group of a G_ACT."""
@@ -39,23 +45,22 @@ class ArtifactRules(Rules):
         return _GWRITE if isinstance(command, GWrite) else _READRES
 
     def next_step(self, state: State, code: int) -> Step:
-        """Issue as soon as constraints allow; only a READRES lets refreshes in, requested by the cycle after it."""
+        """Issue as soon as constraints allow; behind a READRES, requests made by the cycle after it go first."""
         vector = state.vector
         cycles = vector[_FIRST + code]
         least = self._constraints[code]
         after = [max(ready - cycles, limit) for ready, limit in zip(vector[_FIRST:], least, strict=True)]
         due = self._timing.readres_latency if code == _READRES else max(vector[_DUE] - cycles, 0)
         is_open = 0 if code == _PREA else 1 if code >= _ACT else vector[_OPEN]
-        threshold = cycles + 1 if code == _READRES else NEVER
-        return Step(cycles, self.state((is_open, due, *after)), threshold, 0)
+        prompt = int(vector[_PROMPT] and cycles == 1 and code not in (_PREA, _REF))
+        threshold = 1 if vector[_READ] else NEVER
+        return Step(cycles, self.state((is_open, int(code == _READRES), prompt, due, *after)), threshold, 0)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
-        """A READRES, PREA if a bank is open, and a REF for every request that waits."""
-        now, state, _, _ = self.step(state, code)
-        preas = refs = 0
+        """PREA if a bank is open, a REF for every request that waits, then the command."""
+        now = preas = refs = 0
         if state.vector[_OPEN]:
-            cycles, state, _, _ = self.step(state, _PREA)
-            now += cycles
+            now, state, _, _ = self.step(state, _PREA)
             preas = 1
         cycles, state, _, _ = self.step(state, _REF)
         now += cycles
@@ -67,11 +72,13 @@ class ArtifactRules(Rules):
             refs += times
             state = after
         refs += 1
+        cycles, state, _, _ = self.step(state, code)
+        now += cycles
         return Struck(now, state, phase + refs * self.interval - now, preas, refs, 0)
 
     def finish(self, state: State, phase: int) -> Finish:
-        """Serve requests until the last result has left and none waits."""
-        due, timing = state.vector[_DUE], self._timing
+        """Serve requests until the end of the trace is read, the last result has left and none waits."""
+        due, timing = max(state.vector[_DUE], state.vector[_PROMPT]), self._timing
         ref_ready = state.vector[_FIRST + _REF]
         bank_open = bool(state.vector[_OPEN])
         now = preas = refs = 0

@@ -75,6 +75,19 @@ def test_newton_is_not_slower_than_published() -> None:
             assert cost(problem, "newton++").cycles <= published, problem
 
 
+@pytest.mark.parametrize(
+    ("layer", "published"),
+    [
+        (ConvProblem(1, 160, 576, 7, 7, (3, 3), (2, 2), (1, 1, 1, 1)), 16_138),
+        (ConvProblem(1, 96, 384, 19, 19, (3, 3), (1, 1), (1, 1, 1, 1)), 157_674),
+        (ConvProblem(1, 96, 1152, 19, 19, (3, 3), (2, 2), (1, 1, 1, 1)), 128_877),
+    ],
+)
+def test_a_remainder_of_one_pixel_a_fill_is_shared_by_all_groups(layer: ConvProblem, published: int) -> None:
+    """More than half a buffer is left over: beside whole chunks it must not stand for one of them."""
+    assert cost(layer, "newton++").cycles < published
+
+
 def test_cycles_of_every_layer(golden: Golden) -> None:
     """How much faster `auto` is than the published streams, and how many layers it maps by profile."""
     header = ("channels", "map", "kernel", "stride", "published", "newton+", "newton++", "auto", "strict newton++",

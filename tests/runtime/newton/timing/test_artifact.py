@@ -111,6 +111,35 @@ def test_a_request_is_seen_in_the_cycle_after_a_readres(interval: int, end: int)
     assert oracle(program, refresh_interval=interval)[0] == end
 
 
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        (stream(*SWEEP[:1] * 5), 6),  # the last issues at 5, where it arrives
+        (stream(gwrite(), gwrite(), gwrite()), 4),
+        (stream(READRES, *SWEEP[:1] * 12), 14),  # the result leaves at 14 at once with the end of the trace
+        (stream(READRES, *SWEEP[:1] * 13), 15),
+        (stream(COMP, COMP), 3),  # the second issues at 3, a cycle after it arrived
+        (stream(COMP, COMP, SWEEP[0]), 4),
+        (CommandStream(0, ()), 1),
+    ],
+)
+def test_the_end_of_the_trace_is_read_a_cycle_after_its_last_command(program: CommandStream, end: int) -> None:
+    assert cycles(program) == oracle(program)[0] == end
+
+
+def test_a_request_in_the_cycle_after_the_last_refresh_is_never_seen() -> None:
+    """Published: 2399 cycles and 5 REF. Were the stream to go on, the sixth request would be served too."""
+    tile = (COMP, READRES, *SWEEP, *SWEEP * 5, COMP, READRES)
+    machine = {"refresh_interval": 400, "ref_to_act": 350}
+    pim = with_timing("artifact", **machine)
+    for more, want in (((), (2399, 5)), ((SWEEP[1],), (2750, 6))):
+        program = stream(Loop("t", 3, tile), *more)
+        timing = time_stream(program, pim, "artifact", "exposed")
+        assert (timing.cycles, timing.ref) == want
+        end, issued, _ = oracle(program, gwrite_to_next=64, **machine)
+        assert (end, issued["REF"]) == want
+
+
 def test_long_loops_follow_by_arithmetic() -> None:
     tile = (*SWEEP, comps(32), READRES)
     counts = (10**3, 10**6, 10**12)
@@ -123,8 +152,7 @@ def test_long_loops_follow_by_arithmetic() -> None:
 
 
 def test_empty_and_equal_streams() -> None:
-    assert cycles(CommandStream(0, ())) == 0
-    assert cycles(stream(Loop("a", 0, (COMP,)))) == 0
+    assert cycles(CommandStream(0, ())) == cycles(stream(Loop("a", 0, (COMP,))))
     looped = stream(Loop("a", 30, (Loop("b", 40, (COMP, READRES)),)))
     assert cycles(looped) == cycles(stream(*[(COMP, READRES)] * 1200))
 
