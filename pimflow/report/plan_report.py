@@ -36,8 +36,7 @@ class Measure:
 def measure(graph: Graph, costs: CostModel, timeline: Timeline | None = None) -> Measure:
     """Measures a graph with devices (none: all on the GPU); the timeline is built if it is not given."""
     timeline = timeline or build_timeline(graph, costs.target, costs)
-    energy = timeline.total_energy_mj + costs.static_energy_mj(timeline.makespan_us)
-    return Measure(timeline.makespan_us, energy, conv_us(graph, timeline))
+    return Measure(timeline.makespan_us, timeline.total_energy_mj, conv_us(graph, timeline))
 
 
 def conv_us(graph: Graph, timeline: Timeline) -> float:
