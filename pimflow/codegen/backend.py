@@ -17,6 +17,7 @@ from pimflow.codegen.work import MatrixProblem, matrix_problem
 from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
+from pimflow.ir.readout import Functions
 
 P = TypeVar("P")
 """A backend's programs."""
@@ -157,9 +158,9 @@ class Backend(ABC, Generic[P]):
         return 0
 
     @property
-    def absorbs_activations(self) -> bool:
-        """Whether a function of a result costs nothing as the result is read out."""
-        return False
+    def readout_functions(self) -> Functions:
+        """The functions of a result that cost nothing as it is read out."""
+        return ()
 
     def resolve(self, choice: str) -> str:
         """The choice that a word stands for, case-insensitive: "" is the default.

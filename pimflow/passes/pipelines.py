@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pimflow.errors import OptionError, choose_one
 from pimflow.ir import Plan
+from pimflow.ir.readout import Readout
 from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
@@ -35,15 +36,15 @@ CLEANUP: tuple[Pass, ...] = (
 """What makes a loaded model the graph that the search sees."""
 
 
-def place(plan: Plan, absorbing: tuple[str, ...], padding_alike: tuple[str, ...]) -> tuple[Pass, ...]:
+def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, ...]) -> tuple[Pass, ...]:
     """What makes of that graph the one that runs as the plan says.
 
     Args:
         plan: decisions that cover the graph.
-        absorbing: devices that apply activations as their results are read out.
+        readouts: devices that apply functions as their results are read out.
         padding_alike: devices whose convolutions pad opposite sides alike.
     """
-    return (ApplyPlan(plan), UnfuseEpilogues(absorbing, plan.host), ExplicitPadding(padding_alike))
+    return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(padding_alike))
 
 
 COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan, UnfuseEpilogues, ExplicitPadding)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
+from pimflow.ir.readout import Readout
 from pimflow.passes.base import Pass, PassResult
 
 
@@ -15,18 +16,18 @@ class UnfuseEpilogues(Pass):
     """Once nodes are placed, makes `fused_into` say what really runs in whose kernel.
 
     A kernel of the host computes all that `FuseEpilogues` put into its epilogue. A result of any other device, on its
-    way out, passes through functions of itself at most (if the device applies activations), but never meets a second
+    way out, passes through functions of itself at most (those that the device applies), but never meets a second
     tensor: what adds one is a kernel of the host, and what follows in the chain is fused into that.
 
     Args:
-        absorbing: devices that apply activations as their results are read out.
+        readouts: devices that apply functions as their results are read out.
         host: the device that computes any epilogue.
     """
 
     name: ClassVar[str] = "unfuse-epilogues"
     required: ClassVar[bool] = True
 
-    absorbing: tuple[str, ...] = ()
+    readouts: tuple[Readout, ...] = ()
     host: str = "gpu"
 
     def run(self, graph: Graph) -> PassResult:
@@ -51,7 +52,8 @@ class UnfuseEpilogues(Pass):
         others = [kernels[maker.name] for maker in chain if maker.name in kernels]
         if others:
             return others[-1]
-        return root.name if root.device in self.absorbing else node.name
+        applied = any(readout.device == root.device and readout.applies(node) for readout in self.readouts)
+        return root.name if applied else node.name
 
 
 def _moved(node: Node, kernel: str) -> Node:

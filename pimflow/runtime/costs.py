@@ -12,6 +12,7 @@ from pimflow.codegen.work import MatrixProblem
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.movement import Movement, movement
+from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.targets import Target
 
@@ -100,9 +101,10 @@ class CostModel:
         return unit.transfer(loaded, sum(graph.value(name).elements for name in node.outputs if name))
 
     @property
-    def absorbing(self) -> tuple[str, ...]:
-        """The units that apply activations as results are read out."""
-        return tuple(device for device, unit in self.units.items() if unit.absorbs_activations)
+    def readouts(self) -> tuple[Readout, ...]:
+        """The units that apply functions as results are read out."""
+        found = (Readout(device, unit.readout_functions) for device, unit in self.units.items())
+        return tuple(readout for readout in found if readout.functions)
 
     @property
     def padding_alike(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class Pricer:
 
 def rewrites(plan: Plan, costs: CostModel) -> tuple[Pass, ...]:
     """The passes that make of a cleaned-up graph the one that runs as a plan says, on the machine that is priced."""
-    return place(plan, costs.absorbing, costs.padding_alike)
+    return place(plan, costs.readouts, costs.padding_alike)
 
 
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:

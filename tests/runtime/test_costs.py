@@ -7,6 +7,7 @@ import pytest
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.errors import GraphError
 from pimflow.ir import Builder, Elementwise, Graph, Refusal
+from pimflow.ir.readout import Functions, Readout
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.cost import GpuCost
@@ -22,18 +23,18 @@ class CountingUnit(FakeUnit):
 
     choices = (*FakeUnit.choices, "none")
 
-    def __init__(self, absorbs: bool = True) -> None:
+    def __init__(self, functions: Functions = "any") -> None:
         super().__init__()
         self.asked: list[tuple[MatrixProblem, str]] = []
-        self.absorbs = absorbs
+        self.functions = functions
 
     @property
     def memory_channels(self) -> int:
         return PIMFLOW.pim.channels
 
     @property
-    def absorbs_activations(self) -> bool:
-        return self.absorbs
+    def readout_functions(self) -> Functions:
+        return self.functions
 
     def cost(self, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
         self.asked.append((work, choice))
@@ -91,9 +92,10 @@ def test_what_is_fused_is_free(device: str) -> None:
     assert set(found.values()) == {0.0}
 
 
-def test_units_say_whether_they_apply_activations() -> None:
-    assert costs_with().absorbing == ("pim",)
-    assert costs_with(CountingUnit(absorbs=False)).absorbing == ()
+def test_units_say_which_functions_they_apply() -> None:
+    assert costs_with().readouts == (Readout("pim"),)
+    assert costs_with(CountingUnit(("Relu",))).readouts == (Readout("pim", ("Relu",)),)
+    assert costs_with(CountingUnit(())).readouts == ()
 
 
 def test_unit_costs_come_from_the_backend() -> None:

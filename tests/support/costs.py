@@ -9,6 +9,7 @@ from typing import cast
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import MatrixProblem, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
+from pimflow.ir.readout import Readout
 from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target
 
@@ -80,7 +81,7 @@ class FakeCosts:
         self.channels = channels
         self.unit = FakeUnit(slow_down)
         self.units = {"pim": self.unit}
-        self.absorbing = ("pim",)
+        self.readouts = (Readout("pim"),)
         self.padding_alike = padding_alike
         self.host = FakeHost()
 

@@ -25,7 +25,8 @@ else:
 FILE = "machine.toml"
 OPTIONAL = {"pim.transfer_gb_per_s": 12.5}
 """Keys that a file may leave out, with a value that they may have."""
-COUNTS_THAT_MAY_BE_ZERO = {
+MAY_BE_ZERO = {
+    "pim.launch_us",
     "gpu.launch_cycles",
     "pim.timing.artifact.gwrite_to_next_hidden",
     "pim.timing.strict.t_drain",
@@ -119,7 +120,8 @@ LEAVES = [key for key in KEYS if key not in TABLES]
 NUMBERS = [key for key in LEAVES if key.type in (int, float)]
 FLOATS = [key for key in NUMBERS if key.type is float]
 COUNTS = [key for key in NUMBERS if key.type is int]
-LISTS = [key for key in LEAVES if isinstance(key.value, list)]
+PAIRS = [key for key in LEAVES if isinstance(key.value, list) and key.name == "tiles"]
+WORD_LISTS = [key for key in LEAVES if isinstance(key.value, list) and key not in PAIRS]
 WORDS = [key for key in LEAVES if isinstance(key.value, str) and key.path not in ("name", "description")]
 
 
@@ -147,7 +149,8 @@ def assert_refused(text: str, path: str) -> str:
 
 def test_there_are_keys_of_every_kind() -> None:
     assert len(target_names()) >= 3
-    assert all(len(keys) >= 3 for keys in (TABLES, FLOATS, COUNTS, LISTS, WORDS))
+    assert all(len(keys) >= 3 for keys in (TABLES, FLOATS, COUNTS, PAIRS, WORDS))
+    assert WORD_LISTS
     assert len(NUMBERS) > 150
 
 
@@ -205,7 +208,7 @@ def test_a_negative_number_is_refused(key: Key) -> None:
 
 @each(NUMBERS)
 def test_zero_is_allowed_where_it_makes_sense(key: Key) -> None:
-    if ".energy." in key.path or key.path in COUNTS_THAT_MAY_BE_ZERO:
+    if ".energy." in key.path or key.path in MAY_BE_ZERO:
         parse_target(key.changed(0), FILE)
     else:
         assert_refused(key.changed(0), key.path)
@@ -229,7 +232,16 @@ def test_an_unknown_word_is_refused_with_the_words_there_are(key: Key) -> None:
     assert str(key.value) in message
 
 
-@each(LISTS)
+@each(WORD_LISTS)
+def test_every_word_of_a_list_is_checked(key: Key) -> None:
+    assert "did you mean 'Relu'?" in assert_refused(key.changed(["Rely"]), key.path)
+    for wrong in ([3], ["Relu", "any"], [["Relu"]], "xyz"):
+        assert_refused(key.changed(wrong), key.path)
+    parse_target(key.changed([]), FILE)
+    parse_target(key.changed("any"), FILE)
+
+
+@each(PAIRS)
 def test_lists_are_checked_element_by_element(key: Key) -> None:
     """The lists there are hold pairs of counts."""
     assert_refused(key.changed([]), key.path)

@@ -13,6 +13,7 @@ from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.trace import write_trace
 from pimflow.codegen.work import MatrixProblem
 from pimflow.ir import Array, Refusal
+from pimflow.ir.readout import Functions
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
@@ -64,9 +65,9 @@ class NewtonBackend(Backend[PimProgram]):
         return self.pim.channels
 
     @property
-    def absorbs_activations(self) -> bool:
-        """Whether the target applies activations as results are read out."""
-        return self.pim.readout_activation
+    def readout_functions(self) -> Functions:
+        """As the target says."""
+        return self.pim.readout_functions
 
     def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
         """Exact cycles, commands and energy of the fastest mapping that the choice allows."""

@@ -25,7 +25,8 @@ class PimCost:
     """A problem priced under a mapping.
 
     Args:
-        time_us: streams of the slowest channel, after placing the right-hand side where that is an activation.
+        time_us: the launch, then placing the right-hand side where that is an activation, then streams of the slowest
+            channel.
         cycles: of the slowest channel's stream, in DRAM command clock cycles.
         commands, prea, ref: sums over all channels.
         energy_mj: of all channels, placement included.
@@ -33,6 +34,7 @@ class PimCost:
         mapping: the mapping priced.
         placement_cycles: writing the right-hand side into the banks of the slowest channel; 0 for constant weights.
         bound_cycles: COMP-bound limit: the fewest COMPs that the problem allows, spread evenly, back to back.
+        launch_us: from asking for the kernel to its first command, part of `time_us`.
     """
 
     time_us: float
@@ -45,6 +47,7 @@ class PimCost:
     mapping: Mapping
     placement_cycles: int
     bound_cycles: int
+    launch_us: float = 0.0
 
     @property
     def counters(self) -> dict[str, int]:
@@ -84,7 +87,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         energy_pj += profile.energy(timing).total_pj * number
     placing = placement_cycles(program, profile)
     return PimCost(
-        time_us=(cycles + placing) / pim.clock_mhz,
+        time_us=pim.launch_us + (cycles + placing) / pim.clock_mhz,
         cycles=cycles,
         commands=commands,
         prea=prea,
@@ -94,6 +97,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         mapping=program.mapping,
         placement_cycles=placing,
         bound_cycles=-(-program.shape.least_comps // pim.channels) * profile.comp_cycles,
+        launch_us=pim.launch_us,
     )
 
 

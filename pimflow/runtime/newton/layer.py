@@ -31,6 +31,7 @@ class NewtonLayer:
             "pim_cycles": cost.cycles,
             "placement_cycles": cost.placement_cycles,
             "time_us": cost.time_us,
+            "launch_us": cost.launch_us,
             "commands": cost.commands.as_json(),
             "refreshes": cost.ref,
             "cycles_spent": self.spent.as_json(),
@@ -58,6 +59,8 @@ class NewtonLayer:
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
             ("energy", f"{cost.energy_mj * 1e3:,.3f} uJ"),
         ]
+        if cost.launch_us:
+            rows.insert(3, ("launch", f"{cost.launch_us:,.2f} us of the time before the first command"))
         if cost.placement_cycles:
             rows.insert(3, ("placement", f"{cost.placement_cycles:,} cycles to write the right-hand side"))
         return rows

@@ -188,6 +188,12 @@ class PimEnergies:
         return dict(self.tables)
 
 
+Activation = Literal[
+    "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"
+]
+"""Functions of one element that hardware applies to results, by ONNX op_type."""
+
+
 @register_kind
 @dataclass(frozen=True)
 class PimSpec(Unit):
@@ -209,7 +215,9 @@ class PimSpec(Unit):
     gwrite_latency: Literal["hidden", "exposed"]
     operand: Literal["fp16", "bf16", "fp32"]
     accumulator: Literal["fp32", "fp16"]
-    readout_activation: bool  # whether activations are applied as results are read out; else a GPU kernel does it
+    # Functions of one element, by ONNX op_type, that are applied as results are read out; else a GPU kernel does it
+    readout_functions: Literal["any"] | tuple[Activation, ...]
+    launch_us: Amount  # microseconds from asking for a PIM kernel to its first command
     timing: PimTimings
     energy: PimEnergies
     # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:

@@ -1,0 +1,28 @@
+"""What units can compute of a result on its way out, at no cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pimflow.ir.graph import Node
+
+Functions = Literal["any"] | tuple[str, ...]
+"""Elementwise functions by ONNX op_type, or whatever function of one element there is."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A unit that applies functions to its results as they are read out.
+
+    Args:
+        device: the unit.
+        functions: which ones.
+    """
+
+    device: str
+    functions: Functions = "any"
+
+    def applies(self, node: Node) -> bool:
+        """Whether an elementwise node is one of the functions."""
+        return self.functions == "any" or node.kind in self.functions
