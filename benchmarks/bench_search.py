@@ -23,8 +23,9 @@ from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
-from pimflow.search.solver import open_cache, prove, solve
+from pimflow.search.solver import cache_scope, prove, solve
 from pimflow.targets import load_target
 
 
@@ -38,7 +39,8 @@ def measure(graph: Graph, policy: str, folder: Path) -> tuple[str, float]:
     for _ in ("cold", "warm"):
         machine = Machine(load_target("pimflow"))
         start = time.perf_counter()
-        plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=open_cache(folder, machine.costs))
+        prices = PriceCache(folder, cache_scope(machine.costs))
+        plan = solve(graph, Options(policy=policy), costs=machine.costs, prices=prices)
         seconds.append(time.perf_counter() - start)
     rewritten = PassManager(rewrites(plan, machine.costs)).run(graph).graph
     makespan = build_timeline(rewritten, machine.target, machine.costs.serving(rewritten)).makespan_us

@@ -19,13 +19,14 @@ from pimflow.passes import (
     ManagerResult,
     Pass,
     PassManager,
+    PassRecord,
     notes_of,
     parse_pipeline,
     times_table,
 )
 from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
-from pimflow.search import find_policy
+from pimflow.search import policy_of
 from pimflow.search.pricing import rewrites
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
@@ -51,7 +52,7 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
         RuntimeError: the node cannot run there, though the search placed it there.
     """
     unit = machine.costs.units[node.device or ""]
-    work = unit.work(graph, node)
+    work = machine.costs.work(graph, node, unit.device)
     choice = unit.resolve(node.placement.choice or "")
     program = work if isinstance(work, Refusal) else unit.program(work, choice)
     if isinstance(program, Refusal):
@@ -61,22 +62,26 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
 
 def _step(passes: tuple[Pass, ...], options: Options) -> PassManager:
     """The manager of some of a compilation's passes: to name one of the others is no mistake."""
-    return _manager(passes, options.debug, options.seed, options.disabled_passes, COMPILATION)
+    return _manager(passes, options, COMPILATION)
 
 
-def _manager(
-    passes: tuple[Pass, ...], debug: Debug, seed: int, disabled: Sequence[str], known: tuple[type[Pass], ...] = ()
-) -> PassManager:
+def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass], ...] = ()) -> PassManager:
+    debug = options.debug
     return PassManager(
         passes,
-        disabled=tuple(disabled),
+        disabled=options.disabled_passes,
         print_before=debug.print_before,
         print_after=debug.print_after,
         print_after_all=debug.print_after_all,
         show=debug.show or _to_stderr,
-        check=EachPass(seed) if debug.verify_each else None,
+        check=EachPass(options.seed) if debug.verify_each else None,
         known=known,
     )
+
+
+def _show_times(records: Sequence[PassRecord], options: Options) -> None:
+    if options.debug.print_times:
+        (options.debug.show or _to_stderr)(times_table(records))
 
 
 def _to_stderr(text: str) -> None:
@@ -90,7 +95,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         PimflowError: the model, the target or an option is wrong.
         PassError: a pass is faulty; the message names it.
     """
-    find_policy(options.policy)  # wrong names are reported before the model is read
+    policy_of(options)  # wrong names are reported before the model is read
     cleanup = _step(CLEANUP, options)
     machine = Machine.of(options)
     progress(f"load {source.name}")
@@ -101,8 +106,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     plan = solve(clean.graph, options, costs=machine.costs, progress=_searching(progress))
     progress(f"rewrite {source.name}")
     rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
-    if options.debug.print_times:
-        (options.debug.show or _to_stderr)(times_table((*clean.records, *rewritten.records)))
+    _show_times((*clean.records, *rewritten.records), options)
     progress(f"lower {source.name}")
     programs = _lower(rewritten.graph, machine, progress)
     progress(f"report {source.name}")
@@ -176,13 +180,21 @@ def opt(
         PimflowError: the model or the passes are wrong, or a pass cannot do what its options ask for.
         PassError: a pass is faulty; the message names it.
     """
+    options = Options.of(shapes=shapes, disabled_passes=disabled_passes, seed=seed, debug=debug)
+    return opt_with(model, passes, options, constants)
+
+
+def opt_with(
+    model: str | Path | bytes | onnx.ModelProto | Graph,
+    passes: str | Sequence[Pass],
+    options: Options,
+    constants: str | Path | None = None,
+) -> ManagerResult:
+    """`opt`, with the options that concern it given as those of a compilation."""
     steps = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
-    debug = debug or Debug()
-    manager = _manager(steps, debug, seed, disabled_passes)
-    graph = model if isinstance(model, Graph) else read_graph(model, shapes, constants)
-    result = manager.run(graph)
-    if debug.print_times:
-        (debug.show or _to_stderr)(times_table(result.records))
+    manager = _manager(steps, options)
+    result = manager.run(model if isinstance(model, Graph) else read_graph(model, options.shapes, constants))
+    _show_times(result.records, options)
     return result
 
 

@@ -123,7 +123,9 @@ class Options:
             "table of measured kernel times that replace the GPU model's", "--profile", "TABLE.csv", SEARCH
         ),
     )
-    debug: Debug = field(default_factory=Debug, metadata=_about("what to show and check between passes", saved=False))
+    debug: Debug = field(
+        default_factory=Debug, metadata=_about("what to show and check between passes", group=DEBUGGING, saved=False)
+    )
 
     def __post_init__(self) -> None:
         for name, form in _saved_forms().items():

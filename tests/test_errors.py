@@ -4,7 +4,7 @@ import pytest
 
 from pimflow.cli import main
 from pimflow.errors import OptionError, TargetError, choice, choose_one, did_you_mean
-from pimflow.search import find_policy
+from pimflow.search.policy import find_policy
 from pimflow.targets import load_target, override
 
 COLOURS = ("red", "green", "blue")

@@ -6,12 +6,13 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from pimflow.options import SEARCH, option_texts
+from pimflow.options import Options, option_texts
 from pimflow.runtime.costs import CostModel
 
 ROOT = Path(__file__).parent.parent
@@ -74,10 +75,41 @@ def test_no_type_lists_the_devices() -> None:
     assert files_with(re.compile(r"""Literal\[\s*["'](gpu|pim)["']""")) == []
 
 
-def test_an_option_stands_where_it_is_described_and_where_it_is_read() -> None:
-    assert files_with(re.compile(r"\btime_budget_s\b")) == ["options.py", "search/solver.py"]
+def files_that_read(option: str) -> list[str]:
+    """Files with `options.NAME`, whatever holds the options: a variable, a field, or what makes them."""
+    holders = re.compile(r"(^|[._])(options|asked)$|^Options\b|^options_of\b")
+    return [
+        path.as_posix()
+        for path, tree in zip(SOURCES, MODULES.values(), strict=True)
+        if any(
+            isinstance(node, ast.Attribute) and node.attr == option and holders.search(ast.unparse(node.value))
+            for node in ast.walk(tree)
+        )
+    ]
 
 
-@pytest.mark.parametrize("name", [name for name, text in option_texts().items() if text.group == SEARCH])
-def test_an_option_of_the_search_is_spelled_once(name: str) -> None:
-    assert files_with(re.compile(rf'"{option_texts()[name].flag}"')) == ["options.py"]
+READ_TWICE = {"seed": ["compiled.py", "compiler.py"]}  # random inputs of the checks between passes, and of `verify`
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
+def test_an_option_is_read_in_one_file(name: str) -> None:
+    files = files_that_read(name)
+    assert len(files) == 1 or files == READ_TWICE.get(name), f"{name} is read in {files}"
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("time_budget_s", "search/solver.py"),
+        ("use_cache", "search/solver.py"),
+        ("disabled_passes", "compiler.py"),
+    ],
+)
+def test_an_option_is_named_where_it_is_described_and_where_it_is_read(name: str, reader: str) -> None:
+    assert sorted(files_with(re.compile(rf"\b{name}\b"))) == sorted(["options.py", reader])
+
+
+@pytest.mark.parametrize("name", [name for name, text in option_texts().items() if text.flag])
+def test_an_option_is_spelled_once(name: str) -> None:
+    own = {"seed": ["cli/verbs/verify.py"]}.get(name, [])  # of its own inputs
+    assert files_with(re.compile(rf'"{option_texts()[name].flag}"')) == [*own, "options.py"]

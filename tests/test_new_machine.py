@@ -17,11 +17,12 @@ import pytest
 
 import pimflow
 import pimflow.data
-from pimflow.codegen.backend import Backend
+from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.compiler import compare_policies, inspect_model
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Builder, Refusal
+from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio import to_onnx
 from pimflow.options import Options
 from pimflow.report.layer import report_layer
@@ -51,7 +52,7 @@ class MultiplierCost:
     counters: Mapping[str, int]
 
 
-class MultiplierBackend(Backend[MatrixProblem]):
+class MultiplierBackend(MatrixBackend[MatrixProblem]):
     """Its programs are the work itself; `wide` doubles the rate for half as many, larger steps."""
 
     title = "Multiplier"
@@ -72,7 +73,7 @@ class MultiplierBackend(Backend[MatrixProblem]):
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else work
 
-    def execute(self, program: MatrixProblem, left: Array, right: Array, operand: str) -> Array:
+    def multiply(self, program: MatrixProblem, left: Array, right: Array, operand: str) -> Array:
         if not isinstance(program, ConvProblem):
             return np.asarray(np.matmul(left, right))
         top, west, bottom, east = program.pads
@@ -114,9 +115,11 @@ longest_product = 4096
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(KINDS, "multiplier", MultiplierSpec)
-    monkeypatch.setitem(UNITS, "multiplier", MultiplierBackend)
+    with scratch_registrations():
+        UNITS.add("multiplier", MultiplierBackend)
+        yield
 
 
 # ---- all that follows only looks
@@ -190,8 +193,8 @@ def test_a_large_layer_is_split_between_both() -> None:
 
 def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = pimflow.compile("zoo:toy", target=machine(), policy="pim", use_cache=False)
-    right = MultiplierBackend.execute
-    monkeypatch.setattr(MultiplierBackend, "execute", lambda *given: right(*given) * np.float32(1.01))
+    right = MultiplierBackend.multiply
+    monkeypatch.setattr(MultiplierBackend, "multiply", lambda *given: right(*given) * np.float32(1.01))
     assert not compiled.verify(pim="values").passed
 
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import helper
 
 import pimflow
+from pimflow.codegen.matrix import PRODUCT_VALUES, Multiply
 from pimflow.codegen.work import MATRIX_PROBLEMS, MatmulProblem
 from pimflow.compiler import inspect_model
 from pimflow.frontend import load_model
@@ -26,7 +27,6 @@ from pimflow.ir.ops.contraction import Contraction, matmul_shape
 from pimflow.ir.ops.rules import ROOMS
 from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio.export import EXPORT, OnnxWriter
-from pimflow.runtime.execute.unit_nodes import UNIT_VALUES, Multiply
 from pimflow.runtime.gpu.profiling_cuda import CUDA_KERNELS
 from pimflow.runtime.gpu.work import GPU_WORK, MatrixWork, Operands
 from support.onnx_models import model_of
@@ -95,7 +95,7 @@ def register() -> None:
     EXPORT.add(FusedMatMul, export)
     MATRIX_PROBLEMS.add(FusedMatMul, pim_work)
     GPU_WORK.add(FusedMatMul, gpu_work)
-    UNIT_VALUES.add(FusedMatMul, pim_values)
+    PRODUCT_VALUES.add(FusedMatMul, pim_values)
     CUDA_KERNELS.leave_out("no GPU is timed here", FusedMatMul)
 
 
@@ -123,7 +123,7 @@ def test_each_room_is_satisfied() -> None:
     with scratch_registrations():
         register_op(FusedMatMul)
         lacking = {room.what for room in ROOMS.values() if "FusedMatMul" in room.missing()}
-    assert {"ONNX export", "matrix problems", "work on the GPU", "values on units"} <= lacking
+    assert {"ONNX export", "matrix problems", "work on the GPU", "values of products"} <= lacking
     with scratch_registrations():
         register()
         assert not any(room.missing() for room in ROOMS.values())
@@ -175,5 +175,5 @@ def test_a_wrong_rule_is_found_out_by_value() -> None:
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)
     with scratch_registrations():
-        UNIT_VALUES.add(FusedMatMul, forgetful_values)
+        PRODUCT_VALUES.add(FusedMatMul, forgetful_values)
         assert not compiled.verify(pim="values", operand="fp32").passed

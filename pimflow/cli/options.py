@@ -12,6 +12,7 @@ from pimflow.cli.parsing import Parser, add_target, number, target_of
 from pimflow.cli.shapes import parse_shapes
 from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_forms, option_texts
 from pimflow.search import policies
+from pimflow.targets import Target
 
 _DEBUG = "debug."
 """Stands in front of the names of `Debug`'s fields among the arguments."""
@@ -22,16 +23,17 @@ def add_options(parser: Parser, *, only: Collection[str] = (), without: Collecti
 
     Args:
         parser: where they are added.
-        only: names of the options; all if empty.
-        without: names of options to leave out.
+        only: names of options and of groups; all if empty.
+        without: names of options and of groups to leave out.
     """
     groups: dict[str, Any] = {"": parser}
     for name, text in option_texts().items():
-        if name in without or (only and name not in only):
+        called = {name, text.group}
+        if called & set(without) or (only and not called & set(only)):
             continue
-        if name == "target":
+        if option_forms()[name] is Target:
             add_target(parser)
-        elif name == "debug":
+        elif option_forms()[name] is Debug:
             for part, what in option_texts(Debug).items():
                 _add(groups, Debug, part, what, _DEBUG)
         else:
@@ -57,10 +59,11 @@ def keywords_of(arguments: argparse.Namespace) -> OptionKeywords:
         name: tuple(value) if isinstance(value, list) else value for name, value in vars(arguments).items()
     }
     keywords = {name: given[name] for name in option_texts() if name in given}
-    if "shapes" in keywords:
-        keywords["shapes"] = parse_shapes(keywords["shapes"])
-    if "target" in keywords:
-        keywords["target"] = target_of(arguments)
+    for name in keywords:
+        if option_forms()[name] is Target:
+            keywords[name] = target_of(arguments)
+        elif get_origin(option_forms()[name]) is Mapping:
+            keywords[name] = parse_shapes(given[name])
     debug: dict[str, Any] = {name: given[_DEBUG + name] for name in option_texts(Debug) if _DEBUG + name in given}
     return cast("OptionKeywords", keywords | {"debug": Debug(**debug)})
 

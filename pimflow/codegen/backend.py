@@ -8,17 +8,19 @@ one device of one target and owns its caches. Adding a kind of unit is a backend
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pimflow.codegen.work import MatrixProblem, matrix_problem
+from pimflow.codegen.work import Work
 from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
 from pimflow.ir.readout import Functions
 
+W = TypeVar("W", bound=Work)
+"""The work that a backend accepts."""
 P = TypeVar("P")
 """A backend's programs."""
 
@@ -122,8 +124,10 @@ class Transfer:
     link: str = "transfer"
 
 
-class Backend(ABC, Generic[P]):
-    """A unit that runs the work it accepts. Its programs are `P`: what it executes, times and stores.
+class Backend(ABC, Generic[W, P]):
+    """A unit that runs the work it accepts, `W`. Its programs are `P`: what it executes, times and stores.
+
+    A unit that multiplies matrices is a `MatrixBackend` (`pimflow/codegen/matrix.py`).
 
     Args:
         device: the unit's name in the target.
@@ -170,32 +174,35 @@ class Backend(ABC, Generic[P]):
         """
         return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
 
-    def work(self, graph: Graph, node: Node) -> MatrixProblem | Refusal:
-        """What a node asks of the unit, or why it cannot run there."""
-        return matrix_problem(graph, node)
+    @abstractmethod
+    def work(self, graph: Graph, node: Node) -> W | Refusal:
+        """What a node asks of the unit, or why it cannot run there.
+
+        Any node that makes one value may be accepted, but for movements, and for those that are fused into another.
+        """
 
     @abstractmethod
-    def cost(self, work: MatrixProblem, choice: str) -> UnitCost | Refusal:
+    def cost(self, work: W, choice: str) -> UnitCost | Refusal:
         """What work costs under a choice, or why it cannot run there."""
 
     @abstractmethod
-    def program(self, work: MatrixProblem, choice: str) -> P | Refusal:
+    def program(self, work: W, choice: str) -> P | Refusal:
         """What the unit executes: the program that `cost` is the cost of."""
 
-    def explain(self, work: MatrixProblem, choice: str) -> WorkReport | Refusal:
+    def explain(self, work: W, choice: str) -> WorkReport | Refusal:
         """What work comes to under a choice, and where its time goes."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else PlainReport(choice, cost)
 
     @abstractmethod
-    def execute(self, program: P, left: Array, right: Array, operand: str) -> Array:
-        """The product that a program computes, by value, with operands rounded to `operand`.
+    def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
+        """The value of a node that runs on the unit, computed by its program, in the node's own element type.
 
         Args:
             program: what to execute.
-            left: activations of a convolution, or the left-hand side of a product.
-            right: weights, or the right-hand side.
-            operand: one of `operands`.
+            graph, node: the node, and the graph that knows its shapes.
+            inputs: its operands; None for absent ones.
+            operand: the element type that operands are rounded to, one of `operands`.
         """
 
     @abstractmethod

@@ -52,6 +52,14 @@ class Registry(Generic[Key, Entry]):
         """The entry of a key; None if it has none."""
         return self._entries.get(key)
 
+    def __getitem__(self, key: Key) -> Entry:
+        """The entry of a key.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._entries[key]
+
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
@@ -75,9 +83,9 @@ def scratch_registrations() -> Iterator[None]:
             registry._entries.update(entries)
 
 
-def outside_modules() -> tuple[str, ...]:
-    """Names of the modules outside this package that anything registered is from, sorted."""
-    entries = (entry for registry in _REGISTRIES for entry in registry.values())
+def outside_modules(*others: object) -> tuple[str, ...]:
+    """Names of the modules outside this package that anything registered, or one of `others`, is from, sorted."""
+    entries = (*others, *(entry for registry in _REGISTRIES for entry in registry.values()))
     modules = {getattr(entry, "__module__", "") for entry in entries}
     return tuple(sorted(module for module in modules if module and module.split(".")[0] != "pimflow"))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pimflow.errors import PlanError, did_you_mean
 from pimflow.ir import Graph, GraphEditor, Node
+from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
 
@@ -91,7 +92,6 @@ def unknown_node(graph: Graph, name: str) -> str:
 
 
 def device_refusal(node: Node, device: str, host: str) -> Refusal | None:
-    """Why a node cannot run on a device, as far as the op decides it: the host runs any, others contractions."""
-    if device == host or node.op.is_contraction:
-        return None
-    return Refusal(f"{node.name}: {node.kind} cannot run on {device.upper()}")
+    """Why a node cannot run on a device, as far as the graph alone says it: the host runs any node."""
+    refusal = None if device == host else bound_to_host(node)
+    return refusal and Refusal(f"{node.name}: {refusal.reason} and cannot run on {device.upper()}")

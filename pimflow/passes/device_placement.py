@@ -18,7 +18,7 @@ class DevicePlacement(DecisionPass):
         nodes: names of the nodes.
         device: where they run.
         choice: what the device's backend is asked for (a mapping policy, a strategy); "" is its default.
-        host: the device that can run any node; all others run convolutions and matrix products.
+        host: the device that can run any node.
     """
 
     name: ClassVar[str] = "device-placement"

@@ -17,7 +17,7 @@ from typing import ClassVar
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
 from pimflow.ir.refusal import Refusal
-from pimflow.passes.decision import DecisionPass, Site
+from pimflow.passes.decision import DecisionPass, Site, device_refusal
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.writer import PartWriter
 
@@ -78,8 +78,9 @@ class MdDpSplit(DecisionPass):
 
     def _shape_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
         first = nodes[0]
-        if not first.op.is_contraction:
-            return Refusal(f"{first.name}: {first.kind} is no convolution or matrix product")
+        refusal = device_refusal(first, self.device, self.host)
+        if refusal is not None:
+            return refusal
         rows = node_rows(graph, first)
         if not 0 < self.gpu_rows < rows:
             return Refusal(f"{first.name}: {self.gpu_rows} of {rows} rows on the GPU leave a part empty")

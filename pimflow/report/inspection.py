@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import Backend, UnitCost
+from pimflow.codegen.backend import UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.report.tables import number, render_table
@@ -115,7 +115,7 @@ def inspect_graph(graph: Graph, costs: CostModel, model: str, notes: tuple[str, 
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
-    found = {device: _cost_on(unit, graph, node) for device, unit in costs.units.items()}
+    found = {device: _cost_on(device, costs, graph, node) for device in costs.units}
     host_us = costs.host_only().node_cost(graph, node).time_us
     times = {device: None if isinstance(cost, Refusal) else cost.time_us for device, cost in found.items()}
     return NodeVerdict(
@@ -128,9 +128,9 @@ def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
     )
 
 
-def _cost_on(unit: Backend[Any], graph: Graph, node: Node) -> UnitCost | Refusal:
-    work = unit.work(graph, node)
-    return work if isinstance(work, Refusal) else unit.cost(work, unit.default_choice)
+def _cost_on(device: str, costs: CostModel, graph: Graph, node: Node) -> UnitCost | Refusal:
+    work = costs.work(graph, node, device)
+    return work if isinstance(work, Refusal) else costs.unit_cost(device, work, costs.units[device].default_choice)
 
 
 def _shape(graph: Graph, node: Node) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.backend import WorkReport
+from pimflow.codegen.matrix import MatrixBackend
 from pimflow.errors import OptionError
 from pimflow.ir import Refusal
 from pimflow.runtime.backends import units_of
@@ -15,7 +16,7 @@ from pimflow.targets import Target
 
 @dataclass(frozen=True)
 class LayerReport:
-    """A layer on the first device beside the host."""
+    """A layer on the first device that multiplies matrices."""
 
     target: str
     device: str
@@ -32,7 +33,7 @@ class LayerReport:
 
 
 def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> LayerReport:
-    """Prices one layer on the first device beside the host, and says what its time is spent on.
+    """Prices one layer on the first device that multiplies matrices, and says what its time is spent on.
 
     Args:
         work: the layer.
@@ -40,9 +41,12 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
         choice: one of the backend's choices (a mapping policy); "" is its best.
 
     Raises:
-        OptionError: the device does not offer the choice, or the layer cannot run on it.
+        OptionError: there is no such device, it does not offer the choice, or the layer cannot run on it.
     """
-    device, unit = next(iter(units_of(target).items()))
+    units = [unit for unit in units_of(target).values() if isinstance(unit, MatrixBackend)]
+    if not units:
+        raise OptionError(f"no unit of target {target.name!r} multiplies matrices", "choose another target")
+    unit, device = units[0], units[0].device
     report = unit.explain(work, unit.resolve(choice or unit.choices[-1]))
     if isinstance(report, Refusal):
         gap = f" ({report.gap} too many)" if report.gap is not None else ""

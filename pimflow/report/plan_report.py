@@ -9,15 +9,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from pimflow.codegen.backend import UnitCost
+from pimflow.codegen.backend import Backend, Cost, UnitCost
+from pimflow.codegen.work import Work
 from pimflow.data import decode, encode, pick
 from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
-from pimflow.runtime.costs import CostModel
-from pimflow.runtime.timeline import Event, Timeline, build_timeline
+from pimflow.runtime.timeline import Event, NodePrice, Timeline, build_timeline
+from pimflow.search import pricing
 from pimflow.search.policy import find_policy
+
+
+class DetailedPrice(NodePrice, Protocol):
+    """A node's price, with what it comes from."""
+
+    @property
+    def detail(self) -> Cost | None:
+        """The cost on its device; None if the node costs nothing."""
+
+
+class Costs(pricing.Costs, Protocol):
+    """What a report asks of a cost model: what the search does, and what every node came to."""
+
+    @property
+    def units(self) -> Mapping[str, Backend[Any, Any]]:
+        """The units beside the host, by device."""
+
+    def host_only(self) -> Costs:
+        """The same machine with no other unit in use."""
+
+    def serving(self, graph: Graph) -> Costs:
+        """The cost model that a placed graph runs under."""
+
+    def node_cost(self, graph: Graph, node: Node) -> DetailedPrice:
+        """The node's time and energy on its device."""
+
+    def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
+        """What a node asks of a unit, or why it cannot run there."""
+
+    def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
+        """What a unit's work costs under a choice, or why it cannot run there."""
+
+    def static_energy_mj(self, makespan_us: float) -> float:
+        """What the board draws over a run, whatever it does."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +68,7 @@ class Measure:
     conv_us: float
 
 
-def measure(graph: Graph, costs: CostModel, timeline: Timeline | None = None) -> Measure:
+def measure(graph: Graph, costs: Costs, timeline: Timeline | None = None) -> Measure:
     """Measures a graph with devices (none: all on the GPU); the timeline is built if it is not given."""
     timeline = timeline or build_timeline(graph, costs.target, costs)
     return Measure(timeline.makespan_us, timeline.total_energy_mj, conv_us(graph, timeline))
@@ -168,7 +203,7 @@ class PlanReport:
         )
 
 
-def report_plan(original: Graph, plan: Plan, graph: Graph, costs: CostModel) -> PlanReport:
+def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanReport:
     """What a plan comes to.
 
     Args:
@@ -187,7 +222,7 @@ def report_plan(original: Graph, plan: Plan, graph: Graph, costs: CostModel) -> 
 class _NodeRows:
     """Makes the rows of one report."""
 
-    def __init__(self, original: Graph, plan: Plan, graph: Graph, timeline: Timeline, costs: CostModel) -> None:
+    def __init__(self, original: Graph, plan: Plan, graph: Graph, timeline: Timeline, costs: Costs) -> None:
         self._original = original
         self._plan = plan
         self._costs = costs
@@ -277,7 +312,7 @@ class _NodeRows:
             return f"fused into {into}"
         times, refusals = [], []
         for device, unit in self._costs.units.items():
-            work = unit.work(self._original, node)
+            work = self._costs.work(self._original, node, device)
             if isinstance(work, Refusal):
                 refusals.append(work.reason)
                 continue

@@ -11,9 +11,8 @@ from pimflow.ir import Graph, Plan, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.options import Options
 from pimflow.passes import PassManager
-from pimflow.report.plan_report import PlanReport, report_plan
+from pimflow.report.plan_report import Costs, PlanReport, report_plan
 from pimflow.report.tables import number, render_table
-from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
 from pimflow.search.pricing import rewrites
@@ -63,7 +62,7 @@ def compare(
     options: Options,
     policies: Sequence[str] | None = None,
     *,
-    costs: CostModel,
+    costs: Costs,
     progress: Progress | None = None,
 ) -> list[PolicyResult]:
     """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
@@ -75,12 +74,12 @@ def compare(
         OptionError: a policy is unknown.
     """
     names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
-    prices = open_cache(options.use_cache, costs)
+    prices = open_cache(options, costs)
     results = []
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
-        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), options.target.devices))
+        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), costs.target.devices))
     return results
 
 

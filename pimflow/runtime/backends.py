@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pimflow.codegen.backend import Backend, HostBackend
+from pimflow.ir.registry import Registry
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import Target
@@ -13,14 +14,17 @@ from pimflow.targets import Target
 if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
 
-UNITS: dict[str, type[Backend[Any]]] = {"newton": NewtonBackend}
+UNITS: Registry[str, type[Backend[Any, Any]]] = Registry("backends of units")
 """Backends of units that run the work they accept, by kind."""
 
-HOSTS: dict[str, type[GpuHost]] = {"gpu": GpuHost}
-"""Backends of units that run every node, by kind."""
+HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = Registry("backends of hosts")
+"""Backends of units that run every node, by kind: made from device, spec, and measured times to prefer to its own."""
+
+UNITS.add("newton", NewtonBackend)
+HOSTS.add("gpu", GpuHost)
 
 
-def units_of(target: Target) -> Mapping[str, Backend[Any]]:
+def units_of(target: Target) -> Mapping[str, Backend[Any, Any]]:
     """A fresh backend for every unit beside the host, by device, in the target's order."""
     return {device: UNITS[target.kind(device)](device, target.units[device]) for device in target.devices[1:]}
 

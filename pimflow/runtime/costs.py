@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pimflow.codegen.backend import Backend, Cost, HostBackend, Transfer, UnitCost
-from pimflow.codegen.work import MatrixProblem
+from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.movement import Movement, movement
+from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.targets import Target
@@ -56,11 +57,11 @@ class CostModel:
         target: Target,
         *,
         measured: MeasuredTable | None = None,
-        units: Mapping[str, Backend[Any]] | None = None,
+        units: Mapping[str, Backend[Any, Any]] | None = None,
     ) -> None:
         alone = host_of(target, measured)
         self.target = target
-        self.units: Mapping[str, Backend[Any]] = units_of(target) if units is None else units
+        self.units: Mapping[str, Backend[Any, Any]] = units_of(target) if units is None else units
         self.host: HostBackend = alone.left_with(sum(unit.memory_channels for unit in self.units.values()))
         self._movements: WeakKeyDictionary[Graph, Mapping[str, Movement]] = WeakKeyDictionary()
         self._host_only = self if alone is self.host else _with_host(self, alone)
@@ -82,13 +83,18 @@ class CostModel:
         cost = self._unit_cost(graph, node) if node.device in self.units else self._host_cost(graph, node)
         return _FREE if cost is None else NodeCost(cost.time_us, cost.energy_mj, cost)
 
-    def unit_cost(self, device: str, work: MatrixProblem, choice: str) -> UnitCost | Refusal:
+    def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
+        """What a node asks of a unit, or why it cannot run there."""
+        work: Work | Refusal = self.units[device].work(graph, node)
+        return work if isinstance(work, Refusal) else bound_to_host(node) or work
+
+    def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
         return self.units[device].cost(work, choice)
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
-        work = self.units[device].work(graph, node)
+        work = self.work(graph, node, device)
         cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)
         return cost if isinstance(cost, Refusal) else None
 
@@ -99,6 +105,11 @@ class CostModel:
             return None
         loaded = sum(graph.value(name).elements for name in graph.activations(node))
         return unit.transfer(loaded, sum(graph.value(name).elements for name in node.outputs if name))
+
+    @property
+    def identity(self) -> str:
+        """All that prices depend on beside the code, as text."""
+        return f"{self.target!r} {self.host.identity}"
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
@@ -122,7 +133,7 @@ class CostModel:
 
     def _unit_cost(self, graph: Graph, node: Node) -> UnitCost:
         unit = self.units[node.device or ""]
-        work = unit.work(graph, node)
+        work = self.work(graph, node, unit.device)
         choice = unit.resolve(node.placement.choice or "")
         cost = work if isinstance(work, Refusal) else unit.cost(work, choice)
         if isinstance(cost, Refusal):

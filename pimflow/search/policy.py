@@ -6,12 +6,12 @@ therefore never find a worse plan than it: `auto` includes `pimflow`, which incl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
 from pimflow.errors import choice
+from pimflow.options import Options
 
 EVERY_ROW = Fraction(0)
 TENTHS = Fraction(1, 10)
@@ -94,18 +94,18 @@ def find_policy(name: str) -> Policy:
     return _BY_NAME[choice("policy", _ALIASES.get(name.strip().lower(), name), _BY_NAME)]
 
 
-def with_options(policy: Policy, grid_percent: int | None, stages: Sequence[int] | None) -> Policy:
-    """The policy with the row grid of its MD-DP and the stage counts of its pipelines replaced.
+def policy_of(options: Options) -> Policy:
+    """The policy that options ask for, with their row grid for its MD-DP and their stage counts for its pipelines.
 
-    Args:
-        policy: spaces without MD-DP or pipelines stay without.
-        grid_percent: percent of the rows from one split to the next; None for the policy's own grid.
-        stages: stage counts from 2 up; None for the policy's own.
+    Raises:
+        OptionError: there is no such policy.
     """
+    policy = find_policy(options.policy)
     spaces = policy.spaces
-    if grid_percent is not None:
-        step = Fraction(grid_percent, 100)
+    if options.grid is not None:
+        step = Fraction(options.grid, 100)
         spaces = tuple(space if space.split is None else replace(space, split=step) for space in spaces)
-    if stages is not None:
-        spaces = tuple(replace(space, stages=tuple(sorted(set(stages)))) for space in spaces)
+    if options.stages is not None:
+        counts = tuple(sorted(set(options.stages)))
+        spaces = tuple(replace(space, stages=counts) for space in spaces)
     return replace(policy, spaces=spaces)

@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 from pimflow.errors import OptionError
 from pimflow.ir.registry import outside_modules
+from pimflow.targets.schema import KINDS
 from pimflow.version import __version__
 
 MAX_CACHE_BYTES = 64 << 20
@@ -76,10 +77,10 @@ def _platform_folder() -> Path:
 
 def code_fingerprint() -> str:
     """Hash of all code that a cost depends on: the version, every source and data file of the package that has a part
-    in it, and the modules outside that have registered ops, rules or units. Edited code never reads the costs of other
-    code."""
+    in it, and the modules outside that have registered ops, rules, units or backends. Edited code never reads the costs
+    of other code."""
     digest = hashlib.blake2b(_package_fingerprint().encode(), digest_size=16)
-    for name in outside_modules():
+    for name in outside_modules(*KINDS.values()):
         digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
     return digest.hexdigest()
 

@@ -9,17 +9,57 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.readout import Readout
 from pimflow.passes import Pass, place
-from pimflow.runtime.costs import CostModel
+from pimflow.runtime import timeline
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.price_cache import PriceCache, key_of
+from pimflow.targets import Target
 
 _ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
+
+
+class Choices(Protocol):
+    """What the search asks of a unit beside the host."""
+
+    def resolve(self, choice: str) -> str:
+        """The choice that a policy's word stands for."""
+
+
+class Costs(timeline.Costs, Protocol):
+    """What the search asks of a cost model."""
+
+    @property
+    def target(self) -> Target:
+        """The machine."""
+
+    @property
+    def identity(self) -> str:
+        """All that prices depend on beside the code, as text."""
+
+    @property
+    def units(self) -> Mapping[str, Choices]:
+        """The units beside the host, by device."""
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The units that apply functions as results are read out."""
+
+    @property
+    def padding_alike(self) -> tuple[str, ...]:
+        """The devices whose convolutions pad opposite sides alike."""
+
+    def host_only(self) -> timeline.Costs:
+        """The same machine with no other unit in use."""
+
+    def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
+        """Why a node cannot run on a unit under a choice, or None."""
 
 
 class Pricer:
@@ -28,7 +68,7 @@ class Pricer:
     `priced` counts the candidates asked for, `built` those that had to be rewritten.
     """
 
-    def __init__(self, graph: Graph, costs: CostModel, prices: PriceCache) -> None:
+    def __init__(self, graph: Graph, costs: Costs, prices: PriceCache) -> None:
         self.graph = graph
         self.costs = costs
         self.priced = 0
@@ -93,7 +133,7 @@ class Pricer:
         return build_timeline(graph, self.costs.target, self.costs).makespan_us
 
 
-def rewrites(plan: Plan, costs: CostModel) -> tuple[Pass, ...]:
+def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:
     """The passes that make of a cleaned-up graph the one that runs as a plan says, on the machine that is priced."""
     return place(plan, costs.readouts, costs.padding_alike)
 

@@ -18,19 +18,16 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
 from pimflow.options import Options
-from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import BestCovers, Interval, solve_chain
-from pimflow.search.policy import Policy, find_policy, with_options
+from pimflow.search.policy import Policy, policy_of
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
-from pimflow.search.pricing import Pricer
-from pimflow.targets import Target
+from pimflow.search.pricing import Costs, Pricer
 
 if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
@@ -62,7 +59,7 @@ def solve(
     graph: Graph,
     options: Options,
     *,
-    costs: CostModel,
+    costs: Costs,
     prices: PriceCache | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -70,8 +67,8 @@ def solve(
 
     Args:
         graph: cleaned up (batch norms folded, fused nodes marked).
-        options: target, policy, and what bounds the search.
-        costs: the cost model in PIM mode, of the options' target.
+        options: the policy, and what bounds the search.
+        costs: the cost model in PIM mode, of the target to plan for.
         prices: the price cache, in place of the one that the options ask for.
         progress: receives how far the search is.
 
@@ -79,23 +76,21 @@ def solve(
         OptionError: the policy is unknown.
     """
     started = time.perf_counter()
-    target = options.target
-    chosen = with_options(find_policy(options.policy), options.grid, options.stages)
-    prices = open_cache(options.use_cache, costs) if prices is None else prices
-    space = price_space(graph, target, chosen, costs, prices, options.time_budget_s, progress)
+    chosen = policy_of(options)
+    prices = open_cache(options, costs) if prices is None else prices
+    space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress)
     cost, decisions = _best_in_pim_mode(space)
     if not chosen.pim_mode and space.baseline_us <= cost:
         cost, decisions = space.baseline_us, space.baseline
     seconds = round(time.perf_counter() - started, 6)
-    return Plan(chosen.name, decisions, cost, space.baseline_us, space.priced, seconds, target.host)
+    return Plan(chosen.name, decisions, cost, space.baseline_us, space.priced, seconds, space.host)
 
 
-def prove(graph: Graph, options: Options, *, costs: CostModel, solver: SolverName | None = None) -> tuple[float, float]:
+def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:
     """(cost by the dynamic program, cost by the integer program) of one space with nothing pruned; they are equal."""
     from pimflow.search.ilp import solve_intervals  # PuLP takes a while to import, and no compilation needs it
 
-    chosen = with_options(find_policy(options.policy), options.grid, options.stages)
-    space = price_space(graph, options.target, chosen, costs, open_cache(None, costs), prune=False)
+    space = price_space(graph, policy_of(options), costs, PriceCache(None, cache_scope(costs)), prune=False)
     if not space.intervals:
         return space.baseline_us, space.baseline_us
     return solve_chain(space.positions, space.intervals)[0], solve_intervals(space.positions, space.intervals, solver)[
@@ -105,9 +100,8 @@ def prove(graph: Graph, options: Options, *, costs: CostModel, solver: SolverNam
 
 def price_space(
     graph: Graph,
-    target: Target,
     policy: Policy,
-    costs: CostModel,
+    costs: Costs,
     prices: PriceCache,
     time_budget_s: float | None = None,
     progress: Progress | None = None,
@@ -133,10 +127,11 @@ def price_space(
             tried.update(interval.payload)
             intervals.extend(candidates.variations(interval))
     prices.flush()
-    baseline: Decisions = tuple(OnDevice(node.name, target.host) for node in candidates.order)
-    baseline_us = build_timeline(graph, target, costs.host_only()).makespan_us
+    host = costs.target.host
+    baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
+    baseline_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
     return PricedSpace(
-        size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, target.host
+        size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, host
     )
 
 
@@ -170,12 +165,14 @@ class _Intervals:
                 self._progress(f"{self._what}: pricing candidates", self._pricer.priced)
 
 
-def open_cache(cache: Path | bool | None, costs: CostModel) -> PriceCache:
-    """The price cache of a cost model: in a folder, in the user's cache folder (True), or in memory only."""
-    scope = f"{code_fingerprint()} {costs.target!r} {costs.host.identity}"
-    if isinstance(cache, Path):
-        return PriceCache(cache, scope)
-    return open_user_cache(scope) if cache else PriceCache(None, scope)
+def open_cache(options: Options, costs: Costs) -> PriceCache:
+    """The price cache of a cost model: in the user's cache folder, or in memory only, as the options say."""
+    return open_user_cache(cache_scope(costs)) if options.use_cache else PriceCache(None, cache_scope(costs))
+
+
+def cache_scope(costs: Costs) -> str:
+    """What all prices of a cost model depend on, code included, as text."""
+    return f"{code_fingerprint()} {costs.identity}"
 
 
 def _best_in_pim_mode(space: PricedSpace) -> tuple[float, Decisions]:

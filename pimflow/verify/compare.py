@@ -169,7 +169,7 @@ def verify_compiled(
     seed: int,
     rtol: float | None,
     programs: Mapping[str, Any] | None,
-    units: Mapping[str, Backend[Any]],
+    units: Mapping[str, Backend[Any, Any]],
     operand: str | None,
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
@@ -209,7 +209,7 @@ def verify_compiled(
 
 
 def _own_rtol(
-    graph: Graph, programs: Mapping[str, Any] | None, units: Mapping[str, Backend[Any]], operand: str | None
+    graph: Graph, programs: Mapping[str, Any] | None, units: Mapping[str, Backend[Any, Any]], operand: str | None
 ) -> float:
     """What the arithmetic justifies: ONNX Runtime's, or that of the units whose programs are executed."""
     if programs is None:
@@ -233,7 +233,7 @@ def _run_compiled(
     graph: Graph,
     feeds: Mapping[str, Array],
     programs: Mapping[str, Any] | None,
-    units: Mapping[str, Backend[Any]],
+    units: Mapping[str, Backend[Any, Any]],
     operand: str | None,
     memory: MemoryPlan | None,
     progress: Callable[[str], None],

@@ -57,7 +57,8 @@ def test_parallel_branches_get_devices_in_one_region() -> None:
 
 def one_conv(*shape: int) -> Graph:
     build = Builder()
-    return build.graph(build.relu(build.conv(build.input(*shape), 4, name="conv"), name="relu"))
+    relu = build.relu(build.conv(build.input(*shape), 4, name="conv"), name="relu")
+    return build.graph(build.place(relu, fused_into="conv"))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +71,10 @@ def one_conv(*shape: int) -> Graph:
         ),
         ([OnDevice("conv", "gpu"), OnDevice("rely", "gpu")], "did you mean 'relu'"),
         ([OnDevice("relu", "gpu"), OnDevice("conv", "gpu")], "makes later"),
-        ([OnDevice("conv", "gpu"), OnDevice("relu", "pim", "auto")], "Relu cannot run on PIM"),
+        ([OnDevice("conv", "gpu"), OnDevice("relu", "pim", "auto")], "Relu is fused into conv and cannot run on PIM"),
         ([SplitRows("conv", 0, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
         ([SplitRows("conv", 8, "auto"), OnDevice("relu", "gpu")], "leave a part empty"),
-        ([OnDevice("conv", "gpu"), SplitRows("relu", 4, "auto")], "no convolution or matrix product"),
+        ([OnDevice("conv", "gpu"), SplitRows("relu", 4, "auto")], "Relu is fused into conv"),
         ([SplitRows("conv", 4, "auto", ("relu", "relu"))], "again"),
     ],
 )

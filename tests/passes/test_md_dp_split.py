@@ -170,14 +170,16 @@ def test_what_can_be_split() -> None:
     conv = build.conv(build.input(1, 4, 8, 8), 4, name="conv")
     build.conv(build.global_average(conv), 4, name="squeeze")
     build.op(Elementwise("Relu"), conv, name="relu")
+    build.op(Slice(2, 0, 4), conv, name="part")
     x = build.input(1, 5, name="y")
     out = build.gemm(x, 3, name="row")
     graph = build.graph(out)
     assert why_not(graph, SplitRows("conv", 1, "newton++")) is None
+    assert why_not(graph, SplitRows("relu", 1, "newton++")) is None
     for name, reason in [
         ("squeeze", "squeeze: 1 of 1 rows on the GPU leave a part empty"),
         ("row", "row: 1 of 1 rows on the GPU leave a part empty"),
-        ("relu", "relu: Relu is no convolution or matrix product"),
+        ("part", "part: Slice only moves data and cannot run on PIM"),
     ]:
         assert why_not(graph, SplitRows(name, 1, "newton++")) == Refusal(reason)
 

@@ -225,6 +225,16 @@ def test_fusion_tags_point_to_the_stages_own_part() -> None:
     assert rewritten.node("dw_s0").placement.choice is None
 
 
+def test_any_kernel_of_a_run_may_leave_the_host() -> None:
+    graph = mobile_block()
+    rewritten = applied(
+        graph, pipeline(("expand", "clip1"), "gp", (7, 7)), *(OnDevice(name, "gpu") for name in (*BLOCK[2:], "add"))
+    )
+    halves = [node for node in rewritten.nodes if node.placement.origin == "clip1" and node.op.is_elementwise]
+    assert [node.device for node in halves] == ["pim", "pim"]
+    assert_same_values(graph, rewritten)
+
+
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
@@ -233,7 +243,6 @@ def test_fusion_tags_point_to_the_stages_own_part() -> None:
         (pipeline(("expand", "clip1"), "p", (7, 7)), "1 devices for 2 nodes"),
         (pipeline(("expand", "clip1"), "pg", (7, 6)), "do not make up the 14 rows"),
         (pipeline(("expand", "clip1"), "pg", (0, 14)), "do not make up the 14 rows"),
-        (pipeline(("expand", "clip1"), "gp", (7, 7)), "cannot run on PIM"),
         (pipeline(("expand", "dw"), "pg", (7, 7)), "reads nothing that the run makes"),
     ],
 )

@@ -13,13 +13,13 @@ from pimflow.report.policies import compare, policy_result
 from pimflow.runtime.timeline import Event
 from pimflow.search import policies
 from pimflow.search.solver import solve
-from support.costs import FakeCosts, fake_costs
+from support.costs import FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 from support.passes import rewritten
 
 
 def report_of(graph: Graph, plan: Plan) -> PlanReport:
-    return report_plan(graph, plan, rewritten(graph, plan, fake_costs()), fake_costs())
+    return report_plan(graph, plan, rewritten(graph, plan, FakeCosts()), FakeCosts())
 
 
 def plan_of(graph: Graph, *decisions: Decision) -> Plan:
@@ -45,7 +45,7 @@ def test_busy_time_counts_what_runs_at_once_once() -> None:
 @pytest.mark.parametrize("policy", policies())
 @pytest.mark.parametrize("graph", [inverted_residuals(), heavy_chain(), fire_modules(), random_net(3)], ids="abcd")
 def test_totals_agree_with_the_plan_and_rows_cover_the_graph(graph: Graph, policy: str) -> None:
-    costs = fake_costs()
+    costs = FakeCosts()
     plan = solve(graph, Options(target=costs.target, policy=policy, use_cache=False), costs=costs)
     report = report_of(graph, plan)
     assert report.result.time_us == pytest.approx(plan.predicted_us, rel=1e-9)
@@ -119,7 +119,7 @@ def test_pipeline_counts_overlapped_convolution_once() -> None:
 
 def test_report_survives_json() -> None:
     graph = inverted_residuals()
-    costs = fake_costs()
+    costs = FakeCosts()
     plan = solve(graph, Options(target=costs.target, use_cache=False), costs=costs)
     report = report_of(graph, plan)
     text = json.dumps(report.as_json())
@@ -141,7 +141,7 @@ def test_node_row_keeps_its_devices_through_json() -> None:
 
 def test_comparison_has_a_line_per_policy() -> None:
     graph = random_net(3)
-    costs = fake_costs()
+    costs = FakeCosts()
     options = Options(target=costs.target, use_cache=False)
     results = compare(graph, options, costs=costs)
     assert [result.policy for result in results] == list(policies())

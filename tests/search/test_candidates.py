@@ -11,20 +11,21 @@ from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline, SplitRows
+from pimflow.options import Options
 from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import row_counts
 from pimflow.search.candidates.pipelines import equal_stages, moved_rows
 from pimflow.search.chain import BestCovers, Interval, solve_chain
-from pimflow.search.policy import find_policy, with_options
+from pimflow.search.policy import find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
-from support.costs import fake_costs
+from support.costs import FakeCosts
 from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
 
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
-    pricer = Pricer(graph, fake_costs(), PriceCache(None, ""))
+    pricer = Pricer(graph, FakeCosts(), PriceCache(None, ""))
     maker = Candidates(graph, find_policy(policy), pricer)
     return maker, list(maker)
 
@@ -215,10 +216,10 @@ def test_variations_are_one_step_away() -> None:
 
 
 def test_policy_options() -> None:
-    auto = with_options(find_policy("auto"), 25, (3, 2, 3))
+    auto = policy_of(Options(policy="auto", grid=25, stages=(3, 2, 3)))
     assert {space.split for space in auto.spaces} == {Fraction(1, 4)}
     assert {space.stages for space in auto.spaces} == {(2, 3)}
-    assert with_options(find_policy("newton++"), 25, (4,)).spaces[0].split is None
-    assert with_options(find_policy("md-dp"), 10, None) == find_policy("md-dp")
+    assert policy_of(Options(policy="newton++", grid=25, stages=(4,))).spaces[0].split is None
+    assert policy_of(Options(policy="md-dp", grid=10)) == find_policy("md-dp")
     with pytest.raises(OptionError, match=r"did you mean 'pipeline'\? choose one of gpu"):
         find_policy("pipelines")

@@ -14,6 +14,7 @@ from pimflow.codegen.work import MATRIX_PROBLEMS
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.registry import scratch_registrations
+from pimflow.runtime.backends import UNITS
 from pimflow.runtime.gpu.work import GPU_WORK
 from pimflow.search.price_cache import (
     CacheWarning,
@@ -25,6 +26,7 @@ from pimflow.search.price_cache import (
     key_of,
     open_user_cache,
 )
+from pimflow.targets.schema import KINDS
 
 FULL = Path("/dev/full")
 
@@ -260,6 +262,22 @@ def test_fingerprint_covers_modules_outside_the_package_that_register_rules(
     assert fingerprint("def rule(graph, node, op): return 1\n") != plugged
     assert code_fingerprint() == base
     del sys.modules["plugged_in"]
+
+
+def test_fingerprint_covers_modules_outside_the_package_that_add_a_kind_of_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "made_up_unit.py").write_text("class Spec: ...\nclass Made: ...\n")
+    module = importlib.import_module("made_up_unit")
+    base = code_fingerprint()
+    with scratch_registrations():
+        UNITS.add("made up", module.Made)
+        by_backend = code_fingerprint()
+    assert code_fingerprint() == base
+    monkeypatch.setitem(KINDS, "made up", module.Spec)
+    assert code_fingerprint() == by_backend != base
+    del sys.modules["made_up_unit"]
 
 
 def test_fingerprint_trusts_no_code_that_it_cannot_read() -> None:

@@ -12,7 +12,6 @@ from pimflow.errors import OptionError
 from pimflow.ir import Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
-from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
 from pimflow.search.candidates import Candidates
@@ -20,8 +19,8 @@ from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
-from pimflow.search.solver import leaves_host, open_cache, price_space, prove, solve
-from support.costs import fake_costs
+from pimflow.search.solver import cache_scope, leaves_host, price_space, prove, solve
+from support.costs import FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 from support.passes import rewritten
 
@@ -36,9 +35,9 @@ GRAPHS = {
 
 def plan_for(graph: Graph, policy: str, folder: Path | None = None, **options: Any) -> Plan:
     """The plan of fake costs, whose prices are kept in a folder or in memory only."""
-    costs = fake_costs()
+    costs = FakeCosts()
     asked = Options.of(target=costs.target, policy=policy, **options)
-    return solve(graph, asked, costs=costs, prices=open_cache(folder, costs))
+    return solve(graph, asked, costs=costs, prices=PriceCache(folder, cache_scope(costs)))
 
 
 @lru_cache
@@ -47,9 +46,9 @@ def default_plan(name: str, policy: str) -> Plan:
     return plan_for(GRAPHS[name], policy)
 
 
-def recomputed_us(graph: Graph, plan: Plan, costs: CostModel | None = None) -> float:
+def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> float:
     """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
-    costs = costs or fake_costs()
+    costs = costs or FakeCosts()
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
         costs = costs.host_only()
     return build_timeline(rewritten(graph, plan, costs), costs.target, costs).makespan_us
@@ -69,7 +68,7 @@ def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: st
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> None:
-    costs = fake_costs(padding_alike=("gpu",))
+    costs = FakeCosts(padding_alike=("gpu",))
     graph = PassManager((MovementElimination(),)).run(GRAPHS[name]).graph
     plan = solve(graph, Options.of(target=costs.target, policy="auto", use_cache=False), costs=costs)
     assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan, costs), rel=1e-9)
@@ -111,7 +110,7 @@ def test_pim_sends_everything_it_can_to_pim() -> None:
 
 
 def test_only_pim_accepts_a_slow_down() -> None:
-    costs = fake_costs(20.0)
+    costs = FakeCosts(slow_down=20.0)
     asked = [Options(target=costs.target, policy=name, use_cache=False) for name in policies()]
     slow = {options.policy: solve(GRAPHS["fire"], options, costs=costs) for options in asked}
     assert slow["pim"].predicted_us > 2 * slow["pim"].baseline_us
@@ -137,7 +136,7 @@ def test_no_slow_down_gpu_alone_wins_where_pim_does_not_pay() -> None:
 @pytest.mark.parametrize("policy", ["newton++", "pimflow", "auto"])
 @pytest.mark.parametrize("name", ["inverted", "fire", "random1", "random3"])
 def test_integer_program_finds_the_same_optimum(name: str, policy: str) -> None:
-    costs = fake_costs()
+    costs = FakeCosts()
     by_chain, by_program = prove(GRAPHS[name], Options(target=costs.target, policy=policy), costs=costs)
     assert by_program == pytest.approx(by_chain, rel=1e-7)
 
@@ -204,7 +203,7 @@ def test_equal_layers_are_built_once_whatever_their_names_and_a_warm_table_build
 
 def counted_pricer(graph: Graph, table: PriceCache) -> Pricer:
     """The pricer after all candidates of `pimflow` went through it."""
-    pricer = Pricer(graph, fake_costs(), table)
+    pricer = Pricer(graph, FakeCosts(), table)
     for candidate in Candidates(graph, find_policy("pimflow"), pricer):
         pricer.cost(candidate.decisions)
     table.flush()
@@ -213,9 +212,9 @@ def counted_pricer(graph: Graph, table: PriceCache) -> Pricer:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_pruning_loses_nothing(name: str) -> None:
-    costs = fake_costs()
+    costs = FakeCosts()
     pruned, whole = (
-        price_space(GRAPHS[name], costs.target, find_policy("auto"), costs, open_cache(None, costs), prune=prune)
+        price_space(GRAPHS[name], find_policy("auto"), costs, PriceCache(None, ""), prune=prune)
         for prune in (True, False)
     )
     assert len(pruned.intervals) < len(whole.intervals)
@@ -226,7 +225,7 @@ def test_pruning_loses_nothing(name: str) -> None:
 
 def test_progress_is_told() -> None:
     heard: list[tuple[str, int]] = []
-    costs = fake_costs()
+    costs = FakeCosts()
     options = Options(target=costs.target, use_cache=False)
     solve(GRAPHS["inverted"], options, costs=costs, progress=lambda text, count: heard.append((text, count)))
     assert heard

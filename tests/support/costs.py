@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
-from pimflow.codegen.backend import Backend
-from pimflow.codegen.work import MatrixProblem, matrix_problem
+from pimflow.codegen.backend import Backend, UnitCost
+from pimflow.codegen.matrix import MatrixBackend
+from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
 from pimflow.ir.readout import Readout
-from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target
 
 PIM_RATE = {"newton+": 0.5e6, "newton++": 1.2e6, "auto": 1.5e6}  # MACs a microsecond
@@ -31,7 +31,7 @@ class FakeCost:
         return self
 
 
-class FakeUnit(Backend[str]):
+class FakeUnit(MatrixBackend[str]):
     """PIM in closed form: 0.5 us and the MACs at a rate per choice; products deeper than 4096 are refused."""
 
     title = "Fake"
@@ -52,7 +52,7 @@ class FakeUnit(Backend[str]):
     def program(self, work: MatrixProblem, choice: str) -> str | Refusal:
         return f"{work} by {choice}"
 
-    def execute(self, program: str, left: Array, right: Array, operand: str) -> Array:
+    def multiply(self, program: str, left: Array, right: Array, operand: str) -> Array:
         raise NotImplementedError
 
     def encode(self, program: str) -> str:
@@ -60,12 +60,6 @@ class FakeUnit(Backend[str]):
 
     def decode(self, data: str) -> str:
         return data
-
-
-class FakeHost:
-    """What the price cache asks of a host."""
-
-    identity = "fake"
 
 
 class FakeCosts:
@@ -80,10 +74,10 @@ class FakeCosts:
         self.target = load_target("pimflow")
         self.channels = channels
         self.unit = FakeUnit(slow_down)
-        self.units = {"pim": self.unit}
+        self.units: Mapping[str, Backend[Any, Any]] = {"pim": self.unit}
         self.readouts = (Readout("pim"),)
         self.padding_alike = padding_alike
-        self.host = FakeHost()
+        self.identity = f"fake {channels} {slow_down} {padding_alike}"
 
     def host_only(self) -> FakeCosts:
         return FakeCosts(32, self.unit.slow_down, self.padding_alike)
@@ -91,11 +85,14 @@ class FakeCosts:
     def serving(self, graph: Graph) -> FakeCosts:
         return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()
 
-    def unit_cost(self, device: str, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
+    def work(self, graph: Graph, node: Node, device: str) -> MatrixProblem | Refusal:
+        return matrix_problem(graph, node)
+
+    def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         return self.units[device].cost(work, choice)
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
-        work = matrix_problem(graph, node)
+        work = self.work(graph, node, device)
         cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)
         return cost if isinstance(cost, Refusal) else None
 
@@ -120,11 +117,6 @@ class FakeCosts:
         if isinstance(node.op, Conv2d):
             return FakeCost(1.0 + 4 * 9 * elements / (GPU_RATE * speed))
         return FakeCost(1.0 + elements / (1e6 * speed))
-
-
-def fake_costs(slow_down: float = 1.0, padding_alike: tuple[str, ...] = ()) -> CostModel:
-    """The fake, with PIM so many times slower, as the search takes it: by what it calls, not by its class."""
-    return cast(CostModel, FakeCosts(slow_down=slow_down, padding_alike=padding_alike))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pimflow.ir import Decision, Graph, Plan
 from pimflow.ir.verify import verify_graph
 from pimflow.passes import ApplyPlan, FoldConstants, Pass, PassManager, PassResult, RemoveDeadCode
-from pimflow.runtime.costs import CostModel
-from pimflow.search.pricing import rewrites
+from pimflow.search.pricing import Costs, rewrites
 
 
 def run_pass(step: Pass, graph: Graph) -> PassResult:
@@ -34,7 +33,7 @@ def folded(graph: Graph) -> Graph:
     return PassManager((RemoveDeadCode(), FoldConstants())).run(graph).graph
 
 
-def rewritten(graph: Graph, plan: Plan, costs: CostModel) -> Graph:
+def rewritten(graph: Graph, plan: Plan, costs: Costs) -> Graph:
     """The graph as it runs under a plan on the machine that is priced."""
     return PassManager(rewrites(plan, costs)).run(graph).graph
 

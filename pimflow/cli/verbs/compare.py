@@ -8,6 +8,7 @@ from typing import Any
 from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.options import DEBUGGING
 
 
 def add(verbs: Any) -> None:
@@ -19,7 +20,7 @@ def add(verbs: Any) -> None:
     )
     add_model(parser)
     parser.add_argument("--policies", metavar="P,P,...", help="default: all")
-    add_options(parser, without=("policy", "seed", "disabled_passes", "debug"))
+    add_options(parser, without=("policy", "seed", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)
 

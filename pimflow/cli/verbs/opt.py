@@ -11,6 +11,7 @@ from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import print_json
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.errors import OptionError
+from pimflow.options import DEBUGGING
 
 _EPILOG = """MODEL is an ONNX file, zoo:NAME, a graph in text form (FILE.pimir), or - for such a text on stdin.
 
@@ -39,7 +40,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--constants", metavar="FILE.npz", help="what the text elides (default: MODEL.npz, if any)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what each pass left as it was, and why")
     parser.add_argument("--list", action="store_true", help="list all passes with their options, and do nothing else")
-    add_options(parser, only=("shapes", "disabled_passes", "seed", "debug"))
+    add_options(parser, only=("shapes", "seed", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -53,20 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         raise OptionError("there is no MODEL to run passes over", "give one, or --list")
     from pimflow.bundle.graphs import check_graph_file, graph_of_text, graph_text, write_graph
-    from pimflow.compiler import opt
+    from pimflow.compiler import opt_with
 
     output = Path(arguments.output) if arguments.output else None
     if output is not None:
         check_graph_file(output, arguments.overwrite)
     on_stdin, options = arguments.model == "-", options_of(arguments)
-    result = opt(
+    result = opt_with(
         graph_of_text(sys.stdin.read(), arguments.constants, "stdin") if on_stdin else arguments.model,
         arguments.passes,
-        constants=None if on_stdin else arguments.constants,
-        shapes=options.shapes,
-        disabled_passes=options.disabled_passes,
-        seed=options.seed,
-        debug=options.debug,
+        options,
+        None if on_stdin else arguments.constants,
     )
     for record in result.records if arguments.verbose else ():
         print(f"{record.name}: {'changed' if record.changed else 'no change'}", file=sys.stderr)

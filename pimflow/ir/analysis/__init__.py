@@ -1,1 +1,1 @@
-"""Questions about graphs that change nothing: rows, regions, movements, tensor layouts."""
+"""Questions about graphs that change nothing: rows, regions, what may leave the host, movements, tensor layouts."""

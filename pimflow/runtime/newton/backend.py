@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Backend, Transfer
+from pimflow.codegen.backend import Transfer
+from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
@@ -39,7 +40,7 @@ The bound allows twice that.
 """
 
 
-class NewtonBackend(Backend[PimProgram]):
+class NewtonBackend(MatrixBackend[PimProgram]):
     """PIM channels that multiply matrices by GWRITE, G_ACT, COMP and READRES."""
 
     title = "PIM channels"
@@ -86,7 +87,7 @@ class NewtonBackend(Backend[PimProgram]):
         profile = self.search.profile
         return NewtonLayer(profile.name, cost, cycle_breakdown(work, cost, profile))
 
-    def execute(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
+    def multiply(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""
         return execute(program, left, right, operand)
 

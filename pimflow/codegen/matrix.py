@@ -1,0 +1,80 @@
+"""Units that multiply matrices: what they have in common, whatever computes the product."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pimflow.codegen.backend import Backend, P
+from pimflow.codegen.work import MatrixProblem, matrix_problem
+from pimflow.ir import Array, Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal
+
+
+class MatrixBackend(Backend[MatrixProblem, P]):
+    """A unit whose programs compute the product of a convolution or matrix product; the rest of the op is added."""
+
+    def work(self, graph: Graph, node: Node) -> MatrixProblem | Refusal:
+        """Convolutions and matrix products, as `matrix_problem` has them."""
+        return matrix_problem(graph, node)
+
+    @abstractmethod
+    def multiply(self, program: P, left: Array, right: Array, operand: str) -> Array:
+        """The product that a program computes, by value, with operands rounded to `operand`.
+
+        Args:
+            program: what to execute.
+            left: activations of a convolution [N, C, H, W], or the left-hand side of a product [.., m, k].
+            right: weights [O, C/groups, kh, kw], or the right-hand side [.., k, n].
+            operand: one of `operands`.
+        """
+
+    def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
+        """The product, computed by the program, and what the op does beside it."""
+        shape, source = graph.shape(node.output), inputs[0]
+        assert source is not None
+
+        def product(left: Array, right: Array) -> Array:
+            return self.multiply(program, left, right, operand).reshape(shape)
+
+        return PRODUCT_VALUES.of(node.op)(node.op, inputs, product).astype(source.dtype)
+
+
+Multiply = Callable[[Array, Array], Array]
+"""What a program computes of a left-hand and a right-hand side, in the shape of the node's output."""
+
+PRODUCT_VALUES: OpRules[Callable[[Any, Sequence[Array | None], Multiply], Array]] = OpRules(
+    "values of products", asks=lambda kind: kind.is_contraction
+)
+"""How an op's value comes about from the product that a program computes, and what is done beside it."""
+
+
+@PRODUCT_VALUES.register(Conv2d)
+def _conv(op: Conv2d, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    source, weights, bias = _operands(inputs)
+    product = multiply(source, weights)
+    return product if bias is None else np.add(product, bias.reshape(1, -1, 1, 1))
+
+
+@PRODUCT_VALUES.register(Gemm)
+def _gemm(op: Gemm, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    source, weights, bias = _operands(inputs)
+    product = multiply(source, weights.T if op.trans_b else weights)
+    scaled: Array = np.multiply(product, np.float32(op.alpha))
+    return scaled if bias is None else np.add(scaled, np.multiply(bias, np.float32(op.beta)))
+
+
+@PRODUCT_VALUES.register(MatMul)
+def _matmul(op: MatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    source, weights, _ = _operands(inputs)
+    return multiply(source, weights)
+
+
+def _operands(inputs: Sequence[Array | None]) -> tuple[Array, Array, Array | None]:
+    """Source, weights and bias."""
+    source, weights, bias = (*inputs, None)[:3]
+    assert source is not None
+    assert weights is not None
+    return source, weights, bias

@@ -1,0 +1,20 @@
+"""Which nodes may leave the host at all."""
+
+from __future__ import annotations
+
+from pimflow.ir.graph import Node
+from pimflow.ir.refusal import Refusal
+
+
+def bound_to_host(node: Node) -> Refusal | None:
+    """Why only the host can run a node, or None if other units may. Whether one does is for its backend to say.
+
+    What leaves the host is a kernel of its own that computes one value.
+    """
+    if node.placement.fused_into is not None:
+        return Refusal(f"{node.kind} is fused into {node.placement.fused_into}")
+    if node.op.is_movement:
+        return Refusal(f"{node.kind} only moves data")
+    if sum(map(bool, node.outputs)) != 1:
+        return Refusal(f"{node.kind} makes several values")
+    return None
