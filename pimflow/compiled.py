@@ -35,12 +35,13 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.spending import EventCost, event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import Target, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.version import __version__
 
-FORMAT = "pimflow/2"
+FORMAT = "pimflow/3"
 ORIGINAL = "original"
 
 
@@ -182,11 +183,19 @@ class CompiledModel:
         hint = f"parts of it on PIM are {', '.join(made)}" if made else did_you_mean(node, self.programs, 3)
         raise OptionError(f"no node {node!r} runs on PIM", hint or "see the summary for the nodes on PIM")
 
-    def summary(self, verbose: bool = False) -> str:
-        """A human-readable table of where every node runs and what it costs, and the totals."""
+    def summary(self, verbose: bool = False, by: str | None = None) -> str:
+        """A human-readable table of where every node runs and what it costs, and the totals.
+
+        Args:
+            verbose: say more.
+            by: "energy" or "time": what that is spent on, by part, by kind of op and by node, in place of the table.
+
+        Raises:
+            OptionError: `by` is neither.
+        """
         title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
         devices = self.machine.target.devices
-        return summary_text(title, devices, self.plan, self.report, self.memory, self.notes, verbose=verbose)
+        return summary_text(title, devices, self.plan, self.report, self.memory, self.notes, verbose=verbose, by=by)
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
@@ -219,13 +228,16 @@ class CompiledModel:
             write_json(scratch / "memory.json", self.memory.as_json())
             write_json(
                 scratch / "timeline.json",
-                chrome_trace(self.timeline, self.machine.costs.titles, self.source.name),
+                chrome_trace(self.timeline, self.machine.costs.titles, self.source.name, self._event_costs()),
                 indent=None,
             )
             _write_streams(scratch / "streams.json.gz", self._encoded_programs())
             (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
             write_json(scratch / "config.json", self._config(original))
         return folder
+
+    def _event_costs(self) -> tuple[EventCost, ...]:
+        return event_costs(self.graph, self.timeline, self.machine.costs.serving(self.graph))
 
     def _encoded_programs(self) -> dict[str, Any]:
         units = self.machine.costs.units

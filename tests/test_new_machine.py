@@ -46,10 +46,19 @@ class MultiplierSpec(Unit):
 
 @dataclass(frozen=True)
 class MultiplierCost:
-    time_us: float
+    start_us: float
+    multiply_us: float
     energy_mj: float
     cycles: int
     counters: Mapping[str, int]
+
+    @property
+    def time_us(self) -> float:
+        return self.start_us + self.multiply_us
+
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        return {"multiply": self.energy_mj}
 
 
 class MultiplierBackend(MatrixBackend[MatrixProblem]):
@@ -65,9 +74,13 @@ class MultiplierBackend(MatrixBackend[MatrixProblem]):
             return Refusal("the dot product is too long", work.depth, self.spec.longest_product, "elements")
         rate = self.spec.macs_per_us * (1 if choice == "plain" else 2)
         energy_mj = work.macs * self.spec.mac_pj * 1e-9
-        return MultiplierCost(
-            self.spec.start_us + work.macs / rate, energy_mj, work.macs, {"MAC": work.macs, "START": 1}
-        )
+        counters = {"MAC": work.macs, "START": 1}
+        return MultiplierCost(self.spec.start_us, work.macs / rate, energy_mj, work.macs, counters)
+
+    def time_parts_us(self, work: MatrixProblem, choice: str) -> dict[str, float]:
+        cost = self.cost(work, choice)
+        assert not isinstance(cost, Refusal)
+        return {"start": cost.start_us, "multiply": cost.multiply_us}
 
     def program(self, work: MatrixProblem, choice: str) -> MatrixProblem | Refusal:
         cost = self.cost(work, choice)

@@ -54,6 +54,10 @@ class VectorCost:
     cycles: int
     counters: Mapping[str, int]
 
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        return {"apply": self.energy_mj}
+
 
 class VectorBackend(Backend[VectorWork, VectorWork]):
     """Its programs are the work itself."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pimflow.codegen.work import Work
 from pimflow.errors import OptionError
@@ -25,6 +25,10 @@ P = TypeVar("P")
 """A backend's programs."""
 
 
+Parts = Mapping[str, float]
+"""Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
+
+
 class Cost(Protocol):
     """Time and energy of a piece of work on one unit, static power apart."""
 
@@ -34,7 +38,19 @@ class Cost(Protocol):
 
     @property
     def energy_mj(self) -> float:
-        """Millijoules."""
+        """Millijoules: the sum of its parts."""
+
+    @property
+    def energy_parts_mj(self) -> Parts:
+        """Millijoules by what they are spent on."""
+
+
+class HostCost(Cost, Protocol):
+    """What a node costs on the host, with where its time goes."""
+
+    @property
+    def time_parts_us(self) -> Parts:
+        """Microseconds by what the host waits for: of what overlaps only what takes longest."""
 
 
 class UnitCost(Cost, Protocol):
@@ -61,8 +77,12 @@ class TraceReport(Protocol):
         """What was executed, by name."""
 
     @property
-    def energy_j(self) -> float:
-        """Joules, static power apart."""
+    def time_us(self) -> float:
+        """Microseconds."""
+
+    @property
+    def energy_mj(self) -> float:
+        """Millijoules, static power apart."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -97,7 +117,8 @@ class PlainReport:
             "choice": self.choice,
             "cycles": cost.cycles,
             "time_us": cost.time_us,
-            "energy_pj": cost.energy_mj * 1e9,
+            "energy_mj": cost.energy_mj,
+            "energy_parts_mj": dict(cost.energy_parts_mj),
             "commands": dict(cost.counters),
         }
 
@@ -109,9 +130,17 @@ class PlainReport:
             ("choice", self.choice),
             ("cycles", f"{cost.cycles:,} ({cost.time_us:,.2f} us)"),
             ("commands", commands),
-            ("energy", f"{cost.energy_mj * 1e3:,.3f} uJ"),
+            ("energy", f"{cost.energy_mj:,.4g} mJ"),
         ]
         return [line for line in lines if line[1]]
+
+
+class Copy(NamedTuple):
+    """One copy over a link, and what it is called among the parts of a cost."""
+
+    part: str
+    time_us: float
+    energy_mj: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +149,24 @@ class Transfer:
 
     load_us: float
     store_us: float
-    energy_mj: float = 0.0
+    load_mj: float = 0.0
+    store_mj: float = 0.0
     link: str = "transfer"
+
+    @property
+    def energy_mj(self) -> float:
+        """Millijoules of both copies."""
+        return self.load_mj + self.store_mj
+
+    @property
+    def before(self) -> tuple[Copy, ...]:
+        """The copy before the node, if it costs anything."""
+        return (Copy("load", self.load_us, self.load_mj),) if self.load_us or self.load_mj else ()
+
+    @property
+    def after(self) -> tuple[Copy, ...]:
+        """The copy after the node, if it costs anything."""
+        return (Copy("store", self.store_us, self.store_mj),) if self.store_us or self.store_mj else ()
 
 
 class Backend(ABC, Generic[W, P]):
@@ -184,6 +229,17 @@ class Backend(ABC, Generic[W, P]):
     @abstractmethod
     def cost(self, work: W, choice: str) -> UnitCost | Refusal:
         """What work costs under a choice, or why it cannot run there."""
+
+    def time_parts_us(self, work: W, choice: str) -> Parts:
+        """The time of a cost by what it is spent on; asked for what runs on the unit only, as it may take longer.
+
+        Raises:
+            ValueError: the work cannot run under the choice.
+        """
+        cost = self.cost(work, choice)
+        if isinstance(cost, Refusal):
+            raise ValueError(cost.reason)
+        return {"run": cost.time_us}
 
     @abstractmethod
     def program(self, work: W, choice: str) -> P | Refusal:
@@ -274,11 +330,11 @@ class HostBackend(ABC):
         """The same unit while `taken` of its memory channels serve others."""
 
     @abstractmethod
-    def cost(self, graph: Graph, node: Node) -> Cost:
+    def cost(self, graph: Graph, node: Node) -> HostCost:
         """What one node of a graph costs."""
 
     @abstractmethod
-    def copy_cost(self, moved_bytes: int, dtype: str) -> Cost:
+    def copy_cost(self, moved_bytes: int, dtype: str) -> HostCost:
         """What a movement that stays costs: `moved_bytes` read and written in all, in the model's element type."""
 
     @abstractmethod

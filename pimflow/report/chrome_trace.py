@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
+from pimflow.runtime.spending import EventCost
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 
 MAX_EVENTS = 100_000
@@ -15,7 +17,11 @@ _REGIONS = "Regions"
 
 
 def chrome_trace(
-    timeline: Timeline, titles: Mapping[str, str], name: str = "pimflow", max_events: int = MAX_EVENTS
+    timeline: Timeline,
+    titles: Mapping[str, str],
+    name: str = "pimflow",
+    costs: Sequence[EventCost] = (),
+    max_events: int = MAX_EVENTS,
 ) -> dict[str, Any]:
     """The timeline as JSON values: one track per device, one for all links, one for regions of several nodes; in us.
 
@@ -26,15 +32,19 @@ def chrome_trace(
         timeline: the schedule.
         titles: what every device is called, the host first.
         name: of the process in the trace.
+        costs: of the timeline's events, in its order: their parts become arguments of the slices.
         max_events: slices at most.
     """
     tracks = _Tracks(titles)
-    shown = [event for event in timeline.events if event.resource != NO_RESOURCE]
+    details = map(_details, costs) if costs else repeat({})
+    shown = [
+        (event, args) for event, args in zip(timeline.events, details, strict=False) if event.resource != NO_RESOURCE
+    ]
     left_out = max(0, len(shown) - max_events)
-    events = [tracks.slice(event) for event in shown[:max_events]]
-    last_region = max((event.region for event in shown[:max_events]), default=-1)
+    events = [tracks.slice(event, args) for event, args in shown[:max_events]]
+    last_region = max((event.region for event, _ in shown[:max_events]), default=-1)
     events.extend(tracks.regions(timeline, last_region + 1))
-    notes = {"makespan_us": timeline.makespan_us}
+    notes: dict[str, Any] = {"makespan_us": timeline.makespan_us, "energy_mj": dict(timeline.energy_mj)}
     if left_out:
         notes["events_left_out"] = left_out
         events.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))
@@ -56,11 +66,12 @@ class _Tracks:
             entries.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": title}})
         return entries
 
-    def slice(self, event: Event) -> dict[str, Any]:
+    def slice(self, event: Event, details: Mapping[str, Any]) -> dict[str, Any]:
         """One use of a device or a link."""
         args: dict[str, Any] = {"region": event.region}
         if event.stage is not None:
             args["stage"] = event.stage
+        args.update(details)
         track = self._number.get(event.resource, self._links)
         return _complete(event.node, track, event.start_us, event.end_us, args)
 
@@ -80,6 +91,18 @@ class _Tracks:
     def note(self, text: str, at_us: float) -> dict[str, Any]:
         """A remark on the host's track."""
         return {"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": text, "ts": round(at_us, 3)}
+
+
+def _details(cost: EventCost) -> dict[str, Any]:
+    """What a slice's node is, and what it spends; parts of the time add up to the slice, static power is apart."""
+    return {
+        "op": cost.node.kind,
+        "origin": cost.node.placement.origin or cost.node.name,
+        "share_us": cost.share_us,
+        "time_parts_us": dict(cost.time_parts_us),
+        "energy_mj": sum(cost.energy_parts_mj.values()),
+        "energy_parts_mj": dict(cost.energy_parts_mj),
+    }
 
 
 def _complete(name: str, track: int, start_us: float, end_us: float, args: dict[str, Any]) -> dict[str, Any]:

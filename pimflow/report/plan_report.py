@@ -8,7 +8,7 @@ of nodes that share a region, and so may overlap, can add up to more than the re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 from pimflow.codegen.backend import Backend, Cost, UnitCost
@@ -16,12 +16,13 @@ from pimflow.codegen.work import Work
 from pimflow.data import decode, encode, pick
 from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
-from pimflow.runtime.timeline import Event, NodePrice, Timeline, build_timeline
+from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
+from pimflow.runtime.timeline import Event, Timeline, build_timeline
 from pimflow.search import pricing
 from pimflow.search.policy import find_policy
 
 
-class DetailedPrice(NodePrice, Protocol):
+class DetailedPrice(PartPrice, Protocol):
     """A node's price, with what it comes from."""
 
     @property
@@ -29,7 +30,7 @@ class DetailedPrice(NodePrice, Protocol):
         """The cost on its device; None if the node costs nothing."""
 
 
-class Costs(pricing.Costs, Protocol):
+class Costs(pricing.Costs, SpendingCosts, Protocol):
     """What a report asks of a cost model: what the search does, and what every node came to."""
 
     @property
@@ -57,7 +58,7 @@ class Costs(pricing.Costs, Protocol):
 
 @dataclass(frozen=True)
 class Measure:
-    """Time, energy and convolution time of one run of a whole graph.
+    """Time, energy and convolution time of one run of a whole graph, and what the time and the energy are spent on.
 
     `conv_us` is the time during which at least one convolution (depthwise ones too), a part of one, or a movement that
     cutting one up left behind, is running on either device. Elementwise neighbours count only where they are fused.
@@ -66,12 +67,46 @@ class Measure:
     time_us: float
     energy_mj: float
     conv_us: float
+    spent: Spending
+
+    def as_json(self) -> dict[str, Any]:
+        """The totals, and their parts."""
+        spent = self.spent
+        return {
+            "time_us": self.time_us,
+            "energy_mj": self.energy_mj,
+            "conv_us": self.conv_us,
+            "time_parts_us": spent.share_parts_us,
+            "energy_parts_mj": spent.energy_parts_mj,
+            "busy_parts_us": spent.busy_parts_us,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], path: str) -> Measure:
+        """Reads what `as_json` wrote; other keys are ignored.
+
+        Raises:
+            DataError: a key is missing or of another type.
+        """
+        totals = dict(zip(_TOTALS, pick(data, *_TOTALS), strict=True))
+        share, busy, energy = pick(data, "time_parts_us", "busy_parts_us", "energy_parts_mj")
+        spent = {"share_parts_us": share, "busy_parts_us": busy, "energy_parts_mj": energy}
+        return decode(cls, {**totals, "spent": spent}, path=path)
 
 
-def measure(graph: Graph, costs: Costs, timeline: Timeline | None = None) -> Measure:
-    """Measures a graph with devices (none: all on the GPU); the timeline is built if it is not given."""
-    timeline = timeline or build_timeline(graph, costs.target, costs)
-    return Measure(timeline.makespan_us, timeline.total_energy_mj, conv_us(graph, timeline))
+_TOTALS = ("time_us", "energy_mj", "conv_us")
+
+
+def measure(graph: Graph, costs: Costs) -> Measure:
+    """Measures a graph with devices (none: all on the host)."""
+    timeline = build_timeline(graph, costs.target, costs)
+    return _measure(graph, timeline, event_costs(graph, timeline, costs), costs)
+
+
+def _measure(graph: Graph, timeline: Timeline, events: Sequence[EventCost], costs: Costs) -> Measure:
+    time_us, energy_mj = timeline.makespan_us, timeline.total_energy_mj
+    (spent,) = spending(("",), (("", event) for event in events), costs.static_energy_mj(time_us), time_us).values()
+    return Measure(time_us, energy_mj, conv_us(graph, timeline), spent.ordered(costs.target.devices))
 
 
 def conv_us(graph: Graph, timeline: Timeline) -> float:
@@ -107,6 +142,7 @@ class NodeRow:
             over links included.
         cycles: of each device beside the host: cycles of its slowest part, summed over the parts of the node.
         time_us: time during which any of them works on it.
+        spent: what its time and its energy are spent on; see `pimflow/runtime/spending.py`.
         commands: what the devices beside the host executed for it, by name.
         why: why it runs there.
         region: number of the plan's decision that it belongs to.
@@ -119,9 +155,20 @@ class NodeRow:
     busy_us: Mapping[str, float]
     cycles: Mapping[str, int]
     time_us: float
+    spent: Spending
     commands: Mapping[str, int]
     why: str
     region: int
+
+    @property
+    def share_us(self) -> float:
+        """Its share of the run's time; those of all nodes add up to that."""
+        return total(self.spent.share_parts_us)
+
+    @property
+    def energy_mj(self) -> float:
+        """Its energy, with static power by its share; those of all nodes add up to the run's."""
+        return total(self.spent.energy_parts_mj)
 
     @property
     def leaves_host(self) -> bool:
@@ -138,6 +185,9 @@ class NodeRow:
             **{f"{device}_us": time_us for device, time_us in self.busy_us.items()},
             **{f"{device}_cycles": cycles for device, cycles in self.cycles.items()},
             "time_us": self.time_us,
+            "share_us": self.share_us,
+            "energy_mj": self.energy_mj,
+            **encode(self.spent),
             "commands": dict(self.commands),
             "why": self.why,
             "region": self.region,
@@ -157,6 +207,8 @@ class NodeRow:
             rest[field] = dict(zip(of, pick(data, *keys), strict=True))
             for key in keys:
                 del rest[key]
+        del rest["share_us"], rest["energy_mj"]
+        rest["spent"] = {field.name: rest.pop(field.name) for field in fields(Spending)}
         return decode(cls, rest)
 
 
@@ -181,8 +233,8 @@ class PlanReport:
     def as_json(self) -> dict[str, Any]:
         """The keys "baseline", "result" and "nodes" of a compile report."""
         return {
-            "baseline": encode(self.baseline),
-            "result": {**encode(self.result), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
+            "baseline": self.baseline.as_json(),
+            "result": {**self.result.as_json(), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
             "nodes": [row.as_json() for row in self.nodes],
         }
 
@@ -194,11 +246,9 @@ class PlanReport:
             DataError: a key is missing, or within one of the three unknown or of another type.
         """
         baseline, result, nodes = pick(data, "baseline", "result", "nodes")
-        result = decode(Mapping[str, float], result, path="result")
-        measured = {key: value for key, value in result.items() if key not in ("speedup", "conv_speedup")}
         return cls(
-            decode(Measure, baseline, path="baseline"),
-            decode(Measure, measured, path="result"),
+            Measure.from_json(baseline, "baseline"),
+            Measure.from_json(result, "result"),
             tuple(NodeRow.from_json(row, devices) for row in decode(tuple[Any, ...], nodes, path="nodes")),
         )
 
@@ -215,14 +265,23 @@ def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> Plan
     """
     every, used = costs.host_only(), costs.serving(graph)
     timeline = build_timeline(graph, used.target, used)
-    rows = _NodeRows(original, plan, graph, timeline, used).rows()
-    return PlanReport(measure(original, every), measure(graph, used, timeline), rows)
+    events = event_costs(graph, timeline, used)
+    rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
+    return PlanReport(measure(original, every), _measure(graph, timeline, events, used), rows)
 
 
 class _NodeRows:
     """Makes the rows of one report."""
 
-    def __init__(self, original: Graph, plan: Plan, graph: Graph, timeline: Timeline, costs: Costs) -> None:
+    def __init__(
+        self,
+        original: Graph,
+        plan: Plan,
+        graph: Graph,
+        events: Sequence[EventCost],
+        costs: Costs,
+        makespan_us: float,
+    ) -> None:
         self._original = original
         self._plan = plan
         self._costs = costs
@@ -231,8 +290,13 @@ class _NodeRows:
         for node in graph.nodes:
             self._parts.setdefault(origin_of(node), []).append(node)
         self._events: dict[str, list[Event]] = {}
-        for event in timeline.events:
-            self._events.setdefault(origin_of(graph.node(event.node)), []).append(event)
+        spent: list[tuple[str, EventCost]] = []
+        for cost in events:
+            origin = origin_of(cost.node)
+            self._events.setdefault(origin, []).append(cost.event)
+            spent.append((origin, cost))
+        nodes = (node.name for node in original.nodes)
+        self._spent = spending(nodes, spent, costs.static_energy_mj(makespan_us), makespan_us)
         self._devices = costs.target.devices
         self._host, *self._units = self._devices
         self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
@@ -259,6 +323,7 @@ class _NodeRows:
             busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
             cycles=cycles,
             time_us=busy_us(events),
+            spent=self._spent[name].ordered(self._devices),
             commands=commands,
             why=self._why(decision, node),
             region=region,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pimflow.ir import Plan
+from pimflow.report.breakdown import breakdown_text
 from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.memory import MemoryPlan
@@ -20,13 +21,17 @@ def summary_text(
     notes: Sequence[str] = (),
     *,
     verbose: bool = False,
+    by: str | None = None,
 ) -> str:
     """The table of nodes and the totals.
 
     A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
-    what the passes left as it was.
+    what the passes left as it was. With `by`, "energy" or "time", the tables are of what that is spent on instead.
     """
+    if by is not None:
+        tables = breakdown_text(report, devices, by, verbose=verbose)
+        return f"{tables}\n\n{_totals(title, devices, plan, report, memory)}"
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]

@@ -45,3 +45,11 @@ def number(value: float | None, digits: int = 1) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.{digits}f}" if digits else f"{value:,.0f}"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number of any magnitude for a table, to so many significant digits: 0.001234, 12.34, 1,234."""
+    if not math.isfinite(value):
+        return "-"
+    before = math.floor(math.log10(abs(value))) + 1 if value else 1
+    return f"{value:,.{max(0, digits - before)}f}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.backend import TraceReport
-from pimflow.report.tables import number, render_table
+from pimflow.report.tables import number, render_table, significant
 from pimflow.runtime.backends import units_of
 from pimflow.targets import Target
 
@@ -29,12 +29,13 @@ class TracesReport:
             (
                 file,
                 number(trace.cycles, 0),
+                number(trace.time_us, 2),
                 *(number(trace.counters.get(name), 0) for name in counters),
-                number(trace.energy_j * 1e6, 3),
+                significant(trace.energy_mj),
             )
             for file, trace in self.traces
         ]
-        header = ("file", "cycles", *counters, "energy (uJ)")
+        header = ("file", "cycles", "time (us)", *counters, "energy (mJ)")
         return render_table(header, rows, right=range(1, len(header)))
 
 

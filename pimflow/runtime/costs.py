@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Backend, Cost, HostBackend, Transfer, UnitCost
+from pimflow.codegen.backend import Backend, Cost, HostBackend, HostCost, Parts, Transfer, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
@@ -32,6 +32,11 @@ class NodeCost:
     time_us: float
     energy_mj: float
     detail: Cost | None = None
+
+    @property
+    def energy_parts_mj(self) -> Parts:
+        """Its energy by what it is spent on."""
+        return {} if self.detail is None else self.detail.energy_parts_mj
 
 
 _FREE = NodeCost(0.0, 0.0)
@@ -88,6 +93,18 @@ class CostModel:
         work: Work | Refusal = self.units[device].work(graph, node)
         return work if isinstance(work, Refusal) else bound_to_host(node) or work
 
+    def time_parts_us(self, graph: Graph, node: Node) -> Parts:
+        """A node's time by what it is spent on; it may take longer to find out than the cost.
+
+        Raises:
+            GraphError: the node is placed on a unit and cannot run there.
+        """
+        if node.device in self.units:
+            unit, work, choice = self._on_unit(graph, node)
+            return unit.time_parts_us(work, choice)
+        cost = self._host_cost(graph, node)
+        return {} if cost is None else cost.time_parts_us
+
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
         return self.units[device].cost(work, choice)
@@ -132,15 +149,21 @@ class CostModel:
         return self.host.static_energy_mj(makespan_us)
 
     def _unit_cost(self, graph: Graph, node: Node) -> UnitCost:
-        unit = self.units[node.device or ""]
-        work = self.work(graph, node, unit.device)
-        choice = unit.resolve(node.placement.choice or "")
-        cost = work if isinstance(work, Refusal) else unit.cost(work, choice)
+        unit, work, choice = self._on_unit(graph, node)
+        cost = unit.cost(work, choice)
         if isinstance(cost, Refusal):
-            raise GraphError(f"{node.name!r} is placed on {unit.device.upper()}, but: {cost.reason}")
+            raise _misplaced(node, unit, cost)
         return cost
 
-    def _host_cost(self, graph: Graph, node: Node) -> Cost | None:
+    def _on_unit(self, graph: Graph, node: Node) -> tuple[Backend[Any, Any], Work, str]:
+        """The unit that a node is placed on, its work there, and the choice that it names."""
+        unit = self.units[node.device or ""]
+        work = self.work(graph, node, unit.device)
+        if isinstance(work, Refusal):
+            raise _misplaced(node, unit, work)
+        return unit, work, unit.resolve(node.placement.choice or "")
+
+    def _host_cost(self, graph: Graph, node: Node) -> HostCost | None:
         verdict = self._movement(graph, node)
         if verdict is not None:
             return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
@@ -152,6 +175,10 @@ class CostModel:
         if graph not in self._movements:
             self._movements[graph] = movement(graph)
         return self._movements[graph].get(node.name)
+
+
+def _misplaced(node: Node, unit: Backend[Any, Any], refusal: Refusal) -> GraphError:
+    return GraphError(f"{node.name!r} is placed on {unit.device.upper()}, but: {refusal.reason}")
 
 
 def _with_host(costs: CostModel, host: HostBackend) -> CostModel:

@@ -189,8 +189,8 @@ def _jobs(
         moved = None if transfers is None or device == host else transfers(graph, node)
         if moved is not None:
             energy[moved.link] = energy.get(moved.link, 0.0) + moved.energy_mj
-            copies = ((moved.link, moved.load_us), *steps, (moved.link, moved.store_us))
-            steps = [step for step in copies if step[1] > 0] or steps
+            steps[:0] = [(moved.link, copy.time_us) for copy in moved.before]
+            steps += [(moved.link, copy.time_us) for copy in moved.after]
         before = {maker[name] for name in node.inputs if name in maker}
         for resource, duration in steps:
             for source in sorted(before):

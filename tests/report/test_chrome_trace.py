@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pimflow
 from pimflow.report.chrome_trace import chrome_trace
+from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import load_target
 from support.jobs import Job, costs_of, graph_of
@@ -41,7 +45,27 @@ def test_slices_carry_times_and_where_they_belong() -> None:
     }
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert named == {"toy", "GPU stream", "PIM channels", "Transfers", "Regions"}
-    assert trace["otherData"] == {"makespan_us": 7.5}
+    assert trace["otherData"] == {"makespan_us": 7.5, "energy_mj": {"gpu": 15, "pim": 3.25}}
+
+
+def test_arguments_of_slices_add_up_to_what_is_drawn_and_spent() -> None:
+    target = load_target("pimflow")
+    target = target.with_units(pim=replace(target.pim, transfer_gb_per_s=16.0))
+    model = pimflow.compile("zoo:toy", target=target, policy="pim", use_cache=False)
+    costs = model.machine.costs
+    events = event_costs(model.graph, model.timeline, costs)
+    trace = chrome_trace(model.timeline, costs.titles, costs=events)
+    drawn = [event for event in slices(trace) if event["args"]]
+    spent = trace["otherData"]["energy_mj"]["static"]
+    for event in drawn:
+        args = event["args"]
+        assert sum(args["time_parts_us"].values()) == pytest.approx(event["dur"], abs=1e-3)
+        assert sum(args["energy_parts_mj"].values()) == args["energy_mj"]
+        assert model.graph.node(event["name"]).kind == args["op"]
+        spent += args["energy_mj"]
+    assert {"load", "store"} <= {part for event in drawn for part in event["args"]["time_parts_us"]}
+    assert spent == pytest.approx(model.report.result.energy_mj, rel=1e-12)
+    assert sum(event["args"]["share_us"] for event in drawn) == pytest.approx(model.report.result.time_us)
 
 
 @given(st.lists(st.floats(0.0001, 30.0), min_size=1, max_size=30))

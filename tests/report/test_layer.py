@@ -24,7 +24,7 @@ def test_the_report_is_the_cost() -> None:
         assert report["commands"][name] == sum(channel["commands"][name] for channel in report["channels"])
     assert report["commands"]["COMP"] >= 28 * 28 * 6
     assert report["utilisation"] == pytest.approx(28 * 28 * 6 / 16 * 2 / cost.cycles)
-    assert report["energy_pj"] > 0
+    assert report["energy_mj"] == sum(report["energy_parts_mj"].values()) > 0
     assert json.loads(json.dumps(report)) == report
     assert "newton++" in report_layer(problem, TARGET, "newton++").text()
 

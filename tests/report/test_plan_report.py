@@ -10,6 +10,7 @@ from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitR
 from pimflow.options import Options
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare, policy_result
+from pimflow.runtime.spending import Spending
 from pimflow.runtime.timeline import Event
 from pimflow.search import policies
 from pimflow.search.solver import solve
@@ -133,10 +134,13 @@ def test_report_survives_json() -> None:
 def test_node_row_keeps_its_devices_through_json() -> None:
     devices = ("gpu", "pim", "dpu")
     fractions, busy = {"pim": 1.0, "dpu": 0.0}, {"gpu": 0.0, "pim": 2.0, "dpu": 0.5}
-    row = NodeRow("n", "Conv", "pim", fractions, busy, {"pim": 7, "dpu": 0}, 2.0, {"COMP": 3}, "because", 0)
+    times = {"pim": {"run": 2.0}, "dpu": {"run": 0.5}}
+    spent = Spending(times, times, {"static": {"board": 1.0}, "pim": {"COMP": 2.0}})
+    row = NodeRow("n", "Conv", "pim", fractions, busy, {"pim": 7, "dpu": 0}, 2.0, spent, {"COMP": 3}, "because", 0)
     assert NodeRow.from_json(json.loads(json.dumps(row.as_json())), devices) == row
     assert row.as_json()["dpu_us"] == 0.5
     assert row.as_json()["pim_cycles"] == 7
+    assert (row.as_json()["share_us"], row.as_json()["energy_mj"]) == (2.5, 3.0)
 
 
 def test_comparison_has_a_line_per_policy() -> None:

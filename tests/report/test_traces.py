@@ -29,10 +29,13 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
     assert [document["file"] for document in documents] == files
     for name, count in row.commands.items():
         assert sum(document["commands"][name] for document in documents) == count
-    assert all(trace.energy_j == document["energy_j"]["total"] > 0 for (_, trace), document in zip(
+    assert all(trace.energy_mj == document["energy_mj"] > 0 for (_, trace), document in zip(
         report.traces, documents, strict=True))  # fmt: skip
+    on_pim_mj = sum(row.spent.energy_parts_mj["pim"].values())
+    assert sum(document["energy_mj"] for document in documents) == pytest.approx(on_pim_mj)
     header, _, *lines = report.text().splitlines()
-    assert header.split() == ["file", "cycles", "GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF", "energy", "(uJ)"]
+    counters = ["GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF"]
+    assert header.split() == ["file", "cycles", "time", "(us)", *counters, "energy", "(mJ)"]
     assert len(lines) == len(files)
 
 

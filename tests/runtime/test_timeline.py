@@ -114,7 +114,8 @@ def test_energy_is_by_resource_with_the_static_share_of_the_machine() -> None:
 
 def test_transfers_stand_before_and_after_what_pim_does() -> None:
     jobs = [Job("a", "pim", 5), Job("b", "gpu", 9), Job("c", "gpu", 1, ("a",))]
-    timeline = build_timeline(graph_of(jobs), TARGET, costs_of(jobs), transfers=lambda graph, node: Transfer(2, 3, 0.5))
+    moved = Transfer(2, 3, 0.2, 0.3)
+    timeline = build_timeline(graph_of(jobs), TARGET, costs_of(jobs), transfers=lambda graph, node: moved)
     steps = [(e.node, e.resource, e.start_us, e.end_us) for e in timeline.events if e.node != "b"]
     assert steps == [("a", "transfer", 0, 2), ("a", "pim", 2, 7), ("a", "transfer", 7, 10), ("c", "gpu", 10, 11)]
     assert timeline.busy_us == {"gpu": 10, "pim": 5, "transfer": 5}

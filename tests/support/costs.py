@@ -30,6 +30,10 @@ class FakeCost:
     def detail(self) -> FakeCost:
         return self
 
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        return {"multiply": self.energy_mj}
+
 
 class FakeUnit(MatrixBackend[str]):
     """PIM in closed form: 0.5 us and the MACs at a rate per choice; products deeper than 4096 are refused."""
@@ -98,6 +102,12 @@ class FakeCosts:
 
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
+
+    def transfer(self, graph: Graph, node: Node) -> None:
+        return None
+
+    def time_parts_us(self, graph: Graph, node: Node) -> dict[str, float]:
+        return {"run": self.node_cost(graph, node).time_us}
 
     def node_cost(self, graph: Graph, node: Node) -> FakeCost:
         work = matrix_problem(graph, node)

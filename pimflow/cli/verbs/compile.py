@@ -9,6 +9,9 @@ from typing import Any
 from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import Progress, print_json
 from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.errors import OptionError
+
+_QUANTITIES = ("energy", "time")
 
 
 def add(verbs: Any) -> None:
@@ -22,6 +25,9 @@ def add(verbs: Any) -> None:
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")
     add_options(parser)
+    parser.add_argument(
+        "--by", choices=_QUANTITIES, help="say what energy or time is spent on: by part, by kind of op, by node"
+    )
     add_json(parser)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; may be repeated")
     parser.set_defaults(run=run)
@@ -33,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pimflow.bundle.source import model_source
     from pimflow.compiler import compile_with
 
+    if arguments.by and arguments.json:
+        raise OptionError("--by is for the tables: --json has all parts", "leave --by or --json out")
     source = model_source(arguments.model)
     folder = Path(arguments.output or f"{source.name}.pimflow")
     check_output(folder)
@@ -43,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(compiled.document(str(folder)))
         return 0
-    print(compiled.summary(verbose=arguments.verbose > 0))
+    print(compiled.summary(verbose=arguments.verbose > 0, by=arguments.by))
     print(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")
     return 0

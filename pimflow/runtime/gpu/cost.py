@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pimflow.runtime.gpu.kernels import KernelCycles, kernel_cycles
+from pimflow.runtime.gpu.kernels import kernel_cycles
 from pimflow.runtime.gpu.work import GpuWork, StreamWork, gpu_work
 
 if TYPE_CHECKING:
@@ -18,17 +19,45 @@ if TYPE_CHECKING:
 class GpuCost:
     """What one node costs on the GPU.
 
-    `time_us` = `launch_us` + max(`compute_us`, `memory_us`). `energy_mj` is what running the kernel adds to the board's
-    static power. `flops` counts a multiply-accumulate as two; `bytes` are those that pass DRAM.
+    Computing and moving overlap behind the launch, so `compute_us` and `memory_us` are what each would take alone. The
+    energies are what running the kernel adds to the board's static power: what it draws while it runs, arithmetic, and
+    bytes through second-level cache and DRAM. `flops` counts a multiply-accumulate as two; `bytes` pass DRAM.
     """
 
-    time_us: float = 0.0
     launch_us: float = 0.0
     compute_us: float = 0.0
     memory_us: float = 0.0
-    energy_mj: float = 0.0
+    busy_mj: float = 0.0
+    arithmetic_mj: float = 0.0
+    l2_mj: float = 0.0
+    dram_mj: float = 0.0
     flops: int = 0
     bytes: int = 0
+
+    @cached_property
+    def time_us(self) -> float:
+        """Launch, then the slower of computing and moving."""
+        return self.launch_us + max(self.compute_us, self.memory_us)
+
+    @cached_property
+    def energy_mj(self) -> float:
+        """All but static power."""
+        return sum(self.energy_parts_mj.values())
+
+    @property
+    def time_parts_us(self) -> dict[str, float]:
+        """Launch, and the one that bounds the kernel; what hides behind it is no time (a tie is computing)."""
+        computes = self.compute_us >= self.memory_us
+        return {
+            "launch": self.launch_us,
+            "compute": self.compute_us if computes else 0.0,
+            "memory": 0.0 if computes else self.memory_us,
+        }
+
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        """By event of the energy model."""
+        return {"busy": self.busy_mj, "arithmetic": self.arithmetic_mj, "L2": self.l2_mj, "DRAM": self.dram_mj}
 
 
 FREE = GpuCost()
@@ -63,15 +92,23 @@ def gpu_cost(
 
 
 def work_cost(work: GpuWork, gpu: GpuSpec, channels: int) -> GpuCost:
-    """Time and energy of a piece of GPU work."""
+    """Time and energy of a piece of GPU work.
+
+    Energy is busy power x time, plus energy per operation, per L2 byte and per DRAM byte: the event model of
+    AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as idle: nothing of the kernel
+    runs yet.
+    """
     cycles = kernel_cycles(work, gpu, channels)
     flops = work.operations if isinstance(work, StreamWork) else 2 * work.macs
+    busy_us = (cycles.total - cycles.launch) / gpu.clock_mhz
     return GpuCost(
-        time_us=cycles.total / gpu.clock_mhz,
         launch_us=cycles.launch / gpu.clock_mhz,
         compute_us=cycles.compute / gpu.clock_mhz,
         memory_us=cycles.memory / gpu.clock_mhz,
-        energy_mj=_energy_mj(work, cycles, gpu),
+        busy_mj=gpu.energy.busy_w * busy_us * 1e-3,
+        arithmetic_mj=_arithmetic_pj(work, gpu) * 1e-9,
+        l2_mj=cycles.l2_bytes * gpu.energy.l2_pj_per_byte * 1e-9,
+        dram_mj=work.bytes * gpu.energy.dram_pj_per_byte * 1e-9,
         flops=flops,
         bytes=work.bytes,
     )
@@ -87,11 +124,13 @@ def scaled(cost: GpuCost, time_us: float) -> GpuCost:
     factor = time_us / cost.time_us
     return replace(
         cost,
-        time_us=time_us,
         launch_us=cost.launch_us * factor,
         compute_us=cost.compute_us * factor,
         memory_us=cost.memory_us * factor,
-        energy_mj=cost.energy_mj * factor,
+        busy_mj=cost.busy_mj * factor,
+        arithmetic_mj=cost.arithmetic_mj * factor,
+        l2_mj=cost.l2_mj * factor,
+        dram_mj=cost.dram_mj * factor,
     )
 
 
@@ -104,15 +143,3 @@ def _arithmetic_pj(work: GpuWork, gpu: GpuSpec) -> float:
     if isinstance(work, StreamWork):
         return work.operations * gpu.energy.operation_pj
     return work.macs * gpu.energy.mac_pj
-
-
-def _energy_mj(work: GpuWork, cycles: KernelCycles, gpu: GpuSpec) -> float:
-    """Busy power x time, plus energy per operation, per L2 byte and per DRAM byte.
-
-    That is the event model of AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as
-    idle: nothing of the kernel runs yet.
-    """
-    energy = gpu.energy
-    moved_pj = cycles.l2_bytes * energy.l2_pj_per_byte + work.bytes * energy.dram_pj_per_byte
-    busy_us = (cycles.total - cycles.launch) / gpu.clock_mhz
-    return (_arithmetic_pj(work, gpu) + moved_pj) * 1e-9 + energy.busy_w * busy_us * 1e-3

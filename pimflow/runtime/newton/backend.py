@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pimflow.codegen.backend import Transfer
 from pimflow.codegen.matrix import MatrixBackend
-from pimflow.codegen.newton import PimProgram, lower
+from pimflow.codegen.newton import Mapping, PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.trace import write_trace
@@ -54,6 +54,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         super().__init__(device, spec)
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
+        self._cycle_parts: dict[tuple[MatrixProblem, Mapping], dict[str, int]] = {}
 
     @property
     def operand(self) -> str:
@@ -73,6 +74,18 @@ class NewtonBackend(MatrixBackend[PimProgram]):
     def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
         """Exact cycles, commands and energy of the fastest mapping that the choice allows."""
         return self.search.choose(work, choice)
+
+    def time_parts_us(self, work: MatrixProblem, choice: str) -> dict[str, float]:
+        """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
+        cost = self.cost(work, choice)
+        if isinstance(cost, Refusal):
+            raise ValueError(cost.reason)
+        key = (work, cost.mapping)
+        if key not in self._cycle_parts:
+            spent = cycle_breakdown(work, cost, self.search.profile)
+            self._cycle_parts[key] = {"placement": cost.placement_cycles, **spent.parts}
+        parts = {name: cycles / self.pim.clock_mhz for name, cycles in self._cycle_parts[key].items()}
+        return {"launch": cost.launch_us, **parts}
 
     def program(self, work: MatrixProblem, choice: str) -> PimProgram | Refusal:
         """The command streams under the mapping that the price was made with."""
@@ -121,5 +134,5 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         if self.pim.transfer_gb_per_s is None:
             return None
         width, per_us = self.pim.element_bytes, self.pim.transfer_gb_per_s * 1e3
-        energy_mj = width * (loaded + stored) * self.pim.energy.strict.transfer_pj_per_byte * 1e-9
-        return Transfer(width * loaded / per_us, width * stored / per_us, energy_mj)
+        element_mj = width * self.pim.energy.strict.transfer_pj_per_byte * 1e-9
+        return Transfer(width * loaded / per_us, width * stored / per_us, loaded * element_mj, stored * element_mj)

@@ -32,6 +32,17 @@ class CycleBreakdown:
     refresh: int
     rest: int
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """Cycles by what the channel does or waits for: of a COMP that runs while a row opens, say, only the COMP."""
+        return {
+            "COMP": self.comp_bound + self.idle,
+            "fill": self.gwrite,
+            "activation": self.activation,
+            "read_out": self.rest,
+            "refresh": self.refresh,
+        }
+
     def as_json(self) -> dict[str, int]:
         """Under the causes' names."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

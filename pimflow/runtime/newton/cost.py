@@ -7,6 +7,7 @@ from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
+from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
@@ -29,7 +30,7 @@ class PimCost:
             channel.
         cycles: of the slowest channel's stream, in DRAM command clock cycles.
         commands, prea, ref: sums over all channels.
-        energy_mj: of all channels, placement included.
+        energy: of all channels, by the parts of the timing profile, and of placing the right-hand side.
         channels: every channel, in order.
         mapping: the mapping priced.
         placement_cycles: writing the right-hand side into the banks of the slowest channel; 0 for constant weights.
@@ -42,7 +43,7 @@ class PimCost:
     commands: CommandCounts
     prea: int
     ref: int
-    energy_mj: float
+    energy: EnergyBreakdown
     channels: tuple[ChannelCost, ...]
     mapping: Mapping
     placement_cycles: int
@@ -53,6 +54,16 @@ class PimCost:
     def counters(self) -> dict[str, int]:
         """The commands by name, over all channels."""
         return self.commands.as_json()
+
+    @cached_property
+    def energy_mj(self) -> float:
+        """Of all channels, placement included."""
+        return self.energy.total_mj
+
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        """By the parts of the timing profile, then placement."""
+        return self.energy.parts_mj
 
     @cached_property
     def utilisation(self) -> float:
@@ -76,7 +87,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
     pim = program.pim
     idle = ChannelCost(0, CommandCounts())
     channels = [idle] * pim.channels
-    commands, prea, ref, energy_pj = CommandCounts(), 0, 0, _placement_pj(program, profile)
+    commands, prea, ref, energy = CommandCounts(), 0, 0, EnergyBreakdown(())
     cycles = max(timing.cycles for timing in timings)
     for entry, timing in zip(program.classes, timings, strict=True):
         share, number = ChannelCost(timing.cycles, timing.commands), len(entry.channels)
@@ -84,7 +95,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
             channels[channel] = share
         commands += timing.commands.times(number)
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
-        energy_pj += profile.energy(timing).total_pj * number
+        energy += profile.energy(timing).times(number)
     placing = placement_cycles(program, profile)
     return PimCost(
         time_us=pim.launch_us + (cycles + placing) / pim.clock_mhz,
@@ -92,7 +103,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         commands=commands,
         prea=prea,
         ref=ref,
-        energy_mj=energy_pj * 1e-9,
+        energy=energy + EnergyBreakdown((("placement", _placement_pj(program, profile) * 1e-12),)),
         channels=tuple(channels),
         mapping=program.mapping,
         placement_cycles=placing,

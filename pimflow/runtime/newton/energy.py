@@ -17,10 +17,21 @@ class EnergyBreakdown:
         return sum(energy for _, energy in self.parts_j)
 
     @property
-    def total_pj(self) -> float:
-        """The sum of the parts, in picojoules."""
-        return self.total_j * 1e12
+    def parts_mj(self) -> dict[str, float]:
+        """The parts in millijoules."""
+        return {name: energy * 1e3 for name, energy in self.parts_j}
 
-    def as_json(self) -> dict[str, float]:
-        """In joules, with the total."""
-        return {**dict(self.parts_j), "total": self.total_j}
+    @property
+    def total_mj(self) -> float:
+        """The sum of the parts in millijoules."""
+        return sum(self.parts_mj.values())
+
+    def __add__(self, other: EnergyBreakdown) -> EnergyBreakdown:
+        sums = dict(self.parts_j)
+        for name, energy in other.parts_j:
+            sums[name] = sums.get(name, 0.0) + energy
+        return EnergyBreakdown(tuple(sums.items()))
+
+    def times(self, factor: int) -> EnergyBreakdown:
+        """Of so many channels alike."""
+        return EnergyBreakdown(tuple((name, energy * factor) for name, energy in self.parts_j))

@@ -36,7 +36,8 @@ class NewtonLayer:
             "refreshes": cost.ref,
             "cycles_spent": self.spent.as_json(),
             "utilisation": cost.utilisation,
-            "energy_pj": cost.energy_mj * 1e9,
+            "energy_mj": cost.energy_mj,
+            "energy_parts_mj": cost.energy_parts_mj,
             "channels": [
                 {"cycles": channel.cycles, "commands": channel.commands.as_json()} for channel in cost.channels
             ],
@@ -57,7 +58,7 @@ class NewtonLayer:
             ("spent on", spent),
             ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
-            ("energy", f"{cost.energy_mj * 1e3:,.3f} uJ"),
+            ("energy", f"{cost.energy_mj:,.4g} mJ"),
         ]
         if cost.launch_us:
             rows.insert(3, ("launch", f"{cost.launch_us:,.2f} us of the time before the first command"))

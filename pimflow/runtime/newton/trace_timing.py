@@ -35,6 +35,7 @@ class TraceResult:
     """One trace, which is one channel's, on the clock."""
 
     cycles: int
+    time_us: float
     commands: CommandCounts
     prea: int
     ref: int
@@ -46,16 +47,18 @@ class TraceResult:
         return {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref}
 
     @property
-    def energy_j(self) -> float:
-        """Joules in all."""
-        return self.energy.total_j
+    def energy_mj(self) -> float:
+        """Millijoules in all."""
+        return self.energy.total_mj
 
     def as_json(self) -> dict[str, Any]:
         """As `pimflow simulate --json` prints it, but for the file's name."""
         return {
             "cycles": self.cycles,
+            "time_us": self.time_us,
             "commands": self.counters,
-            "energy_j": self.energy.as_json(),
+            "energy_mj": self.energy_mj,
+            "energy_parts_mj": self.energy.parts_mj,
         }
 
 
@@ -84,7 +87,8 @@ def simulate_file(
     latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
     result = _TraceTimer(path, profile, latency, memory).run()
     energy = profile.energy(result)
-    return TraceResult(result.cycles, result.commands, result.prea, result.ref, energy)
+    time_us = result.cycles / pim.clock_mhz
+    return TraceResult(result.cycles, time_us, result.commands, result.prea, result.ref, energy)
 
 
 class _Meaning(NamedTuple):

@@ -32,6 +32,25 @@ def test_compile_prints_a_table_and_a_summary(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
 
 
+@pytest.mark.parametrize(("by", "part"), [("energy", "GPU +busy"), ("time", "PIM +fill")])
+def test_by_shows_what_is_spent_in_place_of_the_nodes(tmp_path: Path, capsys: Capture, by: str, part: str) -> None:
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "pim", "--by", by) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"{part} +[0-9.]+ +[0-9.]+ %", out)
+    assert re.search(r"op +nodes +(mJ|us) +%", out)
+    assert re.search(r"speedup +[0-9.]+x end to end", out)
+    assert "why" not in out
+    assert "step" not in out
+
+
+def test_by_is_for_the_tables(tmp_path: Path, capsys: Capture) -> None:
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--by", "time", "--json") == 2
+    assert_one_line(capsys, "--json has all parts")
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--by", "power") == 2
+    assert_one_line(capsys, "unknown --by 'power'", "energy, time")
+    assert not (tmp_path / "out").exists()
+
+
 def test_verbose_says_what_the_passes_left_and_why(tmp_path: Path, capsys: Capture) -> None:
     model = Path(__file__).parents[2] / "data" / "exported" / "densenet.onnx"
     note = "fold-batch-norm: /layers.1/layers.1.0/layers.1.0.0/BatchNormalization: /Concat_1 cannot absorb it"

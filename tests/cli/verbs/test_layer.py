@@ -9,14 +9,22 @@ from support.cli import Capture, assert_one_line, document, run
 
 def test_layer_has_the_promised_keys(capsys: Capture) -> None:
     item = document(capsys, "layer", "--conv", "ic=16,oc=96,h=28,w=28,k=1,s=1,p=0")
-    assert {"mapping", "pim_cycles", "commands", "utilisation", "energy_pj", "channels"} <= item.keys()
+    assert {
+        "mapping",
+        "pim_cycles",
+        "commands",
+        "utilisation",
+        "energy_mj",
+        "energy_parts_mj",
+        "channels",
+    } <= item.keys()
     assert len(item["channels"]) == 16
     assert item["pim_cycles"] == max(channel["cycles"] for channel in item["channels"])
     for name, count in item["commands"].items():
         assert count == sum(channel["commands"][name] for channel in item["channels"])
     assert item["commands"]["COMP"] >= 28 * 28 * 6
     assert 0 < item["utilisation"] <= 1
-    assert item["energy_pj"] > 0
+    assert item["energy_mj"] > 0
 
 
 def test_layer_knobs_matter(capsys: Capture) -> None:

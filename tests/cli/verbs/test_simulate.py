@@ -22,8 +22,8 @@ def test_simulate_gives_what_the_published_simulator_gives(capsys: Capture, late
         for name in ("GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF"):
             assert item["commands"][name] == wanted[name.lower()]
         for name in ("COMP", "GWRITE", "READRES", "PRE"):
-            assert f"{item['energy_j'][name]:.6g}" == f"{wanted['energy_j'][name]:.6g}"
-        assert f"{item['energy_j']['total']:.6g}" == f"{wanted['energy_j']['Total']:.6g}"
+            assert f"{item['energy_parts_mj'][name] * 1e-3:.6g}" == f"{wanted['energy_j'][name]:.6g}"
+        assert f"{item['energy_mj'] * 1e-3:.6g}" == f"{wanted['energy_j']['Total']:.6g}"
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ def test_strict_by_cause() -> None:
 def test_totals_and_units() -> None:
     energy = timing_profile(PIM, "strict").energy(TIMING)
     assert energy.total_j == pytest.approx(sum(joules for _, joules in energy.parts_j))
-    assert energy.total_pj == pytest.approx(energy.total_j * 1e12)
-    assert energy.as_json()["total"] == energy.total_j
+    assert energy.total_mj == sum(energy.parts_mj.values()) == pytest.approx(energy.total_j * 1e3)
+    assert (energy + energy).total_mj == energy.times(2).total_mj == 2 * energy.total_mj
+    assert tuple(energy.parts_mj) == tuple((energy + energy).parts_mj) == tuple(name for name, _ in energy.parts_j)
 
 
 def test_the_profile_decides_and_every_count_matters() -> None:

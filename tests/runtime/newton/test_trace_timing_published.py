@@ -43,9 +43,14 @@ def test_engine(name: str) -> None:
 @pytest.mark.parametrize(("name", "latency"), CASES)
 def test_text_timer_with_energy_to_six_digits(name: str, latency: str) -> None:
     want = expected(name, latency)
-    document = simulate_file(path(name), PIM, "artifact", latency).as_json()
+    result = simulate_file(path(name), PIM, "artifact", latency)
+    document = result.as_json()
     names = ("GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF")
     assert document["cycles"] == want["cycles"]
     assert document["commands"] == {key: want[key.lower()] for key in names}
     energy = {("total" if part == "Total" else part): f"{joules:.6g}" for part, joules in want["energy_j"].items()}
-    assert {part: f"{joules:.6g}" for part, joules in document["energy_j"].items()} == energy
+    got = {**dict(result.energy.parts_j), "total": result.energy.total_j}
+    assert {part: f"{joules:.6g}" for part, joules in got.items()} == energy
+    assert document["energy_parts_mj"] == {part: joules * 1e3 for part, joules in result.energy.parts_j}
+    assert document["energy_mj"] == sum(document["energy_parts_mj"].values())
+    assert document["time_us"] == document["cycles"] / PIM.clock_mhz

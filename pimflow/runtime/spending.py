@@ -1,0 +1,200 @@
+"""What a run spends time and energy on, by part: event by event and node by node.
+
+Every amount is kept by where it is spent (a device, a link, or `STATIC`) and there by part, as the backends name them.
+Two rules make parts add up:
+
+- Within a kernel, of what overlaps only what takes longest is time: the backends' parts add up to the kernel's time.
+- Between kernels, an instant in which n of them run counts 1/n for each. So the shares of all nodes add up to the
+  makespan, and a kernel's parts are charged in proportion to its share.
+
+Static power is charged to the nodes by their shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pimflow.codegen.backend import Copy, Parts, Transfer
+from pimflow.ir import Graph, Node
+from pimflow.runtime.timeline import NO_RESOURCE, Event, NodePrice, Timeline
+from pimflow.targets import Target
+
+STATIC = "static"
+"""Where the board draws power whatever it does; its one part is `BOARD`."""
+BOARD = "board"
+
+PartsByPlace = Mapping[str, Parts]
+"""Amounts by where they are spent, then by part."""
+
+
+class PartPrice(NodePrice, Protocol):
+    """A node's price, with the parts of its energy."""
+
+    @property
+    def energy_parts_mj(self) -> Parts:
+        """Millijoules by what they are spent on."""
+
+
+class SpendingCosts(Protocol):
+    """Costs that say what they are spent on."""
+
+    @property
+    def target(self) -> Target:
+        """The machine."""
+
+    def node_cost(self, graph: Graph, node: Node) -> PartPrice:
+        """The node's time and energy on its device."""
+
+    def time_parts_us(self, graph: Graph, node: Node) -> Parts:
+        """The node's time by what it is spent on."""
+
+    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
+        """What the copies of a node cost; None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventCost:
+    """What one use of a resource spends.
+
+    Args:
+        event: the event.
+        node: the node whose it is.
+        place: the device or link.
+        share_us: its share of the makespan.
+        time_parts_us: they add up to the event's length.
+        energy_parts_mj: they add up to what it spends beside static power.
+    """
+
+    event: Event
+    node: Node
+    place: str
+    share_us: float
+    time_parts_us: Parts
+    energy_parts_mj: Parts
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What some nodes spend, or a whole run.
+
+    Args:
+        share_parts_us: their share of the makespan; of a whole run this adds up to its time.
+        busy_parts_us: how long they keep each device and link busy.
+        energy_parts_mj: their energy, with static power by their share.
+    """
+
+    share_parts_us: PartsByPlace
+    busy_parts_us: PartsByPlace
+    energy_parts_mj: PartsByPlace
+
+    def ordered(self, devices: Sequence[str]) -> Spending:
+        """The same with places in a fixed order: static power, devices, links."""
+        places = (STATIC, *devices)
+
+        def order(parts: PartsByPlace) -> PartsByPlace:
+            links = sorted(set(parts) - set(places))
+            return {place: parts[place] for place in (*places, *links) if place in parts}
+
+        return Spending(order(self.share_parts_us), order(self.busy_parts_us), order(self.energy_parts_mj))
+
+
+def total(parts: PartsByPlace) -> float:
+    """The sum over all places and parts."""
+    return sum(sum(amounts.values()) for amounts in parts.values())
+
+
+def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple[EventCost, ...]:
+    """The timeline's events with what each spends, in its order.
+
+    Args:
+        graph: the graph, a device on every node.
+        timeline: its schedule.
+        costs: the cost model that the schedule was made with.
+    """
+    shares = shares_us([event if event.resource != NO_RESOURCE else None for event in timeline.events])
+    copies: dict[str, list[Copy]] = {}
+    result = []
+    for event, share_us in zip(timeline.events, shares, strict=True):
+        node = graph.node(event.node)
+        device = node.device or costs.target.host
+        if event.resource in (device, NO_RESOURCE):
+            energy_parts = costs.node_cost(graph, node).energy_parts_mj
+            result.append(EventCost(event, node, device, share_us, costs.time_parts_us(graph, node), energy_parts))
+            continue
+        if node.name not in copies:
+            moved = costs.transfer(graph, node)
+            copies[node.name] = [] if moved is None else [*moved.before, *moved.after]
+        copy = copies[node.name].pop(0)
+        time_parts, energy_parts = {copy.part: copy.time_us}, {copy.part: copy.energy_mj}
+        result.append(EventCost(event, node, event.resource, share_us, time_parts, energy_parts))
+    return tuple(result)
+
+
+def shares_us(events: Sequence[Event | None]) -> list[float]:
+    """Every event's share of the time in which any runs; None, or an event without length, has none."""
+    shares = [0.0] * len(events)
+    turns = sorted(
+        (when, begins, index)
+        for index, event in enumerate(events)
+        if event is not None and event.end_us > event.start_us
+        for when, begins in ((event.start_us, True), (event.end_us, False))
+    )
+    running: set[int] = set()
+    before = 0.0
+    for when, begins, index in turns:
+        for other in running:
+            shares[other] += (when - before) / len(running)
+        before = when
+        if begins:
+            running.add(index)
+        else:
+            running.remove(index)
+    return shares
+
+
+def spending(
+    groups: Iterable[str], events: Iterable[tuple[str, EventCost]], static_mj: float, makespan_us: float
+) -> dict[str, Spending]:
+    """What groups of events spend.
+
+    Args:
+        groups: their names; one without events spends nothing.
+        events: every event with the name of its group.
+        static_mj: energy that the board draws over the run, whatever it does.
+        makespan_us: how long the run takes.
+    """
+    amounts = {group: _Amounts() for group in groups}
+    for group, event in events:
+        amounts.setdefault(group, _Amounts()).add(event)
+    static_w = static_mj / makespan_us if makespan_us else 0.0
+    return {group: counted.spending(static_w) for group, counted in amounts.items()}
+
+
+class _Amounts:
+    """Adds up events."""
+
+    def __init__(self) -> None:
+        self._share: dict[str, dict[str, float]] = {}
+        self._busy: dict[str, dict[str, float]] = {}
+        self._energy: dict[str, dict[str, float]] = {}
+
+    def add(self, cost: EventCost) -> None:
+        length_us = sum(cost.time_parts_us.values())
+        charged = cost.share_us / length_us if length_us else 0.0
+        for part, time_us in cost.time_parts_us.items():
+            _add(self._share, cost.place, part, time_us * charged)
+            _add(self._busy, cost.place, part, time_us)
+        for part, energy_mj in cost.energy_parts_mj.items():
+            _add(self._energy, cost.place, part, energy_mj)
+
+    def spending(self, static_mj_per_us: float) -> Spending:
+        share_us = total(self._share)
+        drawn = {STATIC: {BOARD: static_mj_per_us * share_us}} if share_us else {}
+        return Spending(self._share, self._busy, {**drawn, **self._energy})
+
+
+def _add(amounts: dict[str, dict[str, float]], place: str, part: str, amount: float) -> None:
+    parts = amounts.setdefault(place, {})
+    parts[part] = parts.get(part, 0.0) + amount
