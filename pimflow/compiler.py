@@ -27,6 +27,7 @@ from pimflow.passes import (
 from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
 from pimflow.search import policy_of
+from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
@@ -123,10 +124,12 @@ def _searching(progress: ProgressSink) -> Callable[[str, int], None]:
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
     """What the units execute for every node that leaves the host, by node name."""
     programs = {}
+    places = Places(graph, machine.costs)
     for node in graph.nodes:
-        if node.device in machine.costs.units:
+        unit = machine.costs.units.get(node.device or "")
+        if unit is not None:
             progress(f"lowering {node.name}")
-            programs[node.name] = program_of(graph, node, machine)
+            programs[node.name] = unit.at(program_of(graph, node, machine), places.of(node))
     return programs
 
 

@@ -8,7 +8,7 @@ one device of one target and owns its caches. Adding a kind of unit is a backend
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -144,6 +144,25 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much a unit's memory holds of what its programs keep there (weights), and what is counted."""
+
+    amount: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one program keeps in its unit's memory: so much of the capacity's unit, arranged so.
+
+    Programs that keep the same constants in the same arrangement share them.
+    """
+
+    amount: int
+    arrangement: Hashable = None
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """Moving a node's operands to its unit before it runs, and its results back after, over a link."""
 
@@ -205,6 +224,19 @@ class Backend(ABC, Generic[W, P]):
     def memory_channels(self) -> int:
         """How many of the host's memory channels the unit takes for itself while it is in use."""
         return 0
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """How much its memory holds of what programs keep there; None where that never runs out."""
+        return None
+
+    def kept(self, cost: UnitCost) -> Kept:
+        """What the program of a cost keeps in the unit's memory; asked of units that have a `capacity`."""
+        return Kept(0)
+
+    def at(self, program: P, first: int) -> P:
+        """The program with what it keeps from `first` on, in the capacity's unit."""
+        return program
 
     @property
     def readout_functions(self) -> Functions:

@@ -82,6 +82,24 @@ class Parallel:
         return tuple(name for branch in self.branches for decision in branch for name in decision.nodes)
 
 
+@dataclass(frozen=True)
+class Storage:
+    """What a plan keeps in a unit's memory (weights), of what there is."""
+
+    device: str
+    used: int
+    bound: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Where memories of units forbid the best plan: what that would take, and what no plan that fits can be below."""
+
+    unlimited_us: float
+    bound_us: float
+
+
 Decision = OnDevice | SplitRows | Pipeline | Parallel
 
 
@@ -90,7 +108,8 @@ class Plan:
     """Decisions in execution order, and what the search predicted for them (microseconds).
 
     `host` is the device that runs what no decision sends elsewhere: the movements that cutting nodes up leaves behind,
-    the elementwise followers of a split, and everything in the baseline.
+    the elementwise followers of a split, and everything in the baseline. `stored` says how full the units' memories are
+    (no more than full), `limit` what that costs, None where the best plan fits.
     """
 
     policy: str
@@ -100,3 +119,5 @@ class Plan:
     candidates: int = 0
     search_seconds: float = field(default=0.0, compare=False)
     host: str = "gpu"
+    stored: tuple[Storage, ...] = ()
+    limit: MemoryLimit | None = None

@@ -105,10 +105,25 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
                 f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights"
             ),
         ),
+        *_stored(plan),
         ("movement", _movement(memory)),
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)
+
+
+def _stored(plan: Plan) -> list[tuple[str, str]]:
+    """How full the units' memories are, and what it costs that they are no larger."""
+    lines = [
+        f"{number(item.used, 0)} of {number(item.bound, 0)} {item.unit} on {item.device.upper()}"
+        for item in plan.stored
+    ]
+    limit = plan.limit
+    if limit is not None:
+        lost = 100 * (plan.predicted_us / limit.bound_us - 1) if limit.bound_us else 0.0
+        close = f"within {lost:.1f} % of the best" if lost > 0.05 else "the best"
+        lines.append(f"what would take {number(limit.unlimited_us)} us does not fit; this is {close} that does")
+    return [("weights" if index == 0 else "", line) for index, line in enumerate(lines)]
 
 
 def _seconds(plan: Plan) -> str:

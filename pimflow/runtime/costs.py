@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Backend, Cost, HostBackend, HostCost, Parts, Transfer, UnitCost
+from pimflow.codegen.backend import (
+    Backend,
+    Capacity,
+    Cost,
+    HostBackend,
+    HostCost,
+    Kept,
+    Parts,
+    Transfer,
+    UnitCost,
+)
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
@@ -133,6 +143,16 @@ class CostModel:
         """The units that apply functions as results are read out."""
         found = (Readout(device, unit.readout_functions) for device, unit in self.units.items())
         return tuple(readout for readout in found if readout.functions)
+
+    def kept(self, graph: Graph, node: Node) -> Kept:
+        """What a node that is placed on a unit keeps in the unit's memory."""
+        return self.units[node.device or ""].kept(self._unit_cost(graph, node))
+
+    @property
+    def capacities(self) -> dict[str, Capacity]:
+        """How much the units' memories hold of what programs keep there; units without a limit are left out."""
+        found = ((device, unit.capacity) for device, unit in self.units.items())
+        return {device: capacity for device, capacity in found if capacity is not None}
 
     @property
     def padding_alike(self) -> tuple[str, ...]:

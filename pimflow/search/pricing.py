@@ -19,6 +19,7 @@ from pimflow.ir.readout import Readout
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import build_timeline
+from pimflow.search.capacity import Memories, kept_by
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.targets import Target
 
@@ -32,7 +33,7 @@ class Choices(Protocol):
         """The choice that a policy's word stands for."""
 
 
-class Costs(timeline.Costs, Protocol):
+class Costs(timeline.Costs, Memories, Protocol):
     """What the search asks of a cost model."""
 
     @property
@@ -76,6 +77,7 @@ class Pricer:
         self._prices = prices
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
+        self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
     def cost(self, decisions: tuple[Decision, ...], bound_us: float = math.inf) -> float | None:
         """Microseconds from the start of the first decision to the end of the last.
@@ -104,6 +106,23 @@ class Pricer:
         cost = self._makespan_us(rewritten)
         self._prices.put(key, cost)
         return cost
+
+    def kept(self, decisions: tuple[Decision, ...]) -> Mapping[str, int]:
+        """What decisions that can be carried out keep in the memories of units, by device."""
+        found = self._kept.get(decisions)
+        if found is None:
+            text = content_text(self.graph, self._outputs, decisions)
+            found = self._kept[decisions] = self._kept_by(decisions, text)
+        return found
+
+    def _kept_by(self, decisions: tuple[Decision, ...], text: str) -> dict[str, int]:
+        keys = {device: key_of(f"kept by {device} of\n{text}") for device in self.costs.capacities}
+        if not all(key in self._prices for key in keys.values()):
+            rewritten = self._rewritten(decisions)
+            assert rewritten is not None, "the decisions have been priced"
+            for device, amount in kept_by(rewritten, self.costs).items():
+                self._prices.put(keys[device], float(amount))
+        return {device: int(self._prices.get(key) or 0) for device, key in keys.items()}
 
     def can_run(self, node: Node, device: str, choice: str) -> bool:
         """Whether the whole node can run on a unit under a choice of its backend."""

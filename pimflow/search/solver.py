@@ -10,20 +10,26 @@ What is bounded: the candidates themselves, by the policy's spaces (`policy.Spac
 
 With PIM in use its channels are lost to the GPU for the whole run. So the best plan in PIM mode is compared with the
 GPU alone with all channels, and the cheaper of the two is the plan: a policy never slows a model down, except `pim`.
+
+The weights of all that runs on a unit have to fit into its memory together (`capacity`). Where the best plan's do not,
+the plan is the best one found that fits, and says what no plan that fits can be below.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
+from pimflow.ir.plan import MemoryLimit, Storage
 from pimflow.options import Options
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import Policy, policy_of
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
@@ -53,6 +59,7 @@ class PricedSpace:
     priced: int
     complete: bool
     host: str
+    pricer: Pricer
 
 
 def solve(
@@ -79,11 +86,25 @@ def solve(
     chosen = policy_of(options)
     prices = open_cache(options, costs) if prices is None else prices
     space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress)
-    cost, decisions = _best_in_pim_mode(space)
-    if not chosen.pim_mode and space.baseline_us <= cost:
-        cost, decisions = space.baseline_us, space.baseline
+    best = _best_in_pim_mode(space)
+    if not _fits(best, costs):
+        space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress, prune=False)
+        best = _best_that_fits(space, best.cost, costs)
+    if not chosen.pim_mode and space.baseline_us <= best.cost:
+        best = _Choice(space.baseline_us, space.baseline, limit=best.limit)
+    prices.flush()
     seconds = round(time.perf_counter() - started, 6)
-    return Plan(chosen.name, decisions, cost, space.baseline_us, space.priced, seconds, space.host)
+    return Plan(
+        chosen.name,
+        best.decisions,
+        best.cost,
+        space.baseline_us,
+        space.priced,
+        seconds,
+        space.host,
+        _storage(best.kept, costs),
+        best.limit,
+    )
 
 
 def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:
@@ -131,7 +152,14 @@ def price_space(
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
     baseline_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
     return PricedSpace(
-        size, tuple(intervals.found), baseline_us, baseline, pricer.priced, not intervals.out_of_time, host
+        size,
+        tuple(intervals.found),
+        baseline_us,
+        baseline,
+        pricer.priced,
+        not intervals.out_of_time,
+        host,
+        pricer,
     )
 
 
@@ -175,15 +203,57 @@ def cache_scope(costs: Costs) -> str:
     return f"{code_fingerprint()} {costs.identity}"
 
 
-def _best_in_pim_mode(space: PricedSpace) -> tuple[float, Decisions]:
+@dataclass(frozen=True)
+class _Choice:
+    """A plan's decisions, what they take, and what they keep in the memories of units, by device."""
+
+    cost: float
+    decisions: Decisions
+    kept: Mapping[str, int] = field(default_factory=dict)
+    limit: MemoryLimit | None = None
+
+
+def _best_in_pim_mode(space: PricedSpace) -> _Choice:
     """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
     if not space.intervals:
-        return space.baseline_us, space.baseline
-    cost, chosen = solve_chain(space.positions, space.intervals)
-    decisions = tuple(decision for interval in chosen for decision in interval.payload)
-    if any(leaves_host(decision, space.host) for decision in decisions):
-        return cost, decisions
-    return space.baseline_us, space.baseline
+        return _Choice(space.baseline_us, space.baseline)
+    return _choice(space, *solve_chain(space.positions, space.intervals))
+
+
+def _choice(
+    space: PricedSpace, cost: float, chosen: Iterable[Interval[Decisions]], limit: MemoryLimit | None = None
+) -> _Choice:
+    """The plan of a cover; the baseline if it never leaves the host."""
+    payloads = [interval.payload for interval in chosen]
+    decisions = tuple(decision for payload in payloads for decision in payload)
+    if not any(leaves_host(decision, space.host) for decision in decisions):
+        return _Choice(space.baseline_us, space.baseline, limit=limit)
+    kept: Counter[str] = Counter()
+    for payload in payloads:
+        if any(leaves_host(decision, space.host) for decision in payload):
+            kept.update(space.pricer.kept(payload))
+    return _Choice(cost, decisions, kept, limit)
+
+
+def _fits(choice: _Choice, costs: Costs) -> bool:
+    return all(choice.kept.get(device, 0) <= capacity.amount for device, capacity in costs.capacities.items())
+
+
+def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _Choice:
+    """The cheapest plan found that the memories of the units hold."""
+    bounds = {device: capacity.amount for device, capacity in costs.capacities.items()}
+    found = cover_that_fits(space.positions, space.intervals, space.pricer.kept, bounds)
+    if found is None:  # a policy that must use a unit has no other candidates
+        return _Choice(space.baseline_us, space.baseline, limit=MemoryLimit(unlimited_us, space.baseline_us))
+    return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, found.bound))
+
+
+def _storage(kept: Mapping[str, int], costs: Costs) -> tuple[Storage, ...]:
+    return tuple(
+        Storage(device, kept[device], capacity.amount, capacity.unit)
+        for device, capacity in costs.capacities.items()
+        if kept.get(device)
+    )
 
 
 def leaves_host(decision: Decision, host: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import Backend, UnitCost
+from pimflow.codegen.backend import Backend, Capacity, Kept, UnitCost
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
@@ -80,11 +80,15 @@ class FakeCosts:
         self.unit = FakeUnit(slow_down)
         self.units: Mapping[str, Backend[Any, Any]] = {"pim": self.unit}
         self.readouts = (Readout("pim"),)
+        self.capacities: dict[str, Capacity] = {}
         self.padding_alike = padding_alike
         self.identity = f"fake {channels} {slow_down} {padding_alike}"
 
     def host_only(self) -> FakeCosts:
         return FakeCosts(32, self.unit.slow_down, self.padding_alike)
+
+    def kept(self, graph: Graph, node: Node) -> Kept:
+        return Kept(0)
 
     def serving(self, graph: Graph) -> FakeCosts:
         return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pimflow.codegen.newton.commands import CommandStream
@@ -22,11 +22,13 @@ class _Archived:
     problem: Any
     mapping: Any
     streams: Any
+    first_row: int = 0
 
 
 def archive_program(program: PimProgram) -> Any:
-    """A program as JSON values: problem, mapping and the streams of all channels as loop nests."""
-    return {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
+    """A program as JSON values: problem, mapping, first row, and the streams of all channels as loop nests."""
+    parts = {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
+    return {**parts, "first_row": program.first_row}
 
 
 def restore_program(data: Any, pim: PimSpec) -> PimProgram:
@@ -41,4 +43,5 @@ def restore_program(data: Any, pim: PimSpec) -> PimProgram:
     program = lower(problem, mapping, pim)
     if isinstance(program, Refusal):
         raise DataError(f"'mapping' does not fit the machine: {program.reason}")
-    return program.with_streams(decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams"))
+    placed = replace(program, first_row=archived.first_row)
+    return placed.with_streams(decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams"))

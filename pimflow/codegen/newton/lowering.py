@@ -46,6 +46,8 @@ class PimProgram:
     pim: PimSpec
     shape: Geometry
     classes: tuple[StreamClass, ...]  # idle channels are in none
+    rows: int  # of every bank that its weights take, in the fullest channel
+    first_row: int = 0  # of every bank where they begin; streams count rows from there
 
     @property
     def channel_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -110,7 +112,7 @@ def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram 
     if rows > pim.rows:
         reason = f"its weights need {rows} rows of every bank, the banks have {pim.rows}"
         return Refusal(reason, rows, pim.rows, "rows of every bank", "a target with a larger pim.rows")
-    return PimProgram(problem, mapping, pim, shape, tuple(lowering.classes()))
+    return PimProgram(problem, mapping, pim, shape, tuple(lowering.classes()), rows)
 
 
 def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:

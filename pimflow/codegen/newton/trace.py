@@ -56,13 +56,16 @@ def _width(values: int) -> int:
     return (values - 1).bit_length()
 
 
-def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None = None) -> Iterator[str]:
+def write_trace(
+    stream: CommandStream, pim: PimSpec, global_buffers: int | None = None, first_row: int = 0
+) -> Iterator[str]:
     """A stream's lines, newline included, made one at a time.
 
     Args:
         stream: what one channel executes.
         pim: the machine, for the widths of address fields.
         global_buffers: how many the mapping uses; GWRITE is written without it if None.
+        first_row: of every bank where the weights begin.
     """
     layout = AddressLayout.of(pim)
     gwrite = "GWRITE" if global_buffers is None else f"GWRITE_{global_buffers}"
@@ -74,7 +77,7 @@ def write_trace(stream: CommandStream, pim: PimSpec, global_buffers: int | None 
         elif isinstance(command, ReadRes):
             yield "READRES\n"
         elif isinstance(command, GAct):
-            address = command.group << layout.group | command.row.at(variables) << layout.row
+            address = command.group << layout.group | (first_row + command.row.at(variables)) << layout.row
             yield f"0x{address:08x} G_ACT{command.group}\n"
         else:
             buffer = f" {command.buffer}" if command.buffer else ""

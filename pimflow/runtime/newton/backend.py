@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Transfer
+from pimflow.codegen.backend import Capacity, Kept, Transfer, UnitCost
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import Mapping, PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
@@ -67,6 +68,20 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         return self.pim.channels
 
     @property
+    def capacity(self) -> Capacity:
+        """Rows of every bank: the weights of all kernels lie in the banks at once."""
+        return Capacity(self.pim.rows, "rows of every bank")
+
+    def kept(self, cost: UnitCost) -> Kept:
+        """The rows of the fullest channel; a mapping arranges the same weights always alike."""
+        assert isinstance(cost, PimCost)
+        return Kept(cost.rows, cost.mapping)
+
+    def at(self, program: PimProgram, first: int) -> PimProgram:
+        """The program with its weights from a row on."""
+        return replace(program, first_row=first)
+
+    @property
     def readout_functions(self) -> Functions:
         """As the target says."""
         return self.pim.readout_functions
@@ -123,7 +138,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
 
     def trace(self, program: PimProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""
-        return write_trace(program.streams[part], self.pim)
+        return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
     def replay(self, path: str | Path) -> TraceResult:
         """Cycles, commands and energy of one channel's commands."""

@@ -36,6 +36,7 @@ class PimCost:
         placement_cycles: writing the right-hand side into the banks of the slowest channel; 0 for constant weights.
         bound_cycles: COMP-bound limit: the fewest COMPs that the problem allows, spread evenly, back to back.
         launch_us: from asking for the kernel to its first command, part of `time_us`.
+        rows: of every bank that the weights take, in the fullest channel.
     """
 
     time_us: float
@@ -48,7 +49,8 @@ class PimCost:
     mapping: Mapping
     placement_cycles: int
     bound_cycles: int
-    launch_us: float = 0.0
+    launch_us: float
+    rows: int
 
     @property
     def counters(self) -> dict[str, int]:
@@ -109,6 +111,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         placement_cycles=placing,
         bound_cycles=-(-program.shape.least_comps // pim.channels) * profile.comp_cycles,
         launch_us=pim.launch_us,
+        rows=program.rows,
     )
 
 
