@@ -74,6 +74,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--buffers-per-channel", type=positive_int, metavar="N", help="filled buffers that one channel can hold"
     )
     parser.add_argument("--pim-channels", type=positive_int, metavar="N", help="PIM-enabled memory channels")
+    parser.add_argument("--gpu-operand", metavar="TYPE", help="element type on the GPU, as fp16 or fp32 (the target's)")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -92,4 +93,5 @@ def target_of(arguments: argparse.Namespace) -> Any:
         buffers=arguments.buffers,
         buffers_per_channel=arguments.buffers_per_channel,
         pim_channels=arguments.pim_channels,
+        gpu_operand=arguments.gpu_operand,
     )

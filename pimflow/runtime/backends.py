@@ -22,6 +22,7 @@ HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = 
 
 UNITS.add("newton", NewtonBackend)
 HOSTS.add("gpu", GpuHost)
+HOSTS.add("measured-gpu", GpuHost)
 
 
 def units_of(target: Target) -> Mapping[str, Backend[Any, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pimflow.cli.output import print_json
 from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
@@ -13,28 +13,50 @@ from pimflow.errors import OptionError
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
+    from pimflow.runtime.gpu.calibrate import FoldsBy
+
     parser: Parser = verbs.add_parser(
         "calibrate",
         help="fit a target's GPU parameters to measured times",
         description="Fits a target's GPU parameters to measured (op, shape, time) rows, cross-validated.",
     )
-    parser.add_argument("--from", dest="table", required=True, metavar="TABLE.csv", help="rows of `pimflow profile`")
+    parser.add_argument(
+        "--from",
+        dest="tables",
+        required=True,
+        nargs="+",
+        metavar="TABLE.csv",
+        help="rows of `pimflow profile`, or published tables (..._fp16_gemm.csv and the like; docs/gpu-model.md)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the fitted target here")
+    parser.add_argument("--check", action="store_true", help="fit nothing: say how far off the target is as it is")
     parser.add_argument("--folds", type=positive_int, default=5, metavar="K", help="folds of the cross-validation")
+    parser.add_argument(
+        "--folds-by",
+        choices=get_args(FoldsBy),
+        default="turn",
+        help="what is held out together: every K-th kernel, or kernels of neighbouring size (default: turn)",
+    )
     add_target(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fits, writes the target and prints the errors of the fit."""
+    """Fits, writes the target and prints the errors of the fit; with --check, those of the target as it is."""
     from pimflow.bundle.folder import write_whole
-    from pimflow.runtime.gpu.calibrate import calibrate
+    from pimflow.runtime.gpu.calibrate import calibrate, check
     from pimflow.targets import to_toml
 
     if arguments.folds < 2:
         raise OptionError("--folds 1 leaves nothing to validate on", "give 2 or more")
-    result = calibrate(target_of(arguments), arguments.table, folds=arguments.folds)
+    if arguments.check and arguments.output:
+        raise OptionError("--check fits nothing that --output could write", "leave one of them out")
+    target = target_of(arguments)
+    if arguments.check:
+        result = check(target, arguments.tables)
+    else:
+        result = calibrate(target, arguments.tables, folds=arguments.folds, by=arguments.folds_by)
     if arguments.output:
         write_whole(Path(arguments.output), to_toml(result.target).encode())
     if arguments.json:

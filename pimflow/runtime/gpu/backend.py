@@ -11,7 +11,7 @@ from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.work import element_width
-from pimflow.targets import GpuSpec
+from pimflow.targets import Gpu
 
 _Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
 
@@ -43,7 +43,7 @@ class GpuHost(HostBackend):
     title = "GPU stream"
 
     def __init__(
-        self, device: str, spec: GpuSpec, measured: MeasuredTable | None = None, channels: int | None = None
+        self, device: str, spec: Gpu, measured: MeasuredTable | None = None, channels: int | None = None
     ) -> None:
         super().__init__(device, spec)
         self.gpu = spec

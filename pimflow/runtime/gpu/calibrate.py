@@ -1,58 +1,85 @@
 """Fits a target's GPU parameters to measured kernel times, and says how far off the fit is per class of operation.
 
-The loss is the mean squared logarithm of modelled over measured time: a kernel of 5 us counts as much as one of 500 us.
-It is minimised by coordinate search over the logarithms of the parameters, with steps that shrink: the model's tile
-choices and rooflines make the loss continuous but kinked, so gradients would mislead. Deterministic.
+What is fitted, and by which loss, is the matter of the GPU's form of cost model (`form.py`). Errors are told for the
+target as it came, for the fit, and for rows that the fit did not see.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d
-from pimflow.runtime.gpu.kernels import kernel_cycles
-from pimflow.runtime.gpu.measured import MeasuredRow, read_table
-from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, gpu_work
-from pimflow.targets import GpuSpec, Target
+from pimflow.runtime.gpu.form import Sample
+from pimflow.runtime.gpu.forms import form_of
+from pimflow.runtime.gpu.measured import MeasuredRow
+from pimflow.runtime.gpu.published import read_rows
+from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, StreamWork, gpu_work
+from pimflow.targets import Gpu, Target
 
-_UNBOUNDED = (1e-3, 1e9)
-PARAMETERS: Mapping[str, tuple[float, float]] = {
-    "launch_cycles": (0.0, 1e9),
-    "step_cycles": (1.0, 1e9),
-    "fill_cycles": (1.0, 1e9),
-    "matrix_efficiency": (1e-3, 1.0),
-    "depthwise_macs_per_sm_cycle": _UNBOUNDED,
-    "memory_efficiency": (1e-3, 1.0),
-    "l2_bytes_per_channel_cycle": _UNBOUNDED,
-}
-"""The fitted parameters with their bounds. Peaks (clocks, SMs, arithmetic, bandwidth) are the machine's, not fitted."""
+FoldsBy = Literal["turn", "size"]
+Tables = str | Path | Sequence[str | Path] | Sequence[MeasuredRow]
 
-_FIRST_STEP = math.log(2.0)
-_LAST_STEP = math.log(1.01)
+
+@dataclass(frozen=True)
+class Errors:
+    """How far modelled times are off measured ones, over some kernels.
+
+    Args:
+        typical: as a factor minus one: exp(mean |log(model / measured)|) - 1.
+        median, p90: median and 90th percentile of |model / measured - 1|.
+    """
+
+    typical: float
+    median: float
+    p90: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Errors:
+        """From modelled over measured times, one or more."""
+        relative = sorted(abs(ratio - 1) for ratio in ratios)
+        rank = 0.9 * (len(relative) - 1)
+        low = relative[math.floor(rank)]
+        p90 = low + (relative[math.ceil(rank)] - low) * (rank - math.floor(rank))
+        typical = math.exp(statistics.fmean(abs(math.log(ratio)) for ratio in ratios)) - 1
+        return cls(typical, statistics.median(relative), p90)
 
 
 @dataclass(frozen=True)
 class ClassError:
-    """Typical relative error on one class of operation, as a factor minus one: exp(mean |log(model / measured)|) - 1.
+    """Errors on one class of operation.
 
     `before` is the target as it came, `fitted` the one fitted to all rows, `held_out` predicts each row by a fit that
-    did not see it.
+    did not see it. The latter two are None where nothing was fitted.
     """
 
     name: str
     rows: int
-    before: float
-    fitted: float
-    held_out: float
+    before: Errors
+    fitted: Errors | None = None
+    held_out: Errors | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Typical errors under the names of the fits, the others under `NAME_median` and `NAME_p90`."""
+        found: dict[str, object] = {"rows": self.rows}
+        for name in ("before", "fitted", "held_out"):
+            errors: Errors | None = getattr(self, name)
+            if errors is not None:
+                found |= {name: errors.typical, f"{name}_median": errors.median, f"{name}_p90": errors.p90}
+        return found
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted target, its parameters as (name, before, after), and errors per class with "all" last."""
+    """A fitted target, its parameters as (name, before, after), and errors per class with "all" last.
+
+    `folds` is 0 where nothing was fitted.
+    """
 
     target: Target
     parameters: tuple[tuple[str, float, float], ...]
@@ -65,112 +92,114 @@ class Calibration:
             "target": self.target.name,
             "folds": self.folds,
             "parameters": {name: {"before": before, "after": after} for name, before, after in self.parameters},
-            "errors": {
-                error.name: {
-                    "rows": error.rows,
-                    "before": error.before,
-                    "fitted": error.fitted,
-                    "held_out": error.held_out,
-                }
-                for error in self.errors
-            },
+            "errors": {error.name: error.as_json() for error in self.errors},
         }
 
     def text(self) -> str:
-        """Two human-readable tables."""
-        lines = [f"{'parameter':<30}{'before':>12}{'fitted':>12}"]
-        lines += [f"{name:<30}{before:>12.5g}{after:>12.5g}" for name, before, after in self.parameters]
-        lines += ["", f"{'typical error':<22}{'rows':>6}{'before':>10}{'fitted':>10}{'held out':>10}"]
+        """Two human-readable tables; one where nothing was fitted."""
+        kinds = ("before", "fitted", "held_out") if self.folds else ("before",)
+        lines = []
+        if self.parameters:
+            width = max(30, *(len(name) + 2 for name, _, _ in self.parameters))
+            lines = [f"{'parameter':<{width}}{'before':>12}{'fitted':>12}"]
+            lines += [f"{name:<{width}}{before:>12.5g}{after:>12.5g}" for name, before, after in self.parameters]
+            lines += [""]
+        lines += [f"{'error in %':<22}{'rows':>6}" + "".join(f"{kind.replace('_', ' '):>24}" for kind in kinds)]
+        lines += [" " * 28 + "".join(f"{name:>8}" for name in ("typical", "median", "p90")) * len(kinds)]
         for error in self.errors:
-            figures = "".join(f"{100 * value:>8.1f} %" for value in (error.before, error.fitted, error.held_out))
+            found = [getattr(error, kind) for kind in kinds]
+            figures = "".join(f"{100 * value:>8.1f}" for errors in found for value in asdict(errors).values())
             lines.append(f"{error.name:<22}{error.rows:>6}{figures}")
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One measured kernel as the model sees it."""
+def check(target: Target, tables: Tables) -> Calibration:
+    """How far a target's GPU is off measured rows, as it is.
 
-    work: GpuWork
-    time_us: float
-    name: str
+    Raises:
+        InputDataError: a table cannot be read, or no row has a kernel that the model prices.
+    """
+    gpu = target.any_gpu
+    samples = [sample for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
+    if not samples:
+        raise InputDataError("no row has a kernel that the model prices", "give rows in the GPU's element types")
+    ratios = _ratios(samples, gpu)
+    return Calibration(target, (), _per_class(samples, ratios), 0)
 
 
-def calibrate(target: Target, table: str | Path | Sequence[MeasuredRow], *, folds: int = 5) -> Calibration:
-    """Fits `PARAMETERS` of a target to measured rows, with all memory channels serving the GPU.
+def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "turn") -> Calibration:
+    """Fits the parameters of a target's GPU to measured rows, with all memory channels serving the GPU.
 
-    Rows that the model gives no kernel (views) are left out. Row i is held out in fold i mod `folds`; several rows of
-    one kernel share a fold, so that none is predicted from its own twin.
+    Rows that the model gives no kernel (views), or that are of an element type without kernels, are left out. Several
+    rows of one kernel share a fold, so that none is predicted from its own twin.
 
     Args:
         target: where the fit starts; its peaks are taken as given.
-        table: a CSV file, or its rows.
+        tables: CSV files, or rows.
         folds: parts of the cross-validation, 2 or more.
+        by: "turn" holds out row i in fold i mod `folds`; "size" holds out kernels of neighbouring size, per class, so
+            that the fit has to extrapolate.
 
     Raises:
-        InputDataError: the table cannot be read or has fewer distinct kernels than folds.
+        InputDataError: a table cannot be read or has fewer distinct kernels than folds.
         OptionError: fewer than two folds.
     """
     if folds < 2:
         raise OptionError(f"{folds} folds leave nothing to validate on", "give 2 or more")
-    rows = read_table(table) if isinstance(table, (str, Path)) else table
-    keyed = [(row.key, sample) for row in rows if (sample := _sample(row, target.gpu)) is not None]
-    order = {key: index for index, key in enumerate(dict.fromkeys(key for key, _ in keyed))}
-    if len(order) < folds:
+    gpu = target.any_gpu
+    form = form_of(gpu)
+    keyed = [((row.key, row.dtype), sample) for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
+    distinct = dict.fromkeys(key for key, _ in keyed)
+    if len(distinct) < folds:
         raise InputDataError(
-            f"{len(order)} distinct kernels cannot be cut into {folds} folds",
+            f"{len(distinct)} distinct kernels cannot be cut into {folds} folds",
             "measure more kernels or take fewer folds",
         )
     samples = [sample for _, sample in keyed]
-    fold_of = [order[key] % folds for key, _ in keyed]
-    fitted = fit(target.gpu, samples)
+    order = {key: index % folds for index, key in enumerate(distinct)}
+    fold_of = [order[key] for key, _ in keyed] if by == "turn" else _folds_by_size(samples, folds)
+    fitted = form.fit(gpu, samples)
     held_out = [0.0] * len(samples)
     for fold in range(folds):
-        gpu = fit(target.gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
-        for index, sample in enumerate(samples):
+        others = form.fit(gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
+        for index, ratio in enumerate(_ratios(samples, others)):
             if fold_of[index] == fold:
-                held_out[index] = log_error(sample, gpu)
+                held_out[index] = ratio
+    before, after = form.parameters(gpu), form.parameters(fitted)
+    ratios = (_ratios(samples, gpu), _ratios(samples, fitted), held_out)
+    basis = f"calibrated on {len(samples)} measured kernels"
+    machines = {row.machine for row in _rows(tables)} - {""}
+    if len(machines) == 1:
+        basis = f"calibrated on {len(samples)} kernels measured on {machines.pop()}"
     return Calibration(
-        target=target.with_units(gpu=fitted),
-        parameters=tuple((name, getattr(target.gpu, name), getattr(fitted, name)) for name in PARAMETERS),
-        errors=_errors(samples, target.gpu, fitted, held_out),
+        target=_with_gpu(target, replace(fitted, basis=basis)),
+        parameters=tuple((name, before[name], after[name]) for name in before),
+        errors=_per_class(samples, *ratios),
         folds=folds,
     )
 
 
-def fit(gpu: GpuSpec, samples: Sequence[Sample]) -> GpuSpec:
-    """The parameters with the least mean squared log error; those that no sample depends on stay as they are."""
-    return coordinate_search(gpu, lambda spec: sum(log_error(sample, spec) ** 2 for sample in samples))
+def _with_gpu(target: Target, gpu: Gpu) -> Target:
+    device = next(device for device, unit in target.units.items() if unit is target.any_gpu)
+    return target.with_units(**{device: gpu})
 
 
-def coordinate_search(gpu: GpuSpec, loss: Callable[[GpuSpec], float]) -> GpuSpec:
-    """Moves one parameter at a time by a factor, as long as that lowers the loss; then halves the steps."""
-    best = loss(gpu)
-    step = _FIRST_STEP
-    while step > _LAST_STEP:
-        improved = False
-        for name in PARAMETERS:
-            for factor in (math.exp(step), math.exp(-step)):
-                moved = _moved(gpu, name, factor)
-                value = loss(moved)
-                if value < best - 1e-12:
-                    gpu, best, improved = moved, value, True
-                    break
-        if not improved:
-            step /= 2
-    return gpu
+def _rows(tables: Tables) -> list[MeasuredRow]:
+    if isinstance(tables, (str, Path)):
+        return read_rows(tables)
+    return [row for table in tables for row in ([table] if isinstance(table, MeasuredRow) else read_rows(table))]
 
 
-def _moved(gpu: GpuSpec, name: str, factor: float) -> GpuSpec:
-    low, high = PARAMETERS[name]
-    value = min(high, max(low, getattr(gpu, name) * factor))
-    return replace(gpu, **{name: round(value) if name == "launch_cycles" else value})
-
-
-def _sample(row: MeasuredRow, gpu: GpuSpec) -> Sample | None:
+def _sample(row: MeasuredRow, gpu: Gpu) -> Sample | None:
+    operand = form_of(gpu).operand_of(gpu, row.dtype)
+    if operand is None:
+        return None
     inputs, outputs = row.values()
-    work = gpu_work(row.op, inputs, outputs, gpu.element_bytes)
-    return None if work is None else Sample(work, row.time_us, class_name(row, work))
+    work = gpu_work(row.op, inputs, outputs, replace(gpu, operand=operand).element_bytes)  # type: ignore[arg-type]
+    if work is None:
+        return None
+    name = class_name(row, work)
+    return Sample(work, row.time_us, name if len(gpu.operands) == 1 else f"{operand} {name}", operand)
 
 
 def class_name(row: MeasuredRow, work: GpuWork) -> str:
@@ -184,21 +213,34 @@ def class_name(row: MeasuredRow, work: GpuWork) -> str:
     return row.op.onnx_name
 
 
-def log_error(sample: Sample, gpu: GpuSpec) -> float:
-    """log(modelled time / measured time)."""
-    cycles = kernel_cycles(sample.work, gpu, gpu.memory_channels)
-    return math.log(max(cycles.total, 1e-9) / gpu.clock_mhz / sample.time_us)
+def _folds_by_size(samples: Sequence[Sample], folds: int) -> list[int]:
+    """Kernels of one class in the order of their work, cut into as many runs; equal kernels stay together."""
+    fold_of = [0] * len(samples)
+    for name in {sample.name for sample in samples}:
+        members = [index for index, sample in enumerate(samples) if sample.name == name]
+        sizes = sorted({_size(samples[index].work) for index in members})
+        rank = {size: place * folds // len(sizes) for place, size in enumerate(sizes)}
+        for index in members:
+            fold_of[index] = rank[_size(samples[index].work)]
+    return fold_of
 
 
-def _errors(
-    samples: Sequence[Sample], before: GpuSpec, fitted: GpuSpec, held_out: Sequence[float]
-) -> tuple[ClassError, ...]:
-    logs = [(log_error(s, before), log_error(s, fitted), out) for s, out in zip(samples, held_out, strict=True)]
+def _size(work: GpuWork) -> int:
+    return work.bytes if isinstance(work, StreamWork) else work.macs
 
-    def error(name: str, members: Sequence[int]) -> ClassError:
-        typical = [math.exp(sum(abs(logs[i][which]) for i in members) / len(members)) - 1 for which in range(3)]
-        return ClassError(name, len(members), *typical)
 
+def _ratios(samples: Sequence[Sample], gpu: Gpu) -> list[float]:
+    """Modelled over measured times."""
+    times = form_of(gpu).times_us(gpu, samples)
+    return [max(time, 1e-12) / sample.time_us for time, sample in zip(times, samples, strict=True)]
+
+
+def _per_class(samples: Sequence[Sample], *ratios: Sequence[float]) -> tuple[ClassError, ...]:
+    """Errors by every list of ratios: of every class, and of all."""
     names = sorted({sample.name for sample in samples})
-    classes = [error(name, [i for i, sample in enumerate(samples) if sample.name == name]) for name in names]
-    return (*classes, error("all", range(len(samples))))
+    members = {name: [i for i, sample in enumerate(samples) if sample.name == name] for name in names}
+    members["all"] = list(range(len(samples)))
+    return tuple(
+        ClassError(name, len(places), *(Errors.of([values[i] for i in places]) for values in ratios))
+        for name, places in members.items()
+    )

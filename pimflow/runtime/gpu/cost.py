@@ -1,4 +1,4 @@
-"""Time and energy of one node on the GPU: `gpu_work` says what it asks for, `gpu_kernels` how long that takes."""
+"""Time and energy of one node on the GPU: `gpu_work` says what it asks for, the GPU's form how long that takes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pimflow.runtime.gpu.kernels import kernel_cycles
+from pimflow.runtime.gpu.forms import form_of
 from pimflow.runtime.gpu.work import GpuWork, StreamWork, gpu_work
 
 if TYPE_CHECKING:
     from pimflow.ir import Array, Op, Value
-    from pimflow.targets import GpuSpec
+    from pimflow.targets import Gpu
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def gpu_cost(
     op: Op,
     inputs: Sequence[Value | None],
     outputs: Sequence[Value],
-    gpu: GpuSpec,
+    gpu: Gpu,
     channels: int,
     *,
     constants: Mapping[int, Array] | None = None,
@@ -91,30 +91,29 @@ def gpu_cost(
     return FREE if work is None else work_cost(work, gpu, channels)
 
 
-def work_cost(work: GpuWork, gpu: GpuSpec, channels: int) -> GpuCost:
+def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
     """Time and energy of a piece of GPU work.
 
     Energy is busy power x time, plus energy per operation, per L2 byte and per DRAM byte: the event model of
     AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as idle: nothing of the kernel
     runs yet.
     """
-    cycles = kernel_cycles(work, gpu, channels)
+    time = form_of(gpu).kernel_time(work, gpu, channels)
     flops = work.operations if isinstance(work, StreamWork) else 2 * work.macs
-    busy_us = (cycles.total - cycles.launch) / gpu.clock_mhz
     return GpuCost(
-        launch_us=cycles.launch / gpu.clock_mhz,
-        compute_us=cycles.compute / gpu.clock_mhz,
-        memory_us=cycles.memory / gpu.clock_mhz,
-        busy_mj=gpu.energy.busy_w * busy_us * 1e-3,
+        launch_us=time.launch_us,
+        compute_us=time.compute_us,
+        memory_us=time.memory_us,
+        busy_mj=gpu.energy.busy_w * time.busy_us * 1e-3,
         arithmetic_mj=_arithmetic_pj(work, gpu) * 1e-9,
-        l2_mj=cycles.l2_bytes * gpu.energy.l2_pj_per_byte * 1e-9,
+        l2_mj=time.l2_bytes * gpu.energy.l2_pj_per_byte * 1e-9,
         dram_mj=work.bytes * gpu.energy.dram_pj_per_byte * 1e-9,
         flops=flops,
         bytes=work.bytes,
     )
 
 
-def movement_cost(moved_bytes: int, gpu: GpuSpec, channels: int) -> GpuCost:
+def movement_cost(moved_bytes: int, gpu: Gpu, channels: int) -> GpuCost:
     """A copy that the memory planner could not remove: one kernel that reads and writes `moved_bytes` in all."""
     return work_cost(StreamWork(0, moved_bytes), gpu, channels)
 
@@ -134,12 +133,12 @@ def scaled(cost: GpuCost, time_us: float) -> GpuCost:
     )
 
 
-def static_energy_mj(time_us: float, gpu: GpuSpec) -> float:
+def static_energy_mj(time_us: float, gpu: Gpu) -> float:
     """What the board draws over a run of `time_us`, whatever it does: power x time."""
     return gpu.energy.static_w * time_us * 1e-3
 
 
-def _arithmetic_pj(work: GpuWork, gpu: GpuSpec) -> float:
+def _arithmetic_pj(work: GpuWork, gpu: Gpu) -> float:
     if isinstance(work, StreamWork):
         return work.operations * gpu.energy.operation_pj
-    return work.macs * gpu.energy.mac_pj
+    return work.macs * gpu.mac_pj

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,8 +39,30 @@ from pimflow.ir.analysis.content import content_arrays
 
 
 @dataclass(frozen=True)
+class Window:
+    """What a convolution is beside a product of matrices.
+
+    Args:
+        outputs: images, and rows and columns of their maps.
+        channels: input channels of one group.
+        kernel, strides, dilations: of its windows.
+        skipped_bytes: bytes of its input that no window touches, as the stride is larger than the kernel.
+    """
+
+    outputs: tuple[int, int, int]
+    channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    skipped_bytes: int
+
+
+@dataclass(frozen=True)
 class MatrixWork:
-    """`groups` products of an m x k by a k x n matrix, as a GEMM or an implicit GEMM. `bytes` leave or enter DRAM."""
+    """`groups` products of an m x k by a k x n matrix, as a GEMM or an implicit GEMM. `bytes` leave or enter DRAM.
+
+    `window` is what is known of a two-dimensional convolution beside that.
+    """
 
     m: int
     n: int
@@ -48,6 +70,7 @@ class MatrixWork:
     groups: int
     bytes: int
     convolution: bool = False
+    window: Window | None = None
 
     @property
     def macs(self) -> int:
@@ -63,12 +86,17 @@ class DepthwiseWork:
     bytes: int
 
 
+StreamKind = Literal["elementwise", "softmax", "normalization"]
+"""What kernels that stream their operands are told apart by: reductions over rows have kernels of their own."""
+
+
 @dataclass(frozen=True)
 class StreamWork:
     """Any other kernel: `operations` arithmetic operations over `bytes` that pass through once."""
 
     operations: int
     bytes: int
+    kind: StreamKind = "elementwise"
 
 
 GpuWork = MatrixWork | DepthwiseWork | StreamWork
@@ -101,6 +129,14 @@ _OPERATIONS = {
 }
 # Convolutions that the compiler only carries: where their weights are among the operands.
 _WEIGHTS_AT = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "DeformConv": 1}
+_ROW_KERNELS: Mapping[str, StreamKind] = {
+    "Softmax": "softmax",
+    "LogSoftmax": "softmax",
+    "LayerNormalization": "normalization",
+    "InstanceNormalization": "normalization",
+    "GroupNormalization": "normalization",
+    "LpNormalization": "normalization",
+}
 # Kernels that read a table by index touch what they return, not the table.
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
 
@@ -186,7 +222,17 @@ def _convolution(op: Conv2d, operands: Operands) -> GpuWork:
     if op.groups > 1 and weights[1] == 1:
         return DepthwiseWork(output.elements * depth, moved)
     pixels = output.elements // max(out_channels, 1)
-    return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True)
+    window = _window(op, operands, weights[1])
+    return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True, window=window)
+
+
+def _window(op: Conv2d, operands: Operands, channels: int) -> Window | None:
+    shape = operands.output.shape
+    if shape is None or len(shape) != 4:
+        return None
+    touched = math.prod(min(1.0, size / step) for size, step in zip(op.kernel, op.strides, strict=True))
+    skipped = round(value_bytes(operands.inputs[0], operands.element_bytes) * (1 - touched))
+    return Window((shape[0], *shape[2:]), channels, op.kernel, op.strides, op.dilations, skipped)
 
 
 @GPU_WORK.register(Gemm)
@@ -256,7 +302,7 @@ def _other(op: OnnxOp, operands: Operands) -> GpuWork | None:
     if op.op_type == "LRN":
         size = next((int(value) for key, value in op.attributes if key == "size" and isinstance(value, int)), 5)
         return StreamWork(elements * (2 * size + 10), moved)
-    return StreamWork(elements * _OPERATIONS.get(op.op_type, 1), moved)
+    return StreamWork(elements * _OPERATIONS.get(op.op_type, 1), moved, _ROW_KERNELS.get(op.op_type, "elementwise"))
 
 
 def _other_convolution(op: OnnxOp, source: Value, weights: Value, output: Value, moved: int) -> GpuWork:

@@ -3,7 +3,18 @@
 Every field has its meaning here and its value, with its source, in a TOML file beside this folder.
 """
 
-from pimflow.targets.schema.gpu import GpuEnergy, GpuSpec
+from pimflow.targets.schema.gpu import BoardEnergy, Gpu, GpuEnergy, GpuSpec, Operand
+from pimflow.targets.schema.measured_gpu import (
+    Call,
+    Convolutions,
+    Depthwise,
+    Library,
+    MeasuredGpuSpec,
+    Products,
+    Streams,
+    Tiling,
+    Winograd,
+)
 from pimflow.targets.schema.newton import (
     ENERGIES,
     TIMINGS,
@@ -25,15 +36,27 @@ __all__ = [
     "TIMINGS",
     "ArtifactEnergy",
     "ArtifactTiming",
+    "BoardEnergy",
+    "Call",
+    "Convolutions",
+    "Depthwise",
+    "Gpu",
     "GpuEnergy",
     "GpuSpec",
+    "Library",
+    "MeasuredGpuSpec",
+    "Operand",
     "PimEnergies",
     "PimSpec",
     "PimTimings",
+    "Products",
+    "Streams",
     "StrictEnergy",
     "StrictTiming",
     "Target",
+    "Tiling",
     "TimingTable",
     "Unit",
+    "Winograd",
     "register_kind",
 ]

@@ -1,9 +1,9 @@
-"""The GPU: clock, SMs, memory channels, and the parameters of its cost model."""
+"""A GPU: what every one has (clock, SMs, memory channels), and the one whose cost model is fitted to a simulator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
@@ -12,39 +12,77 @@ if TYPE_CHECKING:
     from pimflow.targets.schema.target import Target
 
 
+Operand = Literal["fp16", "bf16", "fp32"]
+"""Element types of activations and weights on a GPU."""
+
+
 @dataclass(frozen=True)
-class GpuEnergy:
-    """Energy of the GPU and its memory: constant power, and energy per event."""
+class BoardEnergy:
+    """Energy of a GPU and its memory, products of matrices apart: constant power, and energy per event."""
 
     static_w: Amount  # leakage, clocks and fans of the whole board, drawn as long as the model runs
     # What the GPU draws on top while one of its kernels runs, whatever it does (schedulers, register files).
     busy_w: Amount
-    mac_pj: Amount  # one multiply-accumulate of a matrix product
     operation_pj: Amount  # one operation of any other kernel
     l2_pj_per_byte: Amount  # between the second-level cache and an SM
     dram_pj_per_byte: Amount  # between DRAM and the second-level cache
 
 
-@register_kind
 @dataclass(frozen=True)
-class GpuSpec(Unit):
-    """The GPU beside the PIM channels.
+class GpuEnergy(BoardEnergy):
+    """Energy of a GPU whose products are all of one element type."""
+
+    mac_pj: Amount  # one multiply-accumulate of a matrix product
+
+
+@dataclass(frozen=True)
+class Gpu(Unit):
+    """The GPU beside the PIM channels, whatever its kernels are priced by.
 
     `memory_channels` counts all channels; with PIM in use, `memory_channels - pim.channels` of them serve the GPU.
-    The kernels that these numbers describe, and the formulas they enter, are in `runtime/gpu/kernels.py`.
     """
 
-    kind: ClassVar[str] = "gpu"
     can_host: ClassVar[bool] = True
 
+    basis: str = field(default="", kw_only=True)  # what its cost model was fitted to, for readers
     clock_mhz: Positive
     sms: Count
     memory_channels: Count
     channel_gb_per_s: Positive
-    launch_cycles: CountOrZero  # GPU cycles from the launch of a kernel to its first instruction
-    operand: Literal["fp16", "bf16", "fp32"]  # element type of activations and weights on the GPU
-    conv_launches: Count  # kernels that the library launches for one convolution
+    operand: Operand  # element type of activations and weights on the GPU
+    operations_per_sm_cycle: Count  # operations of one SM in kernels that multiply no matrices (vector lanes)
     asymmetric_padding: bool  # whether the library's convolutions can pad one side more than the other
+    energy: BoardEnergy
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The element types that its cost model has figures for."""
+        return (self.operand,)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one activation or weight."""
+        return 4 if self.operand == "fp32" else 2
+
+    @property
+    def mac_pj(self) -> float:
+        """Energy of one multiply-accumulate of a matrix product, in pJ."""
+        raise NotImplementedError
+
+
+@register_kind
+@dataclass(frozen=True)
+class GpuSpec(Gpu):
+    """A GPU whose cost model is fitted to a simulator's figures.
+
+    The kernels that these numbers describe, and the formulas they enter, are in `runtime/gpu/kernels.py`.
+    """
+
+    kind: ClassVar[str] = "gpu"
+
+    energy: GpuEnergy
+    launch_cycles: CountOrZero  # GPU cycles from the launch of a kernel to its first instruction
+    conv_launches: Count  # kernels that the library launches for one convolution
     macs_per_sm_cycle: Count  # peak multiply-accumulates of one SM in a matrix product
     matrix_efficiency: Positive  # share of that peak which a full main loop reaches
     # (Rows, columns) of the output tile of a thread block; the best one is taken
@@ -54,15 +92,13 @@ class GpuSpec(Unit):
     step_cycles: Positive  # shortest time of one step of the main loop: latency of its loads
     fill_cycles: Positive  # start of a thread block to its first step, and last step to its end
     depthwise_macs_per_sm_cycle: Positive  # multiply-accumulates of one SM in a depthwise convolution
-    operations_per_sm_cycle: Count  # operations of one SM in any other kernel (vector lanes)
     memory_efficiency: Positive  # share of the channels' peak bandwidth that a kernel reaches
     l2_bytes_per_channel_cycle: Positive  # bandwidth of the slices of second-level cache that belong to one channel
-    energy: GpuEnergy
 
     @property
-    def element_bytes(self) -> int:
-        """Bytes of one activation or weight."""
-        return 4 if self.operand == "fp32" else 2
+    def mac_pj(self) -> float:
+        """Energy of one multiply-accumulate of a matrix product, in pJ."""
+        return self.energy.mac_pj
 
     def problems(self, target: Target) -> Iterator[tuple[str, str]]:
         """An empty list of tiles."""

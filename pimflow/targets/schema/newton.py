@@ -245,7 +245,7 @@ class PimSpec(Unit):
             yield "bank_groups", "must divide pim.banks"
         if self.buffers > self.channels:
             yield "buffers", "must not exceed pim.channels"
-        if "gpu" in target.units and self.channels >= target.gpu.memory_channels:
+        if "gpu" in target.units and self.channels >= target.any_gpu.memory_channels:
             yield "channels", "must be below gpu.memory_channels"
         profiles = dict.fromkeys(("strict", self.timing.default, *self.timing.tables, *self.energy.tables))
         for name in profiles:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pimflow.data import Nested, Table, encode, not_among, take, unknown
 from pimflow.errors import TargetError
-from pimflow.targets.schema.gpu import GpuSpec
+from pimflow.targets.schema.gpu import Gpu, GpuSpec
 from pimflow.targets.schema.newton import PimSpec
 from pimflow.targets.schema.unit import KINDS, USUAL_KINDS, Unit
 
@@ -42,8 +42,20 @@ class Target:
         return self.units[device].kind
 
     @property
+    def any_gpu(self) -> Gpu:
+        """The GPU, whatever its cost model is fitted to.
+
+        Raises:
+            TargetError: the machine has none.
+        """
+        for unit in self.units.values():
+            if isinstance(unit, Gpu):
+                return unit
+        raise TargetError(f"target {self.name!r} has no GPU", "choose another target")
+
+    @property
     def gpu(self) -> GpuSpec:
-        """The GPU.
+        """The GPU whose cost model is fitted to a simulator.
 
         Raises:
             TargetError: the machine has none.

@@ -32,7 +32,7 @@ from pimflow.ir import (
 )
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, static_energy_mj
 from pimflow.runtime.gpu.kernels import kernel_cycles
-from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, StreamWork, Window, gpu_work
 from pimflow.targets import GpuSpec, Target, load_target
 
 PIMFLOW = load_target("pimflow")
@@ -162,7 +162,20 @@ def test_depthwise_rate() -> None:
 
 def test_convolution_is_an_implicit_gemm() -> None:
     work = gpu_work(*conv(24, 144, 56, 3), 2)
-    assert work == MatrixWork(56 * 56, 144, 24 * 9, 1, 2 * 56 * 56 * (24 + 144) + 2 * 144 * 24 * 9, convolution=True)
+    window = Window((1, 56, 56), 24, (3, 3), (1, 1), (1, 1), skipped_bytes=0)
+    moved = 2 * 56 * 56 * (24 + 144) + 2 * 144 * 24 * 9
+    assert work == MatrixWork(56 * 56, 144, 24 * 9, 1, moved, convolution=True, window=window)
+
+
+def test_pixels_between_windows_are_skipped() -> None:
+    """A 1x1 convolution at stride 2 reads one pixel of four, one of 3x3 reads them all."""
+    skipped = []
+    for kernel in (1, 3):
+        work = gpu_work(*conv(24, 144, 56, kernel, stride=2), 2)
+        assert isinstance(work, MatrixWork)
+        assert work.window is not None
+        skipped.append(work.window.skipped_bytes)
+    assert skipped == [2 * 24 * 56 * 56 * 3 // 4, 0]
 
 
 @pytest.mark.parametrize(

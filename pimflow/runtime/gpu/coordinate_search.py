@@ -1,0 +1,42 @@
+"""Coordinate search over the logarithms of parameters, with steps that shrink.
+
+The tile choices and rooflines of GPU cost models make their losses continuous but kinked, so that gradients would
+mislead. Deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+Bounds = tuple[float, float]
+
+_FIRST_STEP = math.log(2.0)
+_LAST_STEP = math.log(1.01)
+
+
+def coordinate_search(
+    start: Mapping[str, float], bounds: Mapping[str, Bounds], loss: Callable[[Mapping[str, float]], float]
+) -> dict[str, float]:
+    """Moves one parameter at a time by a factor, as long as that lowers the loss; then halves the steps.
+
+    Args:
+        start: parameters by name.
+        bounds: the least and the largest value of each.
+        loss: what is to be small.
+    """
+    values = dict(start)
+    best = loss(values)
+    step = _FIRST_STEP
+    while step > _LAST_STEP:
+        improved = False
+        for name, (low, high) in bounds.items():
+            for factor in (math.exp(step), math.exp(-step)):
+                moved = values | {name: min(high, max(low, values[name] * factor))}
+                value = loss(moved)
+                if value < best - 1e-12:
+                    values, best, improved = moved, value, True
+                    break
+        if not improved:
+            step /= 2
+    return values

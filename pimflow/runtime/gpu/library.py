@@ -1,0 +1,235 @@
+"""How long a library's kernels run on a real GPU: closed forms in the parameters that `calibrate` fits to measurements.
+
+A call takes max(call, lead + kernel) (`Call`), a kernel the longer of computing and moving. Which kernel runs is what
+the form finds fastest among the library's: tiles, ways to cut K, and algorithms of convolution. All formulas take
+arrays, one element a kernel, so that a fit evaluates thousands of kernels at once; times are in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.runtime.gpu.kernel_time import KernelTime
+from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork
+from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, MeasuredGpuSpec, Streams, Tiling, Winograd
+
+Floats = npt.NDArray[np.float64]
+Family = Literal["product", "convolution", "depthwise", "elementwise", "softmax", "normalization"]
+"""What is fitted apart: the fields of a `Library` that hold kernels."""
+
+MAX_BLOCKS_PER_SM = 16  # of any size: Turing's limit (CUDA programming guide, compute capability 7.5)
+_WINDOW = 3  # rows and columns of the windows that Winograd's transforms are for
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Kernels of one family, an element a kernel. Sizes that a family has no use for are 0.
+
+    `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
+    window of a convolution touches; `operations` are multiply-accumulates of a depthwise convolution, or operations.
+    `rows` x `columns` outputs of `images` images; `slides` is 1 where a 3x3 window slides over them by single steps.
+    """
+
+    m: Floats
+    n: Floats
+    k: Floats
+    groups: Floats
+    moved: Floats
+    skipped: Floats
+    operations: Floats
+    channels: Floats
+    images: Floats
+    rows: Floats
+    columns: Floats
+    slides: Floats
+
+    @classmethod
+    def of(cls, works: Sequence[GpuWork]) -> Batch:
+        """Kernels as arrays."""
+        return cls(*np.array([_sizes(work) for work in works], dtype=np.float64).T)
+
+
+def _sizes(work: GpuWork) -> tuple[float, ...]:
+    """One kernel's element of every array of a `Batch`."""
+    if isinstance(work, MatrixWork):
+        window = work.window
+        product = (work.m, work.n, work.k, work.groups, work.bytes)
+        if window is None:
+            return (*product, 0, 0, 0, 0, 0, 0, 0)
+        slides = window.kernel == (_WINDOW, _WINDOW) and window.strides == window.dilations == (1, 1)
+        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides)
+    operations = work.macs if isinstance(work, DepthwiseWork) else work.operations
+    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What kernels take without their calls: the longer of computing and moving; and the bytes that pass the L2."""
+
+    compute: Floats
+    memory: Floats
+    l2_bytes: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Time of every kernel."""
+        return np.maximum(self.compute, self.memory)
+
+
+def family(work: GpuWork) -> Family:
+    """Which kernels of a library do some work."""
+    if isinstance(work, MatrixWork):
+        return "convolution" if work.convolution else "product"
+    return "depthwise" if isinstance(work, DepthwiseWork) else work.kind
+
+
+def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTime:
+    """Time of one kernel with `channels` memory channels left to the GPU.
+
+    What a call takes beyond its kernel counts as launch.
+    """
+    kind = family(work)
+    kernels = run_times(kind, Batch.of([work]), gpu, channels)
+    kernel_us = float(kernels.total[0])
+    call: Call = getattr(gpu.library, kind)
+    time_us = max(call.call_us, call.lead_us + kernel_us)
+    return KernelTime(
+        launch_us=time_us - kernel_us,
+        compute_us=float(kernels.compute[0]),
+        memory_us=float(kernels.memory[0]),
+        busy_us=kernel_us,
+        l2_bytes=round(float(kernels.l2_bytes[0])),
+    )
+
+
+def call_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -> Floats:
+    """Times of calls, as a measurement from outside sees them."""
+    call: Call = getattr(gpu.library, kind)
+    times: Floats = np.maximum(call.call_us, call.lead_us + run_times(kind, batch, gpu, channels).total)
+    return times
+
+
+def run_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -> Kernels:
+    """Times of kernels without their calls."""
+    board = _Board(gpu, channels)
+    library = gpu.library
+    if kind == "product":
+        return _tiled(batch, library.product.gemm, board)
+    if kind == "convolution":
+        return _convolutions(batch, library, board)
+    if kind == "depthwise":
+        return _depthwise(batch, library.depthwise, board)
+    return _streams(batch, getattr(library, kind), board)
+
+
+@dataclass(frozen=True)
+class _Board:
+    """A GPU with some of its memory channels; its caches' slices belong to these channels."""
+
+    gpu: MeasuredGpuSpec
+    channels: int
+
+    @property
+    def element_bytes(self) -> int:
+        return self.gpu.element_bytes
+
+    def macs_per_us(self, per_sm_cycle: float) -> float:
+        """Of one SM at the highest clock."""
+        return per_sm_cycle * self.gpu.clock_mhz
+
+    def dram_bytes_per_us(self, efficiency: float) -> float:
+        return self.channels * self.gpu.channel_gb_per_s * 1e3 * efficiency
+
+    def cache_bytes_per_us(self, gb_per_s: float) -> float:
+        """A bandwidth of all slices, as far as they belong to channels that are left."""
+        return gb_per_s * 1e3 * self.channels / self.gpu.memory_channels
+
+
+def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
+    """Products, each by the fastest of a family's kernels.
+
+    A kernel of t_m x t_n tiles that cuts K into s parts has b = groups ceil(M/t_m) ceil(N/t_n) s thread blocks, of
+    which the busiest SM gets c = ceil(b/SMs) and holds r at a time; each takes S = ceil(ceil(K/depth)/s) steps.
+    Computing takes the longer of c S t_m t_n depth / rate and ceil(c/r) (S step + fill), as in NVIDIA's account of
+    tile and wave quantisation (Matrix Multiplication Background), plus adding up the parts. Moving takes the longer of
+    DRAM's bytes and the operands of all tiles. Then the clock falls: t (1 + throttling t / (t + throttled_after)).
+    """
+    shapes = [(rows, columns, split) for rows, columns in tiling.tiles for split in tiling.splits]
+    tile_rows, tile_columns, split = np.array(shapes, dtype=np.float64).T
+    m, n, k, groups = (array[:, None] for array in (batch.m, batch.n, batch.k, batch.groups))
+    blocks = groups * np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * split
+    steps = np.ceil(np.ceil(k / tiling.depth) / split)
+    held = np.clip(np.floor(tiling.accumulators_per_sm / (tile_rows * tile_columns)), 1, MAX_BLOCKS_PER_SM)
+    busiest = np.ceil(blocks / board.gpu.sms)
+    rate = board.macs_per_us(tiling.macs_per_sm_cycle) * tiling.efficiency
+    arithmetic = busiest * steps * tile_rows * tile_columns * tiling.depth / rate
+    waiting = np.ceil(busiest / held) * (steps * tiling.step_us + tiling.fill_us)
+    operands = blocks * steps * tiling.depth * (tile_rows + tile_columns) * board.element_bytes
+    partial_sums = np.where(split > 1, 2 * split * groups * m * n * 4, 0)  # written and read as fp32
+    operand_rate = board.cache_bytes_per_us(tiling.operand_gb_per_s)
+    adding = np.where(split > 1, tiling.split_us, 0) + partial_sums / operand_rate
+    moved = (batch.moved - batch.skipped)[:, None] / board.dram_bytes_per_us(tiling.memory_efficiency)
+    kernels = (
+        np.maximum(arithmetic, waiting) + adding,
+        np.maximum(moved, operands / operand_rate),
+        operands + partial_sums,
+    )
+    fastest = np.argmin(np.maximum(kernels[0], kernels[1]), axis=1)
+    chosen = Kernels(*(np.take_along_axis(array, fastest[:, None], axis=1)[:, 0] for array in kernels))
+    slower = 1 + tiling.throttling * chosen.total / (chosen.total + tiling.throttled_after_us)
+    return Kernels(chosen.compute * slower, chosen.memory * slower, chosen.l2_bytes)
+
+
+def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
+    """Convolutions, each by the fastest algorithm that can do it."""
+    table = library.convolution
+    found = _tiled(batch, table.implicit_gemm, board)
+    if table.unaligned is not None:
+        multiple = table.channel_multiple
+        unaligned = (batch.channels % multiple != 0) | (batch.n % multiple != 0)
+        found = _where(unaligned, _tiled(batch, table.unaligned, board), found)
+    if table.winograd is not None:
+        other = _winograd(batch, table.winograd, board)
+        found = _where((batch.slides > 0) & (other.total < found.total), other, found)
+    return found
+
+
+def _where(chosen: npt.NDArray[np.bool_], some: Kernels, others: Kernels) -> Kernels:
+    pairs = ((getattr(some, array.name), getattr(others, array.name)) for array in fields(Kernels))
+    return Kernels(*(np.where(chosen, first, second) for first, second in pairs))
+
+
+def _winograd(batch: Batch, winograd: Winograd, board: _Board) -> Kernels:
+    """Transforms of inputs, filters and outputs, each a pass over memory, and (m+2)^2 products of tiles by channels."""
+    side = winograd.output_tile
+    points = (side + _WINDOW - 1) ** 2
+    tiles = batch.images * np.ceil(batch.rows / side) * np.ceil(batch.columns / side)
+    inner, outer = batch.channels * batch.groups, batch.n * batch.groups
+    filters = batch.channels * outer
+    transformed = points * (tiles * (inner + outer) + filters) * board.element_bytes
+    products = replace(
+        batch, m=tiles, k=batch.channels, groups=batch.groups * points, moved=transformed, skipped=0 * batch.moved
+    )
+    kernels = _tiled(products, winograd.gemm, board)
+    passes = (batch.moved + transformed) / board.dram_bytes_per_us(winograd.gemm.memory_efficiency)
+    moved = kernels.l2_bytes + batch.moved + transformed
+    return Kernels(kernels.total + passes, kernels.memory + passes, moved)
+
+
+def _depthwise(batch: Batch, table: Depthwise, board: _Board) -> Kernels:
+    """The longer of multiplying and moving: there is no reuse between channels that tiles could exploit."""
+    compute = batch.operations / (board.gpu.sms * board.macs_per_us(table.macs_per_sm_cycle))
+    return Kernels(compute, batch.moved / board.dram_bytes_per_us(table.memory_efficiency), batch.moved)
+
+
+def _streams(batch: Batch, table: Streams, board: _Board) -> Kernels:
+    """The longer of operations on the vector lanes and of every byte passing once (the roofline of Williams et al.)."""
+    lanes = board.gpu.sms * board.gpu.operations_per_sm_cycle * board.gpu.clock_mhz
+    return Kernels(
+        batch.operations / lanes, batch.moved / board.dram_bytes_per_us(table.memory_efficiency), batch.moved
+    )

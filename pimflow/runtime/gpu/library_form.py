@@ -1,0 +1,156 @@
+"""The form of cost model that stands on measured kernels of libraries (`library.py`), as a `Form`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+
+from pimflow.runtime.gpu.coordinate_search import Bounds, coordinate_search
+from pimflow.runtime.gpu.form import Form, Sample
+from pimflow.runtime.gpu.kernel_time import KernelTime
+from pimflow.runtime.gpu.library import Batch, Family, Floats, call_times, family, kernel_time
+from pimflow.runtime.gpu.work import GpuWork
+from pimflow.targets import MeasuredGpuSpec
+from pimflow.targets.schema.measured_gpu import Call, Convolutions, Depthwise, Products, Streams, Tiling
+
+_TIME = (1e-4, 1e4)
+_SHARE = (1e-2, 1.0)
+_MAIN_LOOP: Mapping[str, Bounds] = {"efficiency": _SHARE, "step_us": _TIME, "fill_us": _TIME}
+FITTED: Mapping[tuple[type[Any], type[Any]], Mapping[str, Bounds]] = {
+    (Products, Tiling): {
+        **_MAIN_LOOP,
+        "split_us": _TIME,
+        "operand_gb_per_s": (10.0, 1e4),
+        "memory_efficiency": _SHARE,
+        "throttling": (1e-3, 10.0),
+        "throttled_after_us": (1.0, 1e6),
+    },
+    (Convolutions, Tiling): _MAIN_LOOP,
+    (Depthwise, Depthwise): {"macs_per_sm_cycle": (1e-2, 1e4), "memory_efficiency": _SHARE},
+    (Streams, Streams): {"memory_efficiency": _SHARE},
+    (Call, Call): {"lead_us": _TIME, "call_us": _TIME},
+}
+"""What a fit moves, with its bounds, by the family of kernels and the table within it. What is 0 stays 0."""
+_OPERANDS = {"float16": "fp16", "float32": "fp32"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Measured kernels of one family in one element type: where they stand among the samples, and what they are."""
+
+    operand: str
+    family: Family
+    places: tuple[int, ...]
+    batch: Batch
+    times_us: Floats
+
+
+class LibraryForm(Form[MeasuredGpuSpec]):
+    """Every family of kernels has parameters of its own, in every element type, and is fitted by itself.
+
+    The loss of a fit is the mean over its kernels of (|log(model / measured)| + min(|model / measured - 1|, 1.5)) / 2.
+    It is robust, as measured times scatter by what a library's choice of kernel depends on beside shapes; the second
+    term keeps kernels that the model finds far too slow from hiding behind those that it finds too fast.
+    """
+
+    def kernel_time(self, work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTime:
+        """By the fastest kernel of the library."""
+        return kernel_time(work, gpu, channels)
+
+    def operand_of(self, gpu: MeasuredGpuSpec, dtype: str) -> str | None:
+        """The type that was measured, if the GPU has kernels for it."""
+        operand = _OPERANDS.get(dtype)
+        return operand if operand in gpu.operands else None
+
+    def times_us(self, gpu: MeasuredGpuSpec, samples: Sequence[Sample]) -> list[float]:
+        """Family by family."""
+        times = [0.0] * len(samples)
+        for group in _groups(samples):
+            for place, time in zip(group.places, _times(group, gpu), strict=True):
+                times[place] = float(time)
+        return times
+
+    def parameters(self, gpu: MeasuredGpuSpec) -> Mapping[str, float]:
+        """Those of `FITTED` in all families, by their paths in the target's table."""
+        return {
+            name: value
+            for operand in gpu.operands
+            for kind in get_args(Family)
+            for name, value, _ in _family_parameters(getattr(getattr(gpu, operand), kind), f"{operand}.{kind}")
+        }
+
+    def fit(self, gpu: MeasuredGpuSpec, samples: Sequence[Sample]) -> MeasuredGpuSpec:
+        """Every family by itself."""
+        for group in _groups(samples):
+            gpu = _fit(gpu, group)
+        return gpu
+
+
+def _groups(samples: Sequence[Sample]) -> list[_Group]:
+    places: dict[tuple[str, Family], list[int]] = defaultdict(list)
+    for place, sample in enumerate(samples):
+        places[sample.gpu_operand, family(sample.work)].append(place)
+    return [
+        _Group(
+            operand,
+            kind,
+            tuple(members),
+            Batch.of([samples[place].work for place in members]),
+            np.array([samples[place].time_us for place in members]),
+        )
+        for (operand, kind), members in places.items()
+    ]
+
+
+def _times(group: _Group, gpu: MeasuredGpuSpec) -> Floats:
+    return call_times(group.family, group.batch, replace(gpu, operand=group.operand), gpu.memory_channels)  # type: ignore[arg-type]
+
+
+def _fit(gpu: MeasuredGpuSpec, group: _Group) -> MeasuredGpuSpec:
+    path = f"{group.operand}.{group.family}"
+    found = list(_family_parameters(getattr(getattr(gpu, group.operand), group.family), path))
+    movable = {name: limits for name, value, limits in found if value > 0}
+
+    def loss(values: Mapping[str, float]) -> float:
+        ratio = _times(group, _with(gpu, values)) / group.times_us
+        return float(np.mean(np.abs(np.log(ratio)) + np.minimum(np.abs(ratio - 1), 1.5)) / 2)
+
+    return _with(gpu, coordinate_search({name: value for name, value, _ in found if name in movable}, movable, loss))
+
+
+def _family_parameters(kernels: Call, path: str) -> Iterator[tuple[str, float, Bounds]]:
+    """Parameters that a fit may move in a family's table and the tables within it: path, value, bounds."""
+    for where, table in _tables(kernels, path):
+        for (kind, form), bounds in FITTED.items():
+            if isinstance(kernels, kind) and isinstance(table, form):
+                yield from ((f"{where}.{name}", getattr(table, name), limits) for name, limits in bounds.items())
+
+
+def _tables(table: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A table and those within it, by path."""
+    yield path, table
+    for inner in fields(table):
+        value = getattr(table, inner.name)
+        if is_dataclass(value):
+            yield from _tables(value, f"{path}.{inner.name}")
+
+
+def _with(table: T, values: Mapping[str, float]) -> T:
+    """A table with values at paths within it."""
+    inner: dict[str, dict[str, float]] = defaultdict(dict)
+    own: dict[str, Any] = {}
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            inner[name][rest] = value
+        else:
+            own[name] = value
+    own |= {name: _with(getattr(table, name), entries) for name, entries in inner.items()}
+    changed: T = replace(table, **own)  # type: ignore[type-var]
+    return changed

@@ -1,0 +1,166 @@
+"""A GPU whose kernels are those of libraries, as measured: what its cost model needs to know of them.
+
+The formulas are in `runtime/gpu/library.py`. `pimflow calibrate` fits efficiencies, latencies and times per call to
+measured kernels; tiles, peaks and caches are the machine's and its libraries' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pimflow.data import Limits
+from pimflow.targets.schema.gpu import Gpu, Operand
+from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive, register_kind
+
+if TYPE_CHECKING:
+    from pimflow.targets.schema.target import Target
+
+Share = Annotated[float, Limits(above=0, most=1)]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A family of kernels that make a product of matrices, tile by tile of the result; the fastest is taken."""
+
+    tiles: tuple[tuple[Count, Count], ...]  # (rows, columns) that one thread block makes
+    depth: Count  # elements of K in one step of the main loop
+    splits: tuple[Count, ...]  # parts that K may be cut into, a thread block each; sums are added afterwards
+    macs_per_sm_cycle: Count  # peak multiply-accumulates of one SM
+    accumulators_per_sm: Count  # results that an SM's registers hold: how many thread blocks run at a time
+    efficiency: Share  # share of the peak at the highest clock that full main loops reach
+    step_us: Amount  # shortest time of one step of the main loop: latency of its loads
+    fill_us: Amount  # start of a thread block to its first step, and last step to its end
+    split_us: Amount  # what adding up the parts of K takes beside moving them
+    operand_gb_per_s: Positive  # bandwidth of the operands of all tiles, through the caches
+    memory_efficiency: Share  # share of the channels' peak bandwidth that is reached
+    # A kernel much longer than `throttled_after_us` takes 1 + `throttling` times its time at the highest clock: the
+    # board's power limit lowers the clock.
+    throttling: Amount
+    throttled_after_us: Positive
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call of the library costs around its kernel.
+
+    Measured from outside, a kernel of `t` takes max(`call_us`, `lead_us` + t).
+    """
+
+    lead_us: Amount  # call to the kernel's first instruction
+    call_us: Amount  # shortest time of a call, however short its kernel is: the host's own
+
+
+@dataclass(frozen=True)
+class Products(Call):
+    """Products of matrices: one, or a batch of them."""
+
+    gemm: Tiling
+
+
+@dataclass(frozen=True)
+class Winograd:
+    """Convolution of 3x3 windows at stride 1 in three steps: operands transformed, products, results transformed back.
+
+    Makes m x m outputs of (m+2) x (m+2) inputs with (m+2)^2 products in place of 9 m^2 (Lavin and Gray, CVPR 2016).
+    """
+
+    output_tile: Count  # m
+    gemm: Tiling
+
+
+@dataclass(frozen=True)
+class Convolutions(Call):
+    """Convolutions, dense and grouped."""
+
+    implicit_gemm: Tiling
+    # Channels and filters of a group have to be multiples of this, or `unaligned` runs instead of `implicit_gemm`.
+    channel_multiple: Count
+    unaligned: Tiling | None = None
+    winograd: Winograd | None = None
+
+
+@dataclass(frozen=True)
+class Depthwise(Call):
+    """Convolutions with one input channel per group."""
+
+    macs_per_sm_cycle: Positive
+    memory_efficiency: Share
+
+
+@dataclass(frozen=True)
+class Streams(Call):
+    """Kernels through which every byte passes once."""
+
+    memory_efficiency: Share
+
+
+@dataclass(frozen=True)
+class Library:
+    """The kernels that run on operands of one element type."""
+
+    mac_pj: Amount  # energy of one multiply-accumulate of a product or convolution
+    product: Products
+    convolution: Convolutions
+    depthwise: Depthwise
+    elementwise: Streams  # and copies, pooling, reductions: all that is not named elsewhere
+    softmax: Streams
+    normalization: Streams
+
+
+@register_kind
+@dataclass(frozen=True)
+class MeasuredGpuSpec(Gpu):
+    """A GPU with a library of measured kernels for every element type that it is to compute in."""
+
+    kind: ClassVar[str] = "measured-gpu"
+
+    fp16: Library | None = None
+    fp32: Library | None = None
+
+    @property
+    def library(self) -> Library:
+        """The kernels of its element type.
+
+        Raises:
+            ValueError: it has none for this type (`problems` says so of a target file).
+        """
+        library = {"fp16": self.fp16, "fp32": self.fp32}.get(self.operand)
+        if library is None:
+            raise ValueError(f"no kernels for {self.operand}")
+        return library
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The element types with kernels."""
+        libraries: tuple[tuple[Operand, Library | None], ...] = (("fp16", self.fp16), ("fp32", self.fp32))
+        return tuple(operand for operand, library in libraries if library is not None)
+
+    @property
+    def mac_pj(self) -> float:
+        """Energy of one multiply-accumulate of a product in its element type, in pJ."""
+        return self.library.mac_pj
+
+    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+        """An element type without kernels, tilings without tiles, alignment without kernels for what is not aligned."""
+        if self.operand not in self.operands:
+            yield self.operand, MISSING
+        for operand, library in (("fp16", self.fp16), ("fp32", self.fp32)):
+            if library is not None:
+                yield from _problems(operand, library)
+
+
+def _problems(operand: str, library: Library) -> Iterator[tuple[str, str]]:
+    convolution = library.convolution
+    tilings: dict[str, Tiling | None] = {
+        "product.gemm": library.product.gemm,
+        "convolution.implicit_gemm": convolution.implicit_gemm,
+        "convolution.unaligned": convolution.unaligned,
+        "convolution.winograd.gemm": convolution.winograd.gemm if convolution.winograd else None,
+    }
+    for path, tiling in tilings.items():
+        if tiling is not None and not (tiling.tiles and tiling.splits):
+            yield f"{operand}.{path}.{'splits' if tiling.tiles else 'tiles'}", "must name one or more"
+    if convolution.channel_multiple > 1 and convolution.unaligned is None:
+        yield f"{operand}.convolution.unaligned", MISSING
