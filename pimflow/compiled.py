@@ -39,7 +39,7 @@ from pimflow.runtime.spending import EventCost, event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import Target, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
-from pimflow.version import __version__
+from pimflow.version import __version__, format_of
 
 FORMAT = "pimflow/3"
 ORIGINAL = "original"
@@ -225,7 +225,7 @@ class CompiledModel:
             save_onnx(self.graph, scratch / "model.onnx")
             original = self._save_original(scratch)
             write_json(scratch / "plan.json", self._saved_plan())
-            write_json(scratch / "memory.json", self.memory.as_json())
+            write_json(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()})
             write_json(
                 scratch / "timeline.json",
                 chrome_trace(self.timeline, self.machine.costs.titles, self.source.name, self._event_costs()),
@@ -249,7 +249,8 @@ class CompiledModel:
         """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
         document = self.document()
         del document["search"]["seconds"], document["output_dir"]
-        return {**document, "plan": encode(replace(self.plan, search_seconds=0.0), tagged=True)}
+        plan = encode(replace(self.plan, search_seconds=0.0), tagged=True)
+        return {"format": format_of("plan"), **document, "plan": plan}
 
     def _save_original(self, folder: Path) -> str:
         if self.source.zoo is not None:

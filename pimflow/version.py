@@ -1,3 +1,30 @@
-"""The version, alone in a file that imports nothing, so that the build can read it."""
+"""Versions: the package's, and one of every form of JSON document that it writes.
+
+Imports nothing, so that the build can read it.
+"""
 
 __version__ = "0.1.0"
+
+FORMATS = {
+    "cache": 1,
+    "calibrate": 1,
+    "compare": 1,
+    "compile": 1,
+    "inspect": 1,
+    "layer": 1,
+    "memory": 1,
+    "output": 1,
+    "passes": 1,
+    "plan": 1,
+    "simulate": 1,
+    "targets": 1,
+    "timeline": 1,
+    "verify": 1,
+    "zoo": 1,
+}
+"""What is in them: `docs/schemas/KIND.schema.json`. A number grows when a key goes or changes its meaning."""
+
+
+def format_of(kind: str) -> str:
+    """What a document of a kind says under "format"."""
+    return f"pimflow-{kind}/{FORMATS[kind]}"

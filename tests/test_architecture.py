@@ -26,8 +26,8 @@ ALLOWED = {
     "codegen": FORMS,
     "runtime": {"codegen", "frontend", "onnxio"} | FORMS,
     "search": {"options", "runtime", "passes", "codegen", "version"} | FORMS,
-    "report": {"options", "search", "runtime", "passes", "codegen"} | FORMS,
-    "bundle": {"frontend", "onnxio", "codegen", "zoo"} | FORMS,
+    "report": {"options", "search", "runtime", "passes", "codegen", "version"} | FORMS,
+    "bundle": {"frontend", "onnxio", "codegen", "zoo", "version"} | FORMS,
     "verify": {"runtime", "codegen", "frontend", "onnxio"} | FORMS,
     "compiler": {
         "options",

@@ -13,9 +13,10 @@ from typing import Any
 
 from pimflow.data import decode, encode
 from pimflow.errors import DataError, OutputError
+from pimflow.version import format_of
 
 MANIFEST = "manifest.json"
-_FORMAT = "pimflow-output/1"
+_FORMAT = format_of("output")
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
+
+from pimflow.version import format_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def print_json(document: Any, stream: TextIO | None = None) -> None:
-    """One JSON document, with a newline."""
+def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
+    document = {"format": format_of(kind), **content}
     json.dump(document, stream or sys.stdout, indent=2, allow_nan=False)
     (stream or sys.stdout).write("\n")
 

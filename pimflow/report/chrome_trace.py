@@ -8,6 +8,7 @@ from typing import Any
 
 from pimflow.runtime.spending import EventCost
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
+from pimflow.version import format_of
 
 MAX_EVENTS = 100_000
 """Viewers become slow beyond this many slices."""
@@ -44,7 +45,11 @@ def chrome_trace(
     events = [tracks.slice(event, args) for event, args in shown[:max_events]]
     last_region = max((event.region for event, _ in shown[:max_events]), default=-1)
     events.extend(tracks.regions(timeline, last_region + 1))
-    notes: dict[str, Any] = {"makespan_us": timeline.makespan_us, "energy_mj": dict(timeline.energy_mj)}
+    notes: dict[str, Any] = {
+        "format": format_of("timeline"),
+        "makespan_us": timeline.makespan_us,
+        "energy_mj": dict(timeline.energy_mj),
+    }
     if left_out:
         notes["events_left_out"] = left_out
         events.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))

@@ -13,10 +13,12 @@ from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
 from pimflow.report.tables import number, render_table
+from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
 from pimflow.search.pricing import rewrites
 from pimflow.search.solver import Progress, open_cache, solve
+from pimflow.targets import Target
 
 
 @dataclass(frozen=True)
@@ -25,16 +27,19 @@ class PolicyResult:
 
     Args:
         policy: its name.
+        target: the machine's.
         time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
         energy_change: plan over baseline, less one: -0.26 saves 26 %.
+        spent, baseline_spent: what time and energy are spent on.
         mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
         ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
         candidates, search_seconds: what the search priced, and for how long.
     """
 
     policy: str
+    target: str
     time_us: float
     energy_mj: float
     conv_us: float
@@ -44,6 +49,8 @@ class PolicyResult:
     speedup: float
     conv_speedup: float
     energy_change: float
+    spent: Spending
+    baseline_spent: Spending
     mode_share: Mapping[str, float]
     ratio_histogram: Mapping[int, int]
     candidates: int
@@ -51,8 +58,12 @@ class PolicyResult:
     plan: Plan
 
     def as_json(self) -> dict[str, Any]:
-        """All but the plan, as one JSON object."""
-        data = {name: value for name, value in vars(self).items() if name != "plan"}
+        """All but plan and target, as one JSON object; what is spent is told by its parts."""
+        apart = ("plan", "target", "spent", "baseline_spent")
+        data = {name: value for name, value in vars(self).items() if name not in apart}
+        for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
+            data[f"{front}time_parts_us"] = spent.share_parts_us
+            data[f"{front}energy_parts_mj"] = spent.energy_parts_mj
         data["ratio_histogram"] = {str(ratio): count for ratio, count in self.ratio_histogram.items()}
         return data | {"mode_share": dict(self.mode_share)}
 
@@ -79,15 +90,16 @@ def compare(
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
-        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), costs.target.devices))
+        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), costs.target))
     return results
 
 
-def policy_result(graph: Graph, plan: Plan, report: PlanReport, devices: Sequence[str]) -> PolicyResult:
+def policy_result(graph: Graph, plan: Plan, report: PlanReport, target: Target) -> PolicyResult:
     """A plan and its report as one line of a comparison."""
     before, after = report.baseline, report.result
     return PolicyResult(
         policy=plan.policy,
+        target=target.name,
         time_us=after.time_us,
         energy_mj=after.energy_mj,
         conv_us=after.conv_us,
@@ -97,7 +109,9 @@ def policy_result(graph: Graph, plan: Plan, report: PlanReport, devices: Sequenc
         speedup=report.speedup,
         conv_speedup=report.conv_speedup,
         energy_change=after.energy_mj / before.energy_mj - 1 if before.energy_mj else 0.0,
-        mode_share=_mode_share(graph, report, devices),
+        spent=after.spent,
+        baseline_spent=before.spent,
+        mode_share=_mode_share(graph, report, target.devices),
         ratio_histogram=_ratio_histogram(graph, plan),
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
@@ -118,6 +132,11 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
             rows = node_rows(graph, graph.node(decision.node))
             counts[10 * round(10 * (rows - decision.gpu_rows) / rows)] += 1
     return dict(sorted(counts.items()))
+
+
+def comparison_json(model: str, results: Sequence[PolicyResult]) -> dict[str, Any]:
+    """One JSON object: the model, the machine, and an object per policy."""
+    return {"model": model, "target": results[0].target, "policies": [result.as_json() for result in results]}
 
 
 def comparison_text(results: Sequence[PolicyResult]) -> str:

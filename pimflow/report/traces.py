@@ -16,11 +16,12 @@ from pimflow.targets import Target
 class TracesReport:
     """What executing traces takes on the first device beside the host, by file."""
 
+    target: str
     traces: tuple[tuple[str, TraceReport], ...]
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """One object per file."""
-        return [{"file": file, **trace.as_json()} for file, trace in self.traces]
+    def as_json(self) -> dict[str, Any]:
+        """The target's name, and one object per file."""
+        return {"target": self.target, "traces": [{"file": file, **trace.as_json()} for file, trace in self.traces]}
 
     def text(self) -> str:
         """A table with a line per file."""
@@ -48,4 +49,4 @@ def report_traces(files: Sequence[str], target: Target) -> TracesReport:
         OptionError: the programs of the target's first device beside the host have no text.
     """
     unit = next(iter(units_of(target).values()))
-    return TracesReport(tuple((file, unit.replay(file)) for file in files))
+    return TracesReport(target.name, tuple((file, unit.replay(file)) for file in files))

@@ -45,7 +45,8 @@ def test_slices_carry_times_and_where_they_belong() -> None:
     }
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert named == {"toy", "GPU stream", "PIM channels", "Transfers", "Regions"}
-    assert trace["otherData"] == {"makespan_us": 7.5, "energy_mj": {"gpu": 15, "pim": 3.25}}
+    energy_mj = {"gpu": 15, "pim": 3.25}
+    assert trace["otherData"] == {"format": "pimflow-timeline/1", "makespan_us": 7.5, "energy_mj": energy_mj}
 
 
 def test_arguments_of_slices_add_up_to_what_is_drawn_and_spent() -> None:

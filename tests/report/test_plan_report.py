@@ -165,6 +165,6 @@ def test_comparison_has_a_line_per_policy() -> None:
 def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
     graph = heavy_chain()
     plan = plan_of(graph, SplitRows("conv0", 8, "auto", ("relu1",)), SplitRows("conv6", 13, "auto"))
-    result = policy_result(graph, plan, report_of(graph, plan), ("gpu", "pim"))
+    result = policy_result(graph, plan, report_of(graph, plan), FakeCosts().target)
     assert result.ratio_histogram == {10: 1, 70: 1}
     assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

@@ -27,7 +27,7 @@ MACHINES = {
     "hbm-pim": load_target("hbm-pim"),
 }
 GPU_TIME, GPU_ENERGY = ["launch", "compute", "memory"], ["busy", "arithmetic", "L2", "DRAM"]
-PIM_TIME = ["launch", "placement", "COMP", "fill", "activation", "read_out", "refresh"]
+PIM_TIME = ["launch", "placement", "COMP", "fill", "activation", "readout", "refresh"]
 
 
 @pytest.fixture(scope="module", params=MACHINES)

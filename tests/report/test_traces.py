@@ -25,7 +25,7 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
         Path(files[-1]).write_text("".join(compiled.trace("conv2", channel)))
     report = report_traces(files, TARGET)
     assert max(trace.cycles for _, trace in report.traces) == row.cycles["pim"]
-    documents = report.as_json()
+    documents = report.as_json()["traces"]
     assert [document["file"] for document in documents] == files
     for name, count in row.commands.items():
         assert sum(document["commands"][name] for document in documents) == count

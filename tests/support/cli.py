@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pimflow.cli import main
+from support.schemas import check
 
 Capture = pytest.CaptureFixture[str]
 
@@ -18,10 +19,12 @@ def run(*arguments: object) -> int:
 
 
 def document(capsys: Capture, *arguments: object) -> Any:
-    """What `pimflow ARGUMENTS --json` prints, which must be one document and exit code 0."""
+    """What `pimflow ARGUMENTS --json` prints: one document, as its schema says, with exit code 0."""
     capsys.readouterr()
     assert run(*arguments, "--json") == 0
-    return json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    check(found)
+    return found
 
 
 def assert_one_line(capsys: Capture, *words: str) -> str:

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     info = cache_info()
     if arguments.json:
-        print_json(encode(info))
+        print_json("cache", encode(info))
         return 0
     print(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
     print(f"damaged  {info.damaged}\nbytes    {number(info.bytes, 0)}")

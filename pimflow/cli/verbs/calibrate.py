@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_whole(Path(arguments.output), to_toml(result.target).encode())
     if arguments.json:
-        print_json(result.as_json())
+        print_json("calibrate", result.as_json())
     else:
         print(result.text())
     return 0

@@ -28,13 +28,13 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Searches with every policy and prints a line for each."""
     from pimflow.compiler import compare_policies
-    from pimflow.report.policies import comparison_text
+    from pimflow.report.policies import comparison_json, comparison_text
 
     names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None
     with Progress() as progress:
         results = compare_policies(arguments.model, options_of(arguments), names, progress)
     if arguments.json:
-        print_json([result.as_json() for result in results])
+        print_json("compare", comparison_json(arguments.model, results))
     else:
         print(comparison_text(results))
     return 0

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress(f"writing {folder}")
         compiled.save(folder)
     if arguments.json:
-        print_json(compiled.document(str(folder)))
+        print_json("compile", compiled.document(str(folder)))
         return 0
     print(compiled.summary(verbose=arguments.verbose > 0, by=arguments.by))
     print(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")

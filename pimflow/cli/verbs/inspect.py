@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text:
         print(report.text_form(), end="")
     elif arguments.json:
-        print_json(report.as_json())
+        print_json("inspect", report.as_json())
     else:
         print(report.text())
     return 0

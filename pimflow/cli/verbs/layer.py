@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
     report = report_layer(problem, target_of(arguments), arguments.mapping)
     if arguments.json:
-        print_json(report.as_json())
+        print_json("layer", report.as_json())
     else:
         print(report.text())
     return 0

@@ -82,7 +82,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from pimflow.report.pass_list import all_passes_help, pass_list_text
 
     if arguments.json:
-        print_json([item.as_json() for item in all_passes_help()])
+        print_json("passes", {"passes": [item.as_json() for item in all_passes_help()]})
     else:
         print(pass_list_text())
     return 0

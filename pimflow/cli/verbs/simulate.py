@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     report = report_traces(arguments.files, target_of(arguments))
     if arguments.json:
-        print_json(report.as_json())
+        print_json("simulate", report.as_json())
     else:
         print(report.text())
     return 0

@@ -39,7 +39,8 @@ def _list(as_json: bool) -> int:
 
     targets = [load_target(name) for name in target_names()]
     if as_json:
-        print_json([{"name": target.name, "description": target.description} for target in targets])
+        listed = [{"name": target.name, "description": target.description} for target in targets]
+        print_json("targets", {"targets": listed})
         return 0
     rows = [
         (target.name, str(target.pim.channels), f"{target.pim.banks} x {target.pim.multipliers}", target.description)

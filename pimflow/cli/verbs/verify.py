@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if arguments.json:
-        print_json(result.as_json())
+        print_json("verify", result.as_json())
     else:
         print(result.text())
     return 0 if result.passed else 1

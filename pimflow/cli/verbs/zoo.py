@@ -36,7 +36,8 @@ def _list(as_json: bool) -> int:
 
     models = {name: pimflow_zoo.describe(name) for name in pimflow_zoo.names()}
     if as_json:
-        print_json([{"name": name, "description": description} for name, description in models.items()])
+        listed = [{"name": name, "description": description} for name, description in models.items()]
+        print_json("zoo", {"models": listed})
     else:
         print(render_table(("model", "description"), list(models.items())))
     return 0

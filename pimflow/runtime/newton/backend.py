@@ -113,7 +113,8 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         if isinstance(cost, Refusal):
             return cost
         profile = self.search.profile
-        return NewtonLayer(profile.name, cost, cycle_breakdown(work, cost, profile))
+        spent = cycle_breakdown(work, cost, profile)
+        return NewtonLayer(profile.name, cost, spent, self.time_parts_us(work, choice))
 
     def multiply(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""

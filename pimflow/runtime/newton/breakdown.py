@@ -39,7 +39,7 @@ class CycleBreakdown:
             "COMP": self.comp_bound + self.idle,
             "fill": self.gwrite,
             "activation": self.activation,
-            "read_out": self.rest,
+            "readout": self.rest,
             "refresh": self.refresh,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,12 @@ from pimflow.runtime.newton.cost import PimCost
 
 @dataclass(frozen=True)
 class NewtonLayer:
-    """A layer's mapping and cost, and what its cycles are spent on."""
+    """A layer's mapping and cost, and what its cycles and its time are spent on."""
 
     timing: str
     cost: PimCost
     spent: CycleBreakdown
+    time_parts_us: Mapping[str, float]
 
     @property
     def setting(self) -> str:
@@ -32,6 +34,7 @@ class NewtonLayer:
             "placement_cycles": cost.placement_cycles,
             "time_us": cost.time_us,
             "launch_us": cost.launch_us,
+            "time_parts_us": dict(self.time_parts_us),
             "commands": cost.commands.as_json(),
             "refreshes": cost.ref,
             "cycles_spent": self.spent.as_json(),

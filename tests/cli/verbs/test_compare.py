@@ -6,7 +6,7 @@ from support.cli import Capture, document, run
 
 
 def test_compare_lists_policies_side_by_side(capsys: Capture) -> None:
-    results = document(capsys, "compare", "zoo:toy", "--policies", "gpu,newton++,md-dp,auto")
+    results = document(capsys, "compare", "zoo:toy", "--policies", "gpu,newton++,md-dp,auto")["policies"]
     assert [item["policy"] for item in results] == ["gpu", "newton++", "md-dp", "auto"]
     times = [item["time_us"] for item in results]
     assert times == sorted(times, reverse=True)

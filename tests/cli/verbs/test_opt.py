@@ -132,7 +132,7 @@ def test_notes_say_why_a_pass_left_something(tmp_path: Path, capsys: Capture) ->
 
 def test_every_pass_is_listed_with_its_options(capsys: Capture) -> None:
     text = printed(capsys, "--list")
-    listed = {item["name"]: item for item in document(capsys, "opt", "--list")}
+    listed = {item["name"]: item for item in document(capsys, "opt", "--list")["passes"]}
     assert listed.keys() == set(PASSES)
     for name, item in listed.items():
         assert f"{name}\n    {item['help'][:60]}" in text

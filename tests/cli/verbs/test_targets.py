@@ -11,7 +11,7 @@ from support.cli import Capture, assert_one_line, document, run
 
 
 def test_targets_are_listed_and_shown(capsys: Capture, tmp_path: Path) -> None:
-    names = [item["name"] for item in document(capsys, "targets", "list")]
+    names = [item["name"] for item in document(capsys, "targets", "list")["targets"]]
     assert "pimflow" in names
     assert len(names) >= 3
     for name in names:

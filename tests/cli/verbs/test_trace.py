@@ -17,7 +17,7 @@ def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> No
         assert run("trace", folder, name, "--channel", str(channel)) == 0
         path = tmp_path / f"{channel}.pim"
         path.write_text(capsys.readouterr().out)
-        (timed,) = document(capsys, "simulate", path)
+        (timed,) = document(capsys, "simulate", path)["traces"]
         cycles.append(timed["cycles"])
         comps += timed["commands"]["COMP"]
     assert max(cycles) == nodes[name]["pim_cycles"]

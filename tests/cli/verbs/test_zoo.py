@@ -18,5 +18,5 @@ def test_zoo_export_writes_a_model_that_runs(tmp_path: Path, capsys: Capture) ->
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     image = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
     assert np.std(session.run(None, {"input": image})[0]) > 0.3
-    names = [item["name"] for item in document(capsys, "zoo", "list")]
+    names = [item["name"] for item in document(capsys, "zoo", "list")["models"]]
     assert {"toy", "mobilenet-v2", "efficientnet-b0", "mnasnet-1.0", "resnet-50", "vgg-16"} <= set(names)
