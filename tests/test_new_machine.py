@@ -26,6 +26,7 @@ from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio import to_onnx
 from pimflow.options import Options
 from pimflow.report.layer import report_layer
+from pimflow.report.targets import targets_json, targets_text
 from pimflow.runtime.backends import UNITS
 from pimflow.targets import Target, load_target, parse_target, target_text, to_toml
 from pimflow.targets.schema import KINDS, Unit
@@ -42,6 +43,10 @@ class MultiplierSpec(Unit):
     start_us: Amount
     mac_pj: Amount
     longest_product: Count  # elements of one dot product
+
+    @property
+    def summary(self) -> str:
+        return f"{self.macs_per_us:g} MACs a microsecond"
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,13 @@ def test_search_uses_choices_and_refusals() -> None:
     assert results[-1].speedup >= results[1].speedup >= 1
     with pytest.raises(OptionError, match=r"newton\+"):
         pimflow.compile("zoo:toy", target=target, policy="newton+", use_cache=False)
+
+
+def test_it_is_listed_in_its_own_words() -> None:
+    shown = [load_target("pimflow"), machine()]
+    *_, line = targets_text(shown).splitlines()
+    assert line.split("  ")[:2] == ["multiplier", "TENSOR: 2e+06 MACs a microsecond"]
+    assert targets_json(shown)[1]["units"]["tensor"] == "2e+06 MACs a microsecond"
 
 
 def test_other_machines_do_not_see_it() -> None:

@@ -24,6 +24,7 @@ from pimflow.ir import Array, Builder, Graph, Node, OnnxOp, Refusal
 from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio import to_onnx
 from pimflow.report.layer import report_layer
+from pimflow.report.targets import targets_text
 from pimflow.runtime.backends import UNITS
 from pimflow.targets import Target, parse_target, target_text
 from pimflow.targets.schema import KINDS, Unit
@@ -167,6 +168,10 @@ def test_verdicts_name_what_it_does_not_accept_and_what_it_is_not_asked_for() ->
     fused = build.sigmoid(build.conv(build.input(1, 8, 8, 8), 8, name="conv"), name="fused")
     *_, last = inspect_model(to_onnx(build.graph(fused)), target=machine()).nodes
     assert last.reasons == {"vector": "Sigmoid is fused into conv"}
+
+
+def test_a_unit_that_says_nothing_of_itself_is_listed_by_its_kind() -> None:
+    assert "VECTOR: a unit of kind vector" in targets_text([machine()])
 
 
 def test_a_layer_needs_a_unit_that_multiplies_matrices() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pimflow.cli.output import print_json
 from pimflow.cli.parsing import Parser, add_json
-from pimflow.report.tables import render_table
+from pimflow.report.targets import targets_json, targets_text
 
 
 def add(verbs: Any) -> None:
@@ -39,12 +39,7 @@ def _list(as_json: bool) -> int:
 
     targets = [load_target(name) for name in target_names()]
     if as_json:
-        listed = [{"name": target.name, "description": target.description} for target in targets]
-        print_json("targets", {"targets": listed})
-        return 0
-    rows = [
-        (target.name, str(target.pim.channels), f"{target.pim.banks} x {target.pim.multipliers}", target.description)
-        for target in targets
-    ]
-    print(render_table(("target", "PIM channels", "banks x MACs", "description"), rows, right=(1,)))
+        print_json("targets", {"targets": targets_json(targets)})
+    else:
+        print(targets_text(targets))
     return 0

@@ -55,6 +55,11 @@ class Gpu(Unit):
     energy: BoardEnergy
 
     @property
+    def summary(self) -> str:
+        """How many SMs and memory channels."""
+        return f"{self.sms} SMs at {self.clock_mhz:g} MHz, {self.memory_channels} memory channels"
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """The element types that its cost model has figures for."""
         return (self.operand,)

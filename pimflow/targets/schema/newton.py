@@ -225,6 +225,11 @@ class PimSpec(Unit):
     transfer_gb_per_s: Positive | None = None
 
     @property
+    def summary(self) -> str:
+        """How many channels compute, and what multiplies in each."""
+        return f"{self.channels} channels of {self.banks} banks x {self.multipliers} multipliers"
+
+    @property
     def buffer_elements(self) -> int:
         """Elements in one global buffer."""
         return self.buffer_columns * self.multipliers

@@ -28,6 +28,11 @@ class Unit:
     can_host: ClassVar[bool] = False
     """Whether it can run every node, so that it may be the first unit of a target."""
 
+    @property
+    def summary(self) -> str:
+        """The unit in a few words, for lists of machines."""
+        return f"a unit of kind {self.kind}"
+
     def problems(self, target: Target) -> Iterator[tuple[str, str]]:
         """What cannot be, as (key within the table, what is wrong with its value)."""
         return iter(())

@@ -11,7 +11,9 @@ from support.cli import Capture, assert_one_line, document, run
 
 
 def test_targets_are_listed_and_shown(capsys: Capture, tmp_path: Path) -> None:
-    names = [item["name"] for item in document(capsys, "targets", "list")["targets"]]
+    listed = document(capsys, "targets", "list")["targets"]
+    assert all(set(item) == {"name", "description", "units"} for item in listed)
+    names = [item["name"] for item in listed]
     assert "pimflow" in names
     assert len(names) >= 3
     for name in names:
