@@ -83,7 +83,7 @@ def check(target: Target, where: str) -> None:
         TargetError: a value that cannot be beside the others.
     """
     for device, unit in target.units.items():
-        for key, problem in unit.problems(target):
+        for key, problem in unit.problems(target.units):
             path = f"{device}.{key}"
             if problem == MISSING:
                 raise TargetError(f"{where}: missing key {path!r}", _HINT)

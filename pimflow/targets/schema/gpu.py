@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
-
-if TYPE_CHECKING:
-    from pimflow.targets.schema.target import Target
-
 
 Operand = Literal["fp16", "bf16", "fp32"]
 """Element types of activations and weights on a GPU."""
@@ -105,7 +101,7 @@ class GpuSpec(Gpu):
         """Energy of one multiply-accumulate of a matrix product, in pJ."""
         return self.energy.mac_pj
 
-    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+    def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """An empty list of tiles."""
         if not self.tiles:
             yield "tiles", "must name one tile or more"

@@ -6,16 +6,13 @@ measured kernels; tiles, peaks and caches are the machine's and its libraries' o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pimflow.data import Limits
 from pimflow.targets.schema.gpu import Gpu, Operand
-from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive, register_kind
-
-if TYPE_CHECKING:
-    from pimflow.targets.schema.target import Target
+from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive, Unit, register_kind
 
 Share = Annotated[float, Limits(above=0, most=1)]
 
@@ -142,7 +139,7 @@ class MeasuredGpuSpec(Gpu):
         """Energy of one multiply-accumulate of a product in its element type, in pJ."""
         return self.library.mac_pj
 
-    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+    def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """An element type without kernels, tilings without tiles, alignment without kernels for what is not aligned."""
         if self.operand not in self.operands:
             yield self.operand, MISSING

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pimflow.data import Nested, Table, not_among, take, unknown
 from pimflow.errors import TargetError
+from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.unit import MISSING, Amount, Count, CountOrZero, Positive, Unit, register_kind
-
-if TYPE_CHECKING:
-    from pimflow.targets.schema.target import Target
 
 T = TypeVar("T")
 
@@ -244,14 +242,15 @@ class PimSpec(Unit):
         """Bytes of one operand."""
         return 4 if self.operand == "fp32" else 2
 
-    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
+    def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """Sizes that do not fit each other or the GPU, and profiles without tables."""
         if self.banks % self.bank_groups:
             yield "bank_groups", "must divide pim.banks"
         if self.buffers > self.channels:
             yield "buffers", "must not exceed pim.channels"
-        if "gpu" in target.units and self.channels >= target.any_gpu.memory_channels:
-            yield "channels", "must be below gpu.memory_channels"
+        for device, unit in units.items():
+            if isinstance(unit, Gpu) and self.channels >= unit.memory_channels:
+                yield "channels", f"must be below {device}.memory_channels"
         profiles = dict.fromkeys(("strict", self.timing.default, *self.timing.tables, *self.energy.tables))
         for name in profiles:
             for where, tables in (("timing", self.timing.tables), ("energy", self.energy.tables)):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pimflow.data import Limits
-
-if TYPE_CHECKING:
-    from pimflow.targets.schema.target import Target
 
 MISSING = "is missing"
 """The problem of a key that has to be there because of others."""
@@ -33,8 +30,12 @@ class Unit:
         """The unit in a few words, for lists of machines."""
         return f"a unit of kind {self.kind}"
 
-    def problems(self, target: Target) -> Iterator[tuple[str, str]]:
-        """What cannot be, as (key within the table, what is wrong with its value)."""
+    def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
+        """What cannot be, as (key within the table, what is wrong with its value).
+
+        Args:
+            units: all units of the machine, by device, the host first.
+        """
         return iter(())
 
 
