@@ -307,7 +307,7 @@ def load(folder: str | Path) -> CompiledModel:
     """
     folder = Path(folder)
     if read_manifest(folder) is None:
-        raise ModelError(f"{folder} is no output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
+        raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     header, options = _read_config(folder)
     original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original
     machine = Machine.of(options)
@@ -359,6 +359,6 @@ def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any
         for name, data in decode(Mapping[str, Any], nodes, path="nodes").items():
             unit = units.get(graph.node_by_name[name].device or "") if name in graph.node_by_name else None
             if unit is None:
-                raise DataError(f"{name!r} is no node of the model that runs beside the host")
+                raise DataError(f"{name!r} is not a node that runs on a unit beside the host")
             programs[name] = unit.decode(data)
         return programs

@@ -62,7 +62,7 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
 
 
 def _step(passes: tuple[Pass, ...], options: Options) -> PassManager:
-    """The manager of some of a compilation's passes: to name one of the others is no mistake."""
+    """The manager of some of a compilation's passes: naming one of the others is not a mistake."""
     return _manager(passes, options, COMPILATION)
 
 

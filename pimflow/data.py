@@ -6,7 +6,7 @@ With `tagged`, every dataclass carries its class's name under "type", so that a 
 Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
 out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
-dataclasses, unions of these, and Any. A whole number is a float too; True is no number. A class whose keys depend on
+dataclasses, unions of these, and Any. A whole number is a float too; True is not a number. A class whose keys depend on
 its data reads and writes itself, by `from_data(data, read)` and `to_data()`.
 """
 
@@ -165,7 +165,7 @@ def pick(data: Any, *keys: str) -> tuple[Any, ...]:
     """The values of some keys of a mapping; others are passed over.
 
     Raises:
-        DataError: it is no mapping, or lacks one of the keys.
+        DataError: it is not a mapping, or lacks one of the keys.
     """
     try:
         values: dict[str, Any] = _mapping(_reader(Any, False))(data)

@@ -111,7 +111,7 @@ class Options:
         default=None, metadata=_about("use the best plan found in so many seconds", "--time-budget", "S", SEARCH)
     )
     disabled_passes: tuple[str, ...] = field(
-        default=(), metadata=_about("leave this pass out", "--disable-pass", "PASS", DEBUGGING)
+        default=(), metadata=_about("passes to leave out, by name", "--disable-pass", "PASS", DEBUGGING)
     )
     seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_about("seed of random inputs", "--seed", "N"))
     use_cache: bool = field(

@@ -1,4 +1,4 @@
-"""A unit whose work is no matrix product, written wholly in this file, is searched, executed, verified and saved.
+"""A unit whose work is not a matrix product, written wholly in this file, is searched, executed, verified and saved.
 
 The unit applies functions to elements, of which it has a table: logistic functions and running sums. One is a typed
 op, which can be cut into rows; the other is an op that pimflow has no type for. docs/extending.md points here.

@@ -50,14 +50,15 @@ def _check_ours(folder: Path) -> None:
     listed = read_manifest(folder)
     if listed is None:
         raise OutputError(
-            f"{folder} is not empty and no output of pimflow", "choose another output folder with -o, or empty it"
+            f"{folder} is not empty, and is not an output folder of pimflow",
+            "choose another output folder with -o, or empty it",
         )
     present = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     present.pop(MANIFEST, None)
     for name in sorted(present.keys() | listed.keys()):
         if present.get(name) != listed.get(name):
             raise OutputError(
-                f"{folder} is an output of pimflow, but {name} was added or changed since",
+                f"{folder} is an output folder of pimflow, but {name} was added or changed since",
                 "move what you want to keep, and empty the folder, or choose another with -o",
             )
 

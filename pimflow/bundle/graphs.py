@@ -60,7 +60,7 @@ def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path |
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from None
     except UnicodeDecodeError as error:
-        raise ModelError(f"{path} is no text: {error}", f"give a graph in text form, or rename {path.name}") from None
+        raise ModelError(f"{path} is not text: {error}", f"give a graph in text form, or rename {path.name}") from None
     beside = path.with_name(f"{path.name}.npz")
     return graph_of_text(text, constants or (beside if beside.exists() else None), str(path))
 
@@ -74,7 +74,7 @@ def graph_of_text(text: str, constants: str | Path | None = None, name: str = "t
         name: what errors call the text.
 
     Raises:
-        TextError: the text is malformed, lacks a constant, or is no sound graph.
+        TextError: the text is malformed, lacks a constant, or is not a sound graph.
         InputDataError: the constants cannot be read.
     """
     arrays: Mapping[str, Array] = {} if constants is None else read_npz(constants)
@@ -84,7 +84,7 @@ def graph_of_text(text: str, constants: str | Path | None = None, name: str = "t
     except TextError as error:
         raise TextError(f"{name}: {error.what}", error.hint) from None
     except GraphError as error:
-        raise TextError(f"{name} is no sound graph: {error}") from None
+        raise TextError(f"{name} is not a sound graph: {error}") from None
     return graph
 
 

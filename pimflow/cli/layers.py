@@ -62,7 +62,7 @@ def _pairs(text: str, keys: tuple[str, ...], option: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
-            raise OptionError(f"{option} {part!r} is no key=value", f"keys are {', '.join(keys)}")
+            raise OptionError(f"{option} {part!r} is not key=value", f"keys are {', '.join(keys)}")
         key = choice(f"{option} key", key, keys)
         if key in values:
             raise OptionError(f"{option} gives {key!r} twice", "give it once")

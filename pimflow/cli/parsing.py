@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
 def number(kind: type[int | float], limits: Limits) -> Callable[[str], Any]:
     """What reads an argument that must be a finite number within limits."""
     noun = "a whole number" if kind is int else "a number"
+    bounds = f"of {limits}" if str(limits)[:1].isdigit() else str(limits)  # "of 0 or more", "between 1 and 50"
 
     def read(text: str) -> int | float:
         try:
@@ -42,7 +43,7 @@ def number(kind: type[int | float], limits: Limits) -> Callable[[str], Any]:
         except ValueError:
             value = math.nan
         if not text.isascii() or not math.isfinite(value) or not limits.hold(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {noun} {limits}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not {noun} {bounds}")
         return value
 
     return read
@@ -67,7 +68,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar=text.metavar,
         help=f"{text.help} (default: {DEFAULT_TARGET}; see `pimflow targets list`)",
     )
-    parser.add_argument("--timing", metavar="PROFILE", help="timing profile, as artifact or strict (the target's)")
+    parser.add_argument(
+        "--timing", metavar="PROFILE", help="timing profile, such as artifact or strict (default: the target's)"
+    )
     parser.add_argument("--gwrite-latency", choices=GWRITE_LATENCIES, help="GWRITE latency (default: the target's)")
     parser.add_argument("--buffers", type=positive_int, metavar="N", help="global buffers that mappings may use")
     parser.add_argument(

@@ -325,7 +325,7 @@ class Backend(ABC, Generic[W, P]):
             TraceError: the file cannot be read, or a line is malformed.
             CommandOrderError: the unit would refuse a command.
         """
-        raise OptionError(f"what {self.title} execute has no text form", "choose a target with another unit")
+        raise OptionError(f"programs for {self.title} have no text form", "choose a target with another unit")
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""

@@ -120,12 +120,12 @@ included: an op with `content_operands` puts their digests into it."""
 def matrix_problem(graph: Graph, node: Node) -> MatrixProblem | Refusal:
     """The node's work for a unit that multiplies matrices, or why it has none.
 
-    Refused: ops that are no matrix product, depthwise convolutions (one input channel per group leaves 15 of 16
+    Refused: ops that are not matrix products, depthwise convolutions (one input channel per group leaves 15 of 16
     multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
     """
     rule = MATRIX_PROBLEMS.find(node.op)
     if rule is None:
-        return Refusal(f"{node.kind} is no matrix product, runs on the GPU")
+        return Refusal(f"{node.kind} is not a matrix product, runs on the GPU")
     return rule(graph, node, node.op)
 
 

@@ -41,7 +41,9 @@ def load_model(
         given = read_source(source)
         opaque = import_graph(given, shapes or {}, annotations)
     except UnicodeDecodeError as error:
-        raise ModelError(f"the model holds a name that is not text ({error})", "the file is damaged") from error
+        raise ModelError(
+            f"the model holds a name that is not text ({error})", "export or download the model again"
+        ) from error
     _require_runnable(opaque)
     graph = convert_graph(*infer_graph(opaque, declared_types(given.proto.graph)))
     verify_graph(graph)

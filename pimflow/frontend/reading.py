@@ -92,7 +92,7 @@ def _require_model(proto: onnx.ModelProto, label: str) -> None:
     if proto.ir_version < 1 or not proto.HasField("graph") or not proto.graph.output:
         raise ModelError(f"{label} is not an ONNX model: it holds no graph", "export or download the model again")
     if not proto.opset_import:
-        raise ModelError(f"{label} names no opset", "the file is cut short or was written by a broken exporter")
+        raise ModelError(f"{label} names no opset", "export or download the model again")
     for opset in proto.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version < 7:
             raise ModelError(
@@ -204,7 +204,7 @@ def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(
             f"{label}: bytes {offset} to {offset + length} are not in {path}, which has {size}",
-            "the data file is cut short or belongs to another model",
+            "put the data file of this model beside it",
         )
     return FileRange(path, offset, length)
 
@@ -214,13 +214,15 @@ def _inside(location: str, folder: Path, label: str) -> Path:
     absolute = PurePosixPath(location).is_absolute() or foreign.is_absolute() or bool(foreign.drive)
     if not location or absolute or ".." in foreign.parts:
         raise ModelError(
-            f"{label}: {location!r} is not a file inside the model's folder {folder}", "such models are not opened"
+            f"{label}: {location!r} is not a file inside the model's folder {folder}",
+            "save the model again, with its data beside it",
         )
     path = folder / location
     root = os.path.realpath(folder)
     if os.path.commonpath([root, os.path.realpath(path)]) != root:
         raise ModelError(
-            f"{label}: {location!r} leads outside the model's folder {folder}", "such models are not opened"
+            f"{label}: {location!r} leads outside the model's folder {folder}",
+            "save the model again, with its data beside it",
         )
     if not path.is_file():
         raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")

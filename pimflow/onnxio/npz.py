@@ -16,7 +16,7 @@ def read_npz(path: str | Path) -> dict[str, Array]:
     """The arrays of a file, by name.
 
     Raises:
-        InputDataError: it is no npz file.
+        InputDataError: it is not an npz file.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -92,7 +92,8 @@ def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
         array = np.asarray(numpy_helper.to_array(tensor, base_dir))
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise ModelError(
-            f"tensor {tensor.name!r} of shape {list(tensor.dims)} cannot be decoded ({error})", "the file is damaged"
+            f"tensor {tensor.name!r} of shape {list(tensor.dims)} cannot be decoded ({error})",
+            "export or download the model again",
         ) from error
     array.flags.writeable = False
     return array

@@ -68,7 +68,7 @@ class PassManager(Pass):
         known: further passes that `disabled` and `print_*` may name: those of other managers of the same program.
 
     Raises (when made):
-        OptionError: `disabled`, `print_before` or `print_after` name what is no pass, or a required one is disabled.
+        OptionError: `disabled`, `print_before` or `print_after` name what is not a pass, or a required one is disabled.
     """
 
     name: ClassVar[str] = "pass-manager"
@@ -91,7 +91,9 @@ class PassManager(Pass):
         for name in self.disabled:
             if kinds[name].required:
                 optional = ", ".join(name for name, kind in kinds.items() if not kind.required)
-                raise OptionError(f"pass {name!r} is required and cannot be disabled", f"what can be is {optional}")
+                raise OptionError(
+                    f"pass {name!r} is required and cannot be disabled", f"those that can be are {optional}"
+                )
 
     def _leaves(self) -> Iterator[Pass]:
         """All passes that are no managers, in order."""

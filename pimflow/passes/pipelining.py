@@ -89,7 +89,7 @@ class Pipelining(DecisionPass):
 
     def _run_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
         if len(nodes) < 2 or len(self.stage_rows) < 2:
-            return Refusal("a pipeline has two nodes and two stages at least")
+            return Refusal("a pipeline needs at least two nodes and two stages")
         if len(self.devices) != len(nodes):
             return Refusal(f"{len(self.devices)} devices for {len(nodes)} nodes")
         rows = node_rows(graph, nodes[-1])

@@ -183,7 +183,7 @@ class PriceCache:
 
     def _give_up(self, why: str) -> None:
         self.path = None
-        _warn(f"{why}; going on without it")
+        _warn(f"{why}; continuing without it")
 
 
 def key_of(content: str) -> str:

@@ -20,7 +20,7 @@ def test_convolutions_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no key=value"),
+        ("", "not key=value"),
         ("ic=16", "lacks oc, h, w"),
         ("ic=16,oc=3,h=8,w=8", "kernel once"),
         ("ic=16,oc=3,h=8,w=8,k=1,kh=2,kw=2", "kernel once"),

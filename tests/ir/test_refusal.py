@@ -9,7 +9,7 @@ def test_the_gap_is_what_is_missing() -> None:
 
 
 def test_without_a_quantity_there_is_no_gap() -> None:
-    assert Refusal("no matrix product").gap is None
+    assert Refusal("not a matrix product").gap is None
 
 
 def test_a_node_in_front_leaves_the_rest() -> None:

@@ -134,7 +134,7 @@ def test_unknown_names_are_refused_with_a_proposal() -> None:
 
 
 def test_a_required_pass_cannot_be_disabled() -> None:
-    with pytest.raises(OptionError, match=r"'apply-plan' is required and .* what can be is remove-dead-code"):
+    with pytest.raises(OptionError, match=r"'apply-plan' is required and .* those that can be are remove-dead-code"):
         PassManager((RemoveDeadCode(),), disabled=("apply-plan",), known=(ApplyPlan,))
 
 

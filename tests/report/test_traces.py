@@ -41,5 +41,5 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
 
 def test_a_unit_whose_programs_have_no_text_says_so() -> None:
     unit = next(iter(units_of(TARGET).values()))
-    with pytest.raises(OptionError, match="has no text form"):
+    with pytest.raises(OptionError, match="have no text form"):
         Backend.replay(unit, "conv.pim")

@@ -13,7 +13,7 @@ from pimflow.report.tables import number
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("cache", help="the price cache on disk: say where it is, or clear it")
+    parser: Parser = verbs.add_parser("cache", help="show or clear the price cache on disk")
     actions = parser.add_subparsers(dest="action", metavar="info|clear", required=True)
     info = actions.add_parser("info", help="folder, records and size")
     add_json(info)
@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pimflow.search.price_cache import cache_clear, cache_info
 
     if arguments.action == "clear":
-        print(f"removed {cache_clear()} files of the price cache")
+        removed = cache_clear()
+        print(f"removed {removed} {'file' if removed == 1 else 'files'} of the price cache")
         return 0
     info = cache_info()
     if arguments.json:

@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
         "compile",
         help="compile a model for a machine with PIM memory",
         description="Decides for every part of a model whether it runs on the GPU, on PIM or on both, rewrites the "
-        "graph,\nmakes what PIM executes, and writes all of it to a folder.",
+        "graph,\ngenerates what PIM executes, and writes all of it to a folder.",
     )
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")
@@ -29,7 +29,7 @@ def add(verbs: Any) -> None:
         "--by", choices=_QUANTITIES, help="say what energy or time is spent on: by part, by kind of op, by node"
     )
     add_json(parser)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; may be repeated")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more; may be repeated")
     parser.set_defaults(run=run)
 
 

@@ -14,7 +14,7 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "layer",
         help="mapping, cycles, commands and energy of one layer on PIM, without a model",
-        description="Answers for one layer: how it is mapped onto the PIM channels and what that costs.",
+        description="Shows how one layer is mapped onto the PIM channels, and what that costs.",
         epilog="keys of --conv: ic oc h w k (or kh, kw) s p d g n; padding is one number or top/left/bottom/right\n"
         "keys of --matmul: m k n b",
     )

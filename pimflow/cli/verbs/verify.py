@@ -28,7 +28,9 @@ def add(verbs: Any) -> None:
         default="ort",
         help="how PIM nodes are executed: by ONNX Runtime (default), or by value, from what the units execute",
     )
-    parser.add_argument("--operand", choices=("fp16", "bf16", "fp32"), help="operands of --pim values")
+    parser.add_argument(
+        "--operand", choices=("fp16", "bf16", "fp32"), help="element type of the operands, with --pim values"
+    )
     parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")
     add_json(parser)
     parser.set_defaults(run=run)

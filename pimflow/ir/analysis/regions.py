@@ -88,7 +88,7 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     """
     nodes = [graph.node(name) for name in run]
     if len(nodes) < 2:
-        return Refusal("a pipeline has two nodes at least")
+        return Refusal("a pipeline needs at least two nodes")
     refusal = run_refusal(graph, nodes)
     if refusal is not None:
         return refusal

@@ -263,7 +263,7 @@ class _Parser:
             return UNPLACED if device is None else Placement(device)
         placement: Placement = self._dataclass(Placement, at)
         if placement.device is not None:
-            raise self._error(at, "the device of a node stands behind 'on'")
+            raise self._error(at, "the device of a node is written behind 'on'")
         return replace(placement, device=device)
 
     def _tags(self) -> tuple[tuple[str, str], ...]:

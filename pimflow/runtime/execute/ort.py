@@ -107,7 +107,7 @@ def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
 def _random(value: Value, rng: np.random.Generator) -> Array:
     if value.shape is None:
         raise InputDataError(
-            f"there are no random data for the input {value.name!r} of type {value.dtype or 'unknown'}",
+            f"random data cannot be made for the input {value.name!r} of type {value.dtype or 'unknown'}",
             "give your own inputs",
         )
     if value.dtype == "object":

@@ -130,7 +130,7 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
     missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
         raise InputDataError(
-            f"{path}, line 1: missing column {', '.join(missing)}", "its header names " + ",".join(COLUMNS)
+            f"{path}, line 1: missing column {', '.join(missing)}", "its header must name " + ",".join(COLUMNS)
         )
     try:
         rows = [_row(record, f"{path}, line {reader.line_num}") for record in reader]
