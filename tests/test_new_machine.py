@@ -31,6 +31,7 @@ from pimflow.runtime.backends import UNITS
 from pimflow.targets import Target, load_target, parse_target, target_text, to_toml
 from pimflow.targets.schema import KINDS, Unit
 from pimflow.targets.schema.unit import Amount, Count, Positive
+from support.schemas import check
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,9 @@ def test_a_model_goes_all_the_way(policy: str, modes: set[str], tmp_path: Path) 
     on_unit = [node for node in compiled.graph.nodes if node.device == "tensor"]
     assert set(compiled.programs) == {node.name for node in on_unit}
     document = compiled.document()
+    check({"format": "pimflow-compile/1", **document})
+    assert list(document["result"]["busy_parts_us"].get("tensor", {})) == (["start", "multiply"] if used else [])
+    assert "energy" in compiled.summary(by="energy")
     macs = sum(row["commands"]["MAC"] for row in document["nodes"])
     assert macs == sum(program.macs for program in compiled.programs.values())
     assert {"gpu_us", "tensor_us", "tensor_fraction", "tensor_cycles"} <= set(document["nodes"][0])
@@ -225,6 +229,7 @@ def test_search_uses_choices_and_refusals() -> None:
     with pytest.raises(OptionError, match="too long"):
         report_layer(work, target)
     layer = ConvProblem(1, 64, 64, 7, 7, (3, 3))
+    check({"format": "pimflow-layer/1", **report_layer(layer, target).as_json()})
     times = [report_layer(layer, target, choice).as_json()["time_us"] for choice in ("plain", "wide", "")]
     assert times[0] > times[1] == times[2]
     with pytest.raises(OptionError, match="unknown choice 'newton'"):

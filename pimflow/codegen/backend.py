@@ -108,6 +108,7 @@ class PlainReport:
 
     choice: str
     cost: UnitCost
+    time_parts_us: Parts
     setting: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -117,6 +118,7 @@ class PlainReport:
             "choice": self.choice,
             "cycles": cost.cycles,
             "time_us": cost.time_us,
+            "time_parts_us": dict(self.time_parts_us),
             "energy_mj": cost.energy_mj,
             "energy_parts_mj": dict(cost.energy_parts_mj),
             "commands": dict(cost.counters),
@@ -280,7 +282,7 @@ class Backend(ABC, Generic[W, P]):
     def explain(self, work: W, choice: str) -> WorkReport | Refusal:
         """What work comes to under a choice, and where its time goes."""
         cost = self.cost(work, choice)
-        return cost if isinstance(cost, Refusal) else PlainReport(choice, cost)
+        return cost if isinstance(cost, Refusal) else PlainReport(choice, cost, self.time_parts_us(work, choice))
 
     @abstractmethod
     def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:

@@ -25,6 +25,7 @@ def test_the_report_is_the_cost() -> None:
     assert report["commands"]["COMP"] >= 28 * 28 * 6
     assert report["utilisation"] == pytest.approx(28 * 28 * 6 / 16 * 2 / cost.cycles)
     assert report["energy_mj"] == sum(report["energy_parts_mj"].values()) > 0
+    assert report["time_us"] == pytest.approx(sum(report["time_parts_us"].values()), rel=1e-12)
     assert json.loads(json.dumps(report)) == report
     assert "newton++" in report_layer(problem, TARGET, "newton++").text()
 

@@ -25,6 +25,7 @@ MACHINES = {
     "launch": FIGURES.with_units(pim=replace(FIGURES.pim, launch_us=1.5)),
     "link": LINKED,
     "hbm-pim": load_target("hbm-pim"),
+    "turing-pim": load_target("turing-pim"),
 }
 GPU_TIME, GPU_ENERGY = ["launch", "compute", "memory"], ["busy", "arithmetic", "L2", "DRAM"]
 PIM_TIME = ["launch", "placement", "COMP", "fill", "activation", "readout", "refresh"]
@@ -40,7 +41,8 @@ def spent_mj(graph: Graph, costs: CostModel, time_us: float) -> float:
     """Energy of a run by hand: what nodes and copies of operands take, and static power over its time."""
     nodes = sum(costs.node_cost(graph, node).energy_mj for node in graph.nodes)
     moves = [costs.transfer(graph, node) for node in graph.nodes]
-    return nodes + sum(move.energy_mj for move in moves if move) + costs.target.gpu.energy.static_w * time_us * 1e-3
+    static_w: float = costs.host.spec.energy.static_w
+    return nodes + sum(move.energy_mj for move in moves if move) + static_w * time_us * 1e-3
 
 
 def summed(parts: Any) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.cli import Capture, document, run
 
 
@@ -11,5 +13,11 @@ def test_compare_lists_policies_side_by_side(capsys: Capture) -> None:
     times = [item["time_us"] for item in results]
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0]
+    for item in results:
+        for front, time in (("", "time_us"), ("baseline_", "baseline_us")):
+            energy_mj, parts = item[f"{front}energy_mj"], item[f"{front}energy_parts_mj"]
+            assert sum(sum(amounts.values()) for amounts in parts.values()) == pytest.approx(energy_mj, rel=1e-12)
+            parts = item[f"{front}time_parts_us"]
+            assert sum(sum(amounts.values()) for amounts in parts.values()) == pytest.approx(item[time], rel=1e-12)
     assert run("compare", "zoo:toy", "--policies", "gpu,auto") == 0
     assert "speedup" in capsys.readouterr().out
