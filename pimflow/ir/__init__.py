@@ -13,7 +13,7 @@ from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttr
 from pimflow.ir.ops.rules import OpRules
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
-from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitRows
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.text import parse_graph, print_graph
 
@@ -51,6 +51,7 @@ __all__ = [
     "RowPart",
     "Shape",
     "Slice",
+    "SplitColumns",
     "SplitRows",
     "Transpose",
     "Value",

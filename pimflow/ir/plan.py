@@ -47,6 +47,26 @@ class SplitRows:
 
 
 @dataclass(frozen=True)
+class SplitColumns:
+    """MD-DP along the columns: the first `gpu_columns` on the plan's host device, the rest on `device`, at once.
+
+    Columns are N of a matrix product's output, the channels of a convolution's. `followers` are elementwise nodes, in
+    order, that are applied to the two parts before the one Concat.
+    """
+
+    node: str
+    gpu_columns: int
+    choice: str
+    followers: tuple[str, ...] = ()
+    device: str = "pim"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node, *self.followers)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
 
@@ -100,7 +120,7 @@ class MemoryLimit:
     bound_us: float
 
 
-Decision = OnDevice | SplitRows | Pipeline | Parallel
+Decision = OnDevice | SplitRows | SplitColumns | Pipeline | Parallel
 
 
 @dataclass(frozen=True)

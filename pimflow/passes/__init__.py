@@ -2,6 +2,7 @@
 
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
@@ -22,6 +23,7 @@ __all__ = [
     "PASSES",
     "PIPELINES",
     "ApplyPlan",
+    "ColumnSplit",
     "DevicePlacement",
     "ExplicitPadding",
     "FoldBatchNorm",

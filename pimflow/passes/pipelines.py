@@ -10,6 +10,7 @@ from pimflow.ir.readout import Readout
 from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
+from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
@@ -58,6 +59,7 @@ PASSES: Registry[str, type[Pass]] = Registry("passes")
 
 for _kind in (
     MdDpSplit,
+    ColumnSplit,
     Pipelining,
     DevicePlacement,
     MovementElimination,

@@ -14,8 +14,20 @@ from typing import Any, Protocol, cast
 from pimflow.codegen.backend import Backend, Cost, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.data import decode, encode, pick
-from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, Refusal, SplitRows
-from pimflow.ir.analysis.regions import node_rows
+from pimflow.ir import (
+    Conv2d,
+    Decision,
+    Graph,
+    Node,
+    OnDevice,
+    Parallel,
+    Pipeline,
+    Plan,
+    Refusal,
+    SplitColumns,
+    SplitRows,
+)
+from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
 from pimflow.search import pricing
@@ -137,7 +149,7 @@ class NodeRow:
     Args:
         name, op: the node and its ONNX op.
         mode: a device's name, "md-dp" or "pipeline". A node that runs beside a branch has its device.
-        fractions: share of its output rows that each device beside the host makes.
+        fractions: share of its output that each device beside the host makes.
         busy_us: time during which each device works on it, the host first; movements left by cutting it up and copies
             over links included.
         cycles: of each device beside the host: cycles of its slowest part, summed over the parts of the node.
@@ -313,13 +325,13 @@ class _NodeRows:
 
     def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
         node, events = self._original.node(name), self._events.get(name, ())
-        rows, cycles, commands = self._work_of_units(name)
-        every = max(1, node_rows(self._original, node))
+        made, cycles, commands = self._work_of_units(name)
+        every = max(1, sum(self._original.value(output).elements for output in node.outputs[:1]))
         return NodeRow(
             name=name,
             op=node.kind,
             mode=_mode(decision, name),
-            fractions={unit: made / every if made else 0.0 for unit, made in rows.items()},
+            fractions={unit: count / every for unit, count in made.items()},
             busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
             cycles=cycles,
             time_us=busy_us(events),
@@ -337,26 +349,30 @@ class _NodeRows:
                 yield event
 
     def _work_of_units(self, name: str) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Output rows and cycles by device beside the host, and commands, of a node's parts there."""
-        rows, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
+        """Output elements and cycles by device beside the host, and commands, of a node's parts there."""
+        made, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
         commands = dict(self._no_commands)
         for part in self._parts.get(name, ()):
             unit = part.device or self._host
             if unit == self._host:
                 continue
             cost = cast(UnitCost, self._costs.node_cost(self._graph, part).detail)
-            rows[unit] += node_rows(self._graph, part)
+            made[unit] += self._graph.value(part.output).elements
             cycles[unit] += cost.cycles
             for counter, count in cost.counters.items():
                 commands[counter] += count
-        return rows, cycles, commands
+        return made, cycles, commands
 
     def _why(self, decision: Decision, node: Node) -> str:
         if isinstance(decision, SplitRows) and node.name == decision.node:
             rows, on_host = node_rows(self._original, node), decision.gpu_rows
             unit = self._label(decision.device)
             return f"{on_host} of {rows} rows on {self._label(self._host)} while {unit} makes {rows - on_host}"
-        if isinstance(decision, SplitRows):
+        if isinstance(decision, SplitColumns) and node.name == decision.node:
+            columns, on_host = node_columns(self._original, node), decision.gpu_columns
+            unit = self._label(decision.device)
+            return f"{on_host} of {columns} columns on {self._label(self._host)} while {unit} makes {columns - on_host}"
+        if isinstance(decision, SplitRows | SplitColumns):
             return f"applied to the halves of {decision.node}"
         if isinstance(decision, Pipeline) and node.placement.fused_into in decision.run:
             return f"fused into {node.placement.fused_into}, stage by stage"
@@ -395,7 +411,7 @@ class _NodeRows:
 
 
 def _mode(decision: Decision, name: str) -> str:
-    if isinstance(decision, SplitRows):
+    if isinstance(decision, SplitRows | SplitColumns):
         return "md-dp"
     if isinstance(decision, Pipeline):
         return "pipeline"

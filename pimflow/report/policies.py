@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pimflow.ir import Graph, Plan, SplitRows
-from pimflow.ir.analysis.regions import node_rows
+from pimflow.ir import Graph, Plan, SplitColumns, SplitRows
+from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
@@ -131,6 +131,9 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
         if isinstance(decision, SplitRows):
             rows = node_rows(graph, graph.node(decision.node))
             counts[10 * round(10 * (rows - decision.gpu_rows) / rows)] += 1
+        if isinstance(decision, SplitColumns):
+            columns = node_columns(graph, graph.node(decision.node))
+            counts[10 * round(10 * (columns - decision.gpu_columns) / columns)] += 1
     return dict(sorted(counts.items()))
 
 

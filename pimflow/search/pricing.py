@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitColumns, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.readout import Readout
@@ -209,6 +209,10 @@ def _decision_text(decision: Decision, number: Mapping[str, int]) -> str:
     if isinstance(decision, SplitRows):
         followers = [number[name] for name in decision.followers]
         return f"split {number[decision.node]} {decision.gpu_rows} {decision.device} {decision.choice} {followers}"
+    if isinstance(decision, SplitColumns):
+        followers = [number[name] for name in decision.followers]
+        columns, device, choice = decision.gpu_columns, decision.device, decision.choice
+        return f"columns {number[decision.node]} {columns} {device} {choice} {followers}"
     if isinstance(decision, Parallel):
         return f"parallel {[[_decision_text(item, number) for item in branch] for branch in decision.branches]}"
     run = [number[name] for name in decision.run]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
-from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline, SplitRows
+from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitRows
 from pimflow.options import Options
+from pimflow.passes import FuseEpilogues
 from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import row_counts
@@ -72,11 +74,39 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     smaller = {one.decisions for one in candidates_of(graph, "pimflow")[1]}
     larger = {one.decisions for one in candidates_of(graph, "auto")[1]}
     assert smaller < larger
-    assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, Pipeline}
+    assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, SplitColumns, Pipeline}
     lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
     stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
     assert max(lengths) >= 8
     assert stages == {2, 3, 4, 5}
+
+
+def feed_forward(rows: int) -> Graph:
+    build = Builder()
+    hidden = build.relu(build.matmul(build.input(rows, 96), 400, name="up"), name="act")
+    image = build.reshape(build.matmul(hidden, 96, name="down"), 1, rows * 6, 4, 4)
+    deep = build.conv(image, 64, 3, pad=1, name="conv")
+    return FuseEpilogues().run(build.graph(deep)).graph
+
+
+def columns_of(offered: Iterable[Candidate], node: str) -> list[int]:
+    splits = [one.decisions[0] for one in offered if isinstance(one.decisions[0], SplitColumns)]
+    assert all(split.followers == (("act",) if split.node == "up" else ()) for split in splits)
+    return [split.gpu_columns for split in splits if split.node == node]
+
+
+def test_columns_are_divided_on_a_grid_of_aligned_tenths() -> None:
+    maker, offered = candidates_of(feed_forward(1), "auto")
+    assert columns_of(offered, "up") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
+    assert columns_of(offered, "conv") == [16, 32, 48], "4 rows are few"
+    assert columns_of(candidates_of(feed_forward(1), "pimflow")[1], "up") == []
+    decisions: tuple[Decision, ...] = (SplitColumns("up", 160, "auto", ("act",)),)
+    near = [one.decisions[0] for one in maker.variations(Interval(0, 2, 1.0, decisions))]
+    assert {split.gpu_columns for split in near if isinstance(split, SplitColumns)} == {144, 176}
+
+
+def test_convolutions_of_many_rows_are_divided_by_rows() -> None:
+    assert columns_of(candidates_of(heavy_chain(), "auto")[1], "conv0") == []
 
 
 def test_split_takes_fused_and_willing_followers_along() -> None:

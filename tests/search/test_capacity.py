@@ -65,7 +65,7 @@ def assert_sound(found: Fitting[Load], n: int, capacities: dict[str, int]) -> No
         assert sum(item.payload[index] for item in found.chosen) <= capacity
 
 
-@pytest.mark.filterwarnings("ignore:PULP_CBC_CMD")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @given(spaces())
 @settings(max_examples=60, deadline=None)
 def test_it_is_the_integer_programs_optimum(space: tuple[int, list[Interval[Load]], dict[str, int]]) -> None:

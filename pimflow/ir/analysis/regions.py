@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import RowPart
+from pimflow.ir.ops.contraction import Conv2d
 from pimflow.ir.refusal import Refusal
 
 _LOOK_BACK = 256
@@ -42,6 +43,17 @@ def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refu
 def node_rows(graph: Graph, node: Node) -> int:
     """Rows of the node's first output; 0 where it has none."""
     return row_count(graph.values[node.outputs[0]].shape)
+
+
+def column_axis(graph: Graph, node: Node) -> int:
+    """The axis of a contraction's output along which its columns lie: channels of a convolution, else the last."""
+    rank = len(graph.shape(node.output))
+    return 1 if isinstance(node.op, Conv2d) else rank - 1
+
+
+def node_columns(graph: Graph, node: Node) -> int:
+    """Columns of a contraction's output: its channels, or N."""
+    return graph.shape(node.output)[column_axis(graph, node)]
 
 
 def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:

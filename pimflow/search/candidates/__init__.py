@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pimflow.ir import Decision, Graph
+from pimflow.search.candidates import columns
 from pimflow.search.candidates.base import Candidate, Scene
 from pimflow.search.candidates.branches import branches
+from pimflow.search.candidates.columns import column_splits
 from pimflow.search.candidates.md_dp import splits
 from pimflow.search.candidates.pipelines import patterns, runs, variations
 from pimflow.search.candidates.placed import on_device, on_host
@@ -21,7 +23,7 @@ from pimflow.search.pricing import Pricer
 
 __all__ = ["KINDS", "Candidate", "Candidates"]
 
-KINDS = (on_device, splits, patterns, branches, runs)
+KINDS = (on_device, splits, column_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
 
 
@@ -42,4 +44,5 @@ class Candidates:
 
     def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
         """Candidates one step away from a chosen one."""
-        return variations(self.scene, self.policy, chosen)
+        yield from variations(self.scene, self.policy, chosen)
+        yield from columns.variations(self.scene, chosen)
