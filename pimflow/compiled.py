@@ -104,7 +104,7 @@ class CompiledModel:
 
     @cached_property
     def memory(self) -> MemoryPlan:
-        """Where every activation lies, and which Slices, Pads and Concats cost nothing."""
+        """Where every activation is placed, and which Slices, Pads and Concats cost nothing."""
         return plan_memory(self.graph)
 
     @cached_property
@@ -187,7 +187,7 @@ class CompiledModel:
         """A human-readable table of where every node runs and what it costs, and the totals.
 
         Args:
-            verbose: say more.
+            verbose: print more.
             by: "energy" or "time": what that is spent on, by part, by kind of op and by node, in place of the table.
 
         Raises:
@@ -303,7 +303,7 @@ def load(folder: str | Path) -> CompiledModel:
     """Reads an output folder of `CompiledModel.save`.
 
     Raises:
-        ModelError: it is none, or files in it are missing or damaged.
+        ModelError: it is not one, or files in it are missing or damaged.
     """
     folder = Path(folder)
     if read_manifest(folder) is None:

@@ -40,7 +40,7 @@ class TargetError(PimflowError):
 
 
 class OptionError(PimflowError):
-    """A command-line or API option has a value that does not exist."""
+    """An option of the command line or of a function has an unknown or invalid value."""
 
 
 class PlanError(PimflowError):

@@ -110,7 +110,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no UTF-8, or no JSON.
+        ValueError: it is not UTF-8, or not JSON.
     """
     return json.loads(path.read_text(encoding="utf-8"))
 

@@ -15,7 +15,7 @@ from pimflow.search import policies
 from pimflow.targets import Target
 
 _DEBUG = "debug."
-"""Stands in front of the names of `Debug`'s fields among the arguments."""
+"""Goes before the names of `Debug`'s fields among the arguments."""
 
 
 def add_options(parser: Parser, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:

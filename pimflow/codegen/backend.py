@@ -201,7 +201,7 @@ class Backend(ABC, Generic[W, P]):
     """
 
     title: ClassVar[str]
-    """What the unit is called in pictures."""
+    """What the unit is called in traces and charts."""
     choices: ClassVar[tuple[str, ...]] = ("auto",)
     """What a plan may ask for: mapping policies, strategies. The last one is the best that the backend can do."""
     choice_word: ClassVar[str] = "choice"
@@ -304,7 +304,7 @@ class Backend(ABC, Generic[W, P]):
         """The program that `encode` was given.
 
         Raises:
-            DataError: the data are none, or not for this machine.
+            DataError: the data are not a program, or not one for this machine.
         """
 
     def tolerance(self, operand: str) -> float:
@@ -343,7 +343,7 @@ class HostBackend(ABC):
     """
 
     title: ClassVar[str]
-    """What the unit is called in pictures."""
+    """What the unit is called in traces and charts."""
 
     def __init__(self, device: str, spec: Any) -> None:
         self.device = device

@@ -17,7 +17,7 @@ from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.session import GraphSession
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
-"""Weights above this size stand as inputs while ONNX Runtime is asked whether it would run a model."""
+"""Weights above this size are inputs while ONNX Runtime is asked whether it would run a model."""
 
 
 def load_model(

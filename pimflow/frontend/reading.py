@@ -27,7 +27,7 @@ LARGE_TENSOR_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was given: parsed, and where its external data would lie (None: nowhere)."""
+    """A model as it was given: parsed, and where its external data would be (None: nowhere)."""
 
     proto: onnx.ModelProto
     name: str
@@ -171,7 +171,7 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[TensorProto]:
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """Whether a tensor's data lie in another file."""
+    """Whether a tensor's data are in another file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 

@@ -104,7 +104,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a plan keeps in a unit's memory (weights), of what there is."""
+    """What a plan keeps in a unit's memory (weights), and how much that memory holds."""
 
     device: str
     used: int

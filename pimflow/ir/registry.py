@@ -1,4 +1,4 @@
-"""Registries: one entry a key, open to what is written outside the package, and taken back where that is wanted."""
+"""Registries: one entry per key, open to what is written outside the package, and taken back where that is wanted."""
 
 from __future__ import annotations
 

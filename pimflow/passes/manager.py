@@ -46,7 +46,7 @@ def notes_of(records: Sequence[PassRecord]) -> tuple[str, ...]:
 
 
 def times_table(records: Sequence[PassRecord]) -> str:
-    """Pass times in human-readable form, one line a pass."""
+    """Pass times in human-readable form, one line per pass."""
     rows = [f"{record.seconds * 1e3:9.2f} ms  {record.nodes:6d} nodes  {record.name}" for record in records]
     total = sum(record.seconds for record in records)
     return "\n".join([*rows, f"{total * 1e3:9.2f} ms  in all"])
@@ -96,7 +96,7 @@ class PassManager(Pass):
                 )
 
     def _leaves(self) -> Iterator[Pass]:
-        """All passes that are no managers, in order."""
+        """All passes that are not managers, in order."""
         for child in self.passes:
             if isinstance(child, PassManager):
                 yield from child._leaves()

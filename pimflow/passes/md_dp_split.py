@@ -1,4 +1,4 @@
-"""MD-DP split: the output rows of one convolution or matrix product are divided between two devices.
+"""MD-DP split: the output rows of one node are divided between two devices.
 
     y = conv(x)   becomes   y_gpu = conv(x[:, :, :b])     on the host
                             y_pim = conv(x[:, :, a:])     on the other device, at the same time
@@ -29,7 +29,7 @@ class MdDpSplit(DecisionPass):
     Rows are H of a convolution's output, M of a matrix product's (the second-last axis).
 
     Args:
-        node: a convolution or matrix product.
+        node: a convolution, a matrix product, or whatever else is computed row by row.
         gpu_rows: output rows that the host computes; neither none nor all.
         choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
         followers: elementwise nodes, in order, that the host applies to the two halves before the one Concat.

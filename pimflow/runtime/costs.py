@@ -161,7 +161,7 @@ class CostModel:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What every device is called in pictures, the host first."""
+        """What every device is called in traces and charts, the host first."""
         return {self.host.device: self.host.title, **{device: unit.title for device, unit in self.units.items()}}
 
     def static_energy_mj(self, makespan_us: float) -> float:

@@ -1,6 +1,6 @@
 """What plans keep in the memories of units, and the cheapest plan found that fits into them.
 
-The weights of all kernels of a plan lie in a unit's memory at once. Plans seldom come near the limit, so the dynamic
+The weights of all kernels of a plan are in a unit's memory at once. Plans seldom come near the limit, so the dynamic
 program ignores it at first. Where its plan does not fit, two steps find one that does:
 
 1. Every interval is charged for the share of the memories that it takes, at a price per memory: bisection finds the

@@ -77,10 +77,10 @@ def parse_target(content: str, where: str) -> Target:
 
 
 def check(target: Target, where: str) -> None:
-    """Holds the units of a target against each other; `where` names it in errors.
+    """Checks the units of a target against each other; `where` names it in errors.
 
     Raises:
-        TargetError: a value that cannot be beside the others.
+        TargetError: a value that contradicts the others.
     """
     for device, unit in target.units.items():
         for key, problem in unit.problems(target.units):

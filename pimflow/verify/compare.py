@@ -108,7 +108,7 @@ def _finite(value: float) -> float | None:
 def compare_outputs(expected: Mapping[str, Any], actual: Mapping[str, Any], rtol: float) -> tuple[OutputCheck, ...]:
     """Checks every expected output against the actual one.
 
-    NaN and infinities must be in the same places. Outputs that are no floating-point numbers must be equal.
+    NaN and infinities must be in the same places. Outputs that are not floating-point numbers must be equal.
     """
     return tuple(_compare(name, expected[name], actual.get(name), rtol) for name in expected)
 

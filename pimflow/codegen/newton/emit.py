@@ -73,7 +73,7 @@ class Emitter:
         self.partial = mapping.order != "latch" and sum(run.count for run in mapping.runs) > 1
 
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
-        """One GWRITE a buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
+        """One GWRITE per buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
         run, multipliers = work.run, self.pim.multipliers
         start = work.slot * multipliers
         depth = min(run.columns * multipliers, self.shape.depth - start)

@@ -68,7 +68,7 @@ class PimProgram:
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
-        """The same program with other streams, one a channel: those read back from a file, or changed by hand."""
+        """The same program with other streams, one per channel: those read back from a file, or changed by hand."""
         classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
         program = replace(self, classes=classes)
         program.__dict__["streams"] = streams  # fills the cached property
@@ -76,7 +76,7 @@ class PimProgram:
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """Where the weights lie."""
+        """Where the weights are stored."""
         return _Lowering(self.mapping, self.shape, self.pim).layout()
 
     @property

@@ -1,4 +1,4 @@
-"""Command streams as text, one command a line, written and read a line at a time.
+"""Command streams as text, one command per line, written and read a line at a time.
 
     0x00000000 GWRITE 27 32 405     a buffer fill: 27 elements in the first block, 32 from block to block, 405 after
     0x08003800 G_ACT1               row 7 in bank group 1

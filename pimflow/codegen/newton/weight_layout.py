@@ -1,4 +1,4 @@
-"""Where every weight element lies: channel, bank, row and column, replication counted."""
+"""Where every weight element is stored: channel, bank, row and column, replication counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deals the (tile, pixel) units of a fill round the channels of a group: who visits which part of which rows."""
+"""Divides the (tile, pixel) units of a fill among the channels of a group: who visits which part of which rows."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
     Reshape    out shows the bytes of in             if in is one run of elements, and strides can show them so
     Transpose  out shows the bytes of in             likewise
 
-What a Reshape or Transpose shows out of the layout's order is free only if every reader can do with it: a matrix
+What a Reshape or Transpose shows out of the layout's order is free only if every reader accepts it: a matrix
 product (transposed or pitched operands), or another movement, which then copies once for both.
 
 Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
@@ -308,7 +308,7 @@ class _Placer:
         return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
 
     def _readers_take(self, name: str, strides: Index, verdict: MovementVerdict | None) -> bool:
-        """Whether nobody minds that a value is not in the layout's order.
+        """Whether every reader accepts a value that is not in the layout's order.
 
         Products take a transposed or pitched matrix (BLAS: trans and ld), copies take anything. Who reads a value is
         known in a whole graph only; in regions the verdict that the node brings along tells.

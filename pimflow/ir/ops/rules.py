@@ -1,4 +1,4 @@
-"""What a room of the compiler does with each kind of op: one registry of rules a room."""
+"""What a room of the compiler does with each kind of op: one registry of rules per room."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def run_in_arena(
 
     Args:
         graph: the graph that the plan was made for.
-        plan: where values lie.
+        plan: where values are placed.
         inputs: arrays by the names of the graph's inputs.
         kernels: executes nodes; by default ONNX Runtime, one node at a time.
         unit_execute: executes nodes that leave the host; by default `kernels` does.
@@ -205,5 +205,5 @@ def _taken_out(item: Any) -> Any:
 
 
 def _dense(value: Any) -> Any:
-    """An array in ONNX Runtime's layout; values that are no arrays (sequences) are passed on."""
+    """An array in ONNX Runtime's layout; values that are not arrays (sequences) are passed on."""
     return value if not isinstance(value, np.ndarray) or value.flags.c_contiguous else value.copy(order="C")

@@ -1,7 +1,7 @@
 """Fits a target's GPU parameters to measured kernel times, and says how far off the fit is per class of operation.
 
-What is fitted, and by which loss, is the matter of the GPU's form of cost model (`form.py`). Errors are told for the
-target as it came, for the fit, and for rows that the fit did not see.
+What is fitted, and by which loss, is up to the GPU's form of cost model (`form.py`). Errors are reported for the target
+as it came, for the fit, and for rows that the fit did not see.
 """
 
 from __future__ import annotations

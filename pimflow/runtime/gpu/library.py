@@ -2,7 +2,7 @@
 
 A call takes max(call, lead + kernel) (`Call`), a kernel the longer of computing and moving. Which kernel runs is what
 the form finds fastest among the library's: tiles, ways to cut K, and algorithms of convolution. All formulas take
-arrays, one element a kernel, so that a fit evaluates thousands of kernels at once; times are in microseconds.
+arrays, one element per kernel, so that a fit evaluates thousands of kernels at once; times are in microseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WINDOW = 3  # rows and columns of the windows that Winograd's transforms are fo
 
 @dataclass(frozen=True)
 class Batch:
-    """Kernels of one family, an element a kernel. Sizes that a family has no use for are 0.
+    """Kernels of one family, an element per kernel. Sizes that a family has no use for are 0.
 
     `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
     window of a convolution touches; `operations` are multiply-accumulates of a depthwise convolution, or operations.

@@ -1,6 +1,6 @@
 """Measured kernel times as a table: what `pimflow profile` writes, and what can replace the GPU model's times.
 
-The file is CSV with the columns of `COLUMNS`, one kernel a row, in any order and with others beside them. Shapes are
+The file is CSV with the columns of `COLUMNS`, one kernel per row, in any order and with others beside them. Shapes are
 written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`); an op's
 attributes are a JSON object of its fields. `op`, shapes and attributes together name a kernel; bias does not. Of an op
 whose time depends on the elements of a constant, the attributes hold the digests of these, as `content`.

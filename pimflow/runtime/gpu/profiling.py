@@ -46,7 +46,7 @@ def profile_model(
 ) -> list[MeasuredRow]:
     """Times every kernel of a model once, however often it occurs; its row has the median of `repeats` runs.
 
-    Nodes that are views or are fused into another's kernel (tag `fused_into`) have no kernel of their own.
+    Nodes that are views or are fused into another's kernel (`fused_into`) have no kernel of their own.
 
     Args:
         graph: the model.

@@ -1,8 +1,8 @@
 """What an operation asks of a GPU: multiply-accumulates, operations and bytes, from its shapes alone.
 
-The only inputs are the op and the shapes and element types of its operands; what the work costs is `gpu_kernels`' job.
-Bytes count every operand once: what is read several times is read from cache (its cost is the tile traffic in
-`gpu_kernels`). Floating-point tensors count at the width that the GPU computes in, all others at their own.
+The only inputs are the op and the shapes and element types of its operands; what the work costs is up to the GPU's form
+of cost model. Bytes count every operand once: what is read several times is read from cache (its cost is the tile
+traffic in `kernels.py`). Floating-point tensors count at the width that the GPU computes in, all others at their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory: where every value lies in the arena, and how much that takes."""
+"""Memory: where every value is in the arena, and how much that takes."""
 
 from pimflow.runtime.memory.plan import ALIGNMENT, ArenaRegion, FilledBox, MemoryPlan, ValuePlace, plan_memory
 

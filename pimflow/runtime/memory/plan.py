@@ -1,4 +1,4 @@
-"""`MemoryPlan`: where in the arena every value of a graph lies, from when to when, and what that takes in all."""
+"""`MemoryPlan`: where in the arena every value of a graph is, from when to when, and what that takes in all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ArenaRegion:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value lies: byte offset in the arena and byte strides, in ONNX axis order (NCHW).
+    """Where a value is: byte offset in the arena and byte strides, in ONNX axis order (NCHW).
 
     `first` and `last` are the steps at which it is first written and last read.
     """
@@ -79,7 +79,7 @@ class MemoryPlan:
         arena_bytes: size of the arena: the peak with reuse.
         bytes_without_reuse: what it would take if no region shared space with another.
         live_bytes: the most that is alive at one step, which no arena can go below.
-        weight_bytes: constants, which lie outside the arena.
+        weight_bytes: constants, which are outside the arena.
         filled_bytes: padding filled before the first write, in all regions together.
         steps: number of steps.
         outside: values that have no place in the arena (no static shape, or no fixed element size).

@@ -69,7 +69,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
 
     @property
     def capacity(self) -> Capacity:
-        """Rows of every bank: the weights of all kernels lie in the banks at once."""
+        """Rows of every bank: the weights of all kernels are in the banks at once."""
         return Capacity(self.pim.rows, "rows of every bank")
 
     def kept(self, cost: UnitCost) -> Kept:

@@ -1,4 +1,4 @@
-"""Energy of a PIM command stream by part. The formulas stand with the timing profiles (`runtime/newton/profiles`)."""
+"""Energy of a PIM command stream by part. The formulas are in the timing profiles (`runtime/newton/profiles`)."""
 
 from __future__ import annotations
 

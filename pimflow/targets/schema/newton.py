@@ -142,7 +142,7 @@ class PimTimings:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> PimTimings:
-        """`default`, and a table a profile."""
+        """`default`, and a table per profile."""
         rest = dict(read(dict[str, Any], data))
         name = rest.pop("default", None)
         tables = _read_tables(TIMINGS, rest, read, "default")
@@ -178,7 +178,7 @@ class PimEnergies:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> PimEnergies:
-        """A table a profile."""
+        """A table per profile."""
         return cls(_read_tables(ENERGIES, read(dict[str, Any], data), read))
 
     def to_data(self) -> dict[str, Any]:

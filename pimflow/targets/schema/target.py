@@ -83,7 +83,7 @@ class Target:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> Target:
-        """A file: `name`, `description`, and a table a unit: first the host, then at least one more."""
+        """A file: `name`, `description`, and a table per unit: first the host, then at least one more."""
         tables = dict(read(dict[str, Any], data))
         name, description = (read(str, take(tables, key), key) for key in ("name", "description"))
         units = {device: _read_unit(device, table, read) for device, table in tables.items()}
