@@ -34,7 +34,7 @@ from pimflow.targets import PimSpec, Target, load_target
 TABLE = Path(__file__).parents[1] / "tests" / "data" / "published_layers.csv"
 HEADER = (
     f"{'layer':34}{'published':>10}{'newton+':>10}{'newton++':>10}{'auto':>10}{'limit':>10}{'util':>7}"
-    f"  {'idle':>6}{'act':>6}{'gwrite':>7}{'ref':>6}{'rest':>6}   (of auto's cycles, in %)"
+    f"  {'idle':>6}{'act':>6}{'fill':>7}{'ref':>6}{'read':>6}   (of auto's cycles, in %)"
 )
 
 
@@ -92,8 +92,8 @@ def searching(pim: PimSpec, timing: str) -> MappingSearch:
 def print_layer(problem: MatrixProblem, search: MappingSearch, published: str = "") -> tuple[int, int]:
     """One line; returns the cycles of Newton++ and `auto`."""
     plus, newton, auto = (cost_of(problem, search, policy) for policy in ("newton+", "newton++", "auto"))
-    spent = cycle_breakdown(problem, auto, search.profile)
-    parts = [part / auto.cycles for part in (spent.idle, spent.activation, spent.gwrite, spent.refresh, spent.rest)]
+    spent = cycle_breakdown(auto)
+    parts = [part / auto.cycles for part in (spent.idle, spent.activation, spent.fill, spent.refresh, spent.readout)]
     cells = "".join(f"{part:>{width}.1%}" for part, width in zip(parts, (7, 6, 7, 6, 6), strict=True))
     print(
         f"{name_of(problem):34}{published:>10}{plus.cycles:>10}{newton.cycles:>10}{auto.cycles:>10}"

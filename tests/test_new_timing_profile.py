@@ -6,7 +6,7 @@ can be, so that a stream's cycles are a sum. docs/extending.md points here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from pimflow.runtime.newton.profiles import PROFILES
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.rules import NEVER, Finish, Rules, State, Step, Struck
+from pimflow.runtime.newton.timing.tally import ACTIVATION, COMP, FILL, READOUT
 from pimflow.runtime.newton.trace_timing import simulate_file
 from pimflow.targets import PimSpec, Target, load_target, override, parse_target, target_text
 from pimflow.targets.schema import ENERGIES, TIMINGS, TimingTable
@@ -41,6 +42,9 @@ class FixedEnergy:
     command_pj: Amount
 
 
+PARTS = (FILL, ACTIVATION, COMP, READOUT)  # of which part a command's cycles are
+
+
 class FixedRules(Rules):
     """Every command issues so long after the one before as its kind takes."""
 
@@ -58,13 +62,14 @@ class FixedRules(Rules):
         return next((code for code, kind in enumerate(kinds) if isinstance(command, kind)), len(kinds))
 
     def next_step(self, state: State, code: int) -> Step:
-        return Step(self._cycles[code], state, NEVER, 0)
+        cycles = self._cycles[code]
+        return Step(cycles, state, NEVER, PARTS[code] * cycles)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
         raise AssertionError("no refresh is ever due")
 
     def finish(self, state: State, phase: int) -> Finish:
-        return Finish(0, 0, 0)
+        return Finish(0, 0)
 
 
 class FixedProfile(TimingProfile):
@@ -90,16 +95,7 @@ class FixedProfile(TimingProfile):
     def visit_costs(self) -> VisitCosts:
         table = self.table
         sweep = table.g_act * self.pim.bank_groups
-        return VisitCosts(table.comp, table.gwrite, 0, table.gwrite, sweep, table.readres, 0, table.readres, 0, 0, 0, 0)
-
-    def without_waits(self) -> tuple[PimSpec, PimSpec, PimSpec]:
-        filled = replace(self.table, gwrite=1)
-        opened = replace(filled, g_act=1)
-        machines = (self.table, filled, opened)
-        steady, no_fills, no_rows = (
-            replace(self.pim, timing=self.pim.timing.with_tables(fixed=table)) for table in machines
-        )
-        return steady, no_fills, no_rows
+        return VisitCosts(table.comp, table.gwrite, 0, table.gwrite, sweep, table.readres, 0, 0, table.readres, 0, 0, 0)
 
 
 TABLES = """

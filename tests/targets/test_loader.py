@@ -32,6 +32,10 @@ MAY_BE_ZERO = {
     "gpu.launch_cycles",
     "pim.timing.artifact.gwrite_to_next_hidden",
     "pim.timing.strict.t_drain",
+    "pim.timing.strict.t_cl",
+    "pim.timing.strict.t_cwl",
+    "pim.timing.strict.t_wtr",
+    "pim.timing.strict.t_mod",
     "pim.timing.strict.max_postponed_refreshes",
 }
 """Besides all energies and powers, and these times and shares of kernels."""

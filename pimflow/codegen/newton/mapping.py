@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pimflow.targets import PimSpec
+
 Order = Literal["fills", "rows", "latch"]
 Deal = Literal["tiles", "units"]
 
@@ -132,3 +134,8 @@ class Mapping:
             "window_block": self.window_block,
             "gwrite_latency": self.gwrite_latency,
         }
+
+
+def acts_before_fill(pim: PimSpec) -> int:
+    """G_ACTs that hide part of their wait behind a GWRITE: one, unless banks and registers are accessed by turns."""
+    return 0 if pim.timing.strict.t_mod else 1

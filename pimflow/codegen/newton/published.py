@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from pimflow.codegen.newton.im2col import Geometry, geometry
-from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
+from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share, acts_before_fill
 from pimflow.codegen.newton.work_split import deal_units
 from pimflow.codegen.work import MatrixProblem
 from pimflow.targets import PimSpec
@@ -38,7 +38,7 @@ def _mapping(policy: NewtonPolicy, shape: Geometry, pim: PimSpec, count: int, de
     groups = _even_groups(shape, runs, pim.channels, count)
     if policy == "newton+":
         return Mapping(policy, runs, groups, deal=deal, gwrite_latency="exposed")
-    return Mapping(policy, runs, groups, deal=deal, acts_first=1)
+    return Mapping(policy, runs, groups, deal=deal, acts_first=acts_before_fill(pim))
 
 
 def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ...]:

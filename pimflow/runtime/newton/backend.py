@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pimflow.codegen.backend import Capacity, Kept, Transfer, UnitCost
 from pimflow.codegen.matrix import MatrixBackend
-from pimflow.codegen.newton import Mapping, PimProgram, lower
+from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.trace import write_trace
@@ -55,7 +55,6 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         super().__init__(device, spec)
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
-        self._cycle_parts: dict[tuple[MatrixProblem, Mapping], dict[str, int]] = {}
 
     @property
     def operand(self) -> str:
@@ -95,12 +94,8 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         cost = self.cost(work, choice)
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
-        key = (work, cost.mapping)
-        if key not in self._cycle_parts:
-            spent = cycle_breakdown(work, cost, self.search.profile)
-            self._cycle_parts[key] = {"placement": cost.placement_cycles, **spent.parts}
-        parts = {name: cycles / self.pim.clock_mhz for name, cycles in self._cycle_parts[key].items()}
-        return {"launch": cost.launch_us, **parts}
+        cycles = {"placement": cost.placement_cycles, **cycle_breakdown(cost).parts}
+        return {"launch": cost.launch_us, **{name: count / self.pim.clock_mhz for name, count in cycles.items()}}
 
     def program(self, work: MatrixProblem, choice: str) -> PimProgram | Refusal:
         """The command streams under the mapping that the price was made with."""
@@ -113,8 +108,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         if isinstance(cost, Refusal):
             return cost
         profile = self.search.profile
-        spent = cycle_breakdown(work, cost, profile)
-        return NewtonLayer(profile.name, cost, spent, self.time_parts_us(work, choice))
+        return NewtonLayer(profile.name, cost, cycle_breakdown(cost), self.time_parts_us(work, choice))
 
     def multiply(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""

@@ -9,7 +9,7 @@ from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
-from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
 
@@ -19,6 +19,7 @@ class ChannelCost:
 
     cycles: int
     commands: CommandCounts
+    parts: CycleParts
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class PimCost:
         time_us: the launch, then placing the right-hand side where that is an activation, then streams of the slowest
             channel.
         cycles: of the slowest channel's stream, in DRAM command clock cycles.
-        commands, prea, ref: sums over all channels.
+        commands, prea, ref, comps_on_closed_rows: sums over all channels.
         energy: of all channels, by the parts of the timing profile, and of placing the right-hand side.
         channels: every channel, in order.
         mapping: the mapping priced.
@@ -44,6 +45,7 @@ class PimCost:
     commands: CommandCounts
     prea: int
     ref: int
+    comps_on_closed_rows: int
     energy: EnergyBreakdown
     channels: tuple[ChannelCost, ...]
     mapping: Mapping
@@ -87,16 +89,18 @@ def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile
 def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
     """The cost of a program whose classes have been timed."""
     pim = program.pim
-    idle = ChannelCost(0, CommandCounts())
+    idle = ChannelCost(0, CommandCounts(), CycleParts())
     channels = [idle] * pim.channels
-    commands, prea, ref, energy = CommandCounts(), 0, 0, EnergyBreakdown(())
+    commands, energy = CommandCounts(), EnergyBreakdown(())
+    prea = ref = closed = 0
     cycles = max(timing.cycles for timing in timings)
     for entry, timing in zip(program.classes, timings, strict=True):
-        share, number = ChannelCost(timing.cycles, timing.commands), len(entry.channels)
+        share, number = ChannelCost(timing.cycles, timing.commands, timing.parts), len(entry.channels)
         for channel in entry.channels:
             channels[channel] = share
         commands += timing.commands.times(number)
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
+        closed += timing.comps_on_closed_rows * number
         energy += profile.energy(timing).times(number)
     placing = placement_cycles(program, profile)
     return PimCost(
@@ -105,6 +109,7 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         commands=commands,
         prea=prea,
         ref=ref,
+        comps_on_closed_rows=closed,
         energy=energy + EnergyBreakdown((("placement", _placement_pj(program, profile) * 1e-12),)),
         channels=tuple(channels),
         mapping=program.mapping,

@@ -12,8 +12,9 @@ from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles import GWRITE_LATENCIES, TimingProfile, timing_profile
 from pimflow.runtime.newton.timing.legality import first_out_of_range
-from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
 from pimflow.runtime.newton.timing.rules import IllegalCommand, State, Step
+from pimflow.runtime.newton.timing.tally import read
 from pimflow.targets import PimSpec
 
 _BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
@@ -114,7 +115,7 @@ class _TraceTimer:
     def run(self) -> StreamTiming:
         rules, known, counts = self._rules, self._known, self._counts
         state, phase = rules.initial(), rules.interval
-        preas = refs = reopened = written = 0
+        tally = written = 0
         for line in trace_lines(self._path):
             self._line += 1
             code, kind, size = known.get(line) or self._learn(line)
@@ -126,16 +127,15 @@ class _TraceTimer:
             if step.threshold < phase:
                 state = step.state
                 phase -= step.cycles
-                preas += step.preas
+                tally += step.tally
                 continue
             struck = rules.strike(state, code, phase)
             state, phase = struck.state, struck.phase
-            preas, refs, reopened = preas + struck.preas, refs + struck.refs, reopened + struck.reopened
-        last = rules.interval * (1 + refs) - phase  # the phase counts from the last issue to request number 1 + refs
+            tally += struck.tally
+        # The phase counts from the last issue to the first request that has not been served.
+        last = rules.interval * (1 + read(tally).ref) - phase
         end = rules.finish(state, phase)
-        gwrites, acts, comps, readres = counts[:_BLANK]
-        commands = CommandCounts(gwrites, acts + reopened, comps, readres)
-        return StreamTiming(last + end.cycles, commands, preas + end.preas, refs + end.refs, written)
+        return stream_timing(last + end.cycles, tally + end.tally, CommandCounts(*counts[:_BLANK]), written)
 
     def _learn(self, line: bytes) -> _Meaning:
         if len(self._known) >= self._memory.lines:

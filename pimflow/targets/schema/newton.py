@@ -55,19 +55,33 @@ class StrictTiming(TimingTable):
     t_rp: Count
     t_ras: Count
     t_rtp: Count
-    t_ccd: Count
-    t_bl: Count
+    t_ccd_s: Count  # column commands that share no bank group: bursts to and from the buffers
+    t_ccd_l: Count  # column commands in one bank group: COMP to COMP, as every COMP reads all banks
+    t_bl: Count  # one burst on the data bus
     t_drain: CountOrZero  # MAC pipeline drain before READRES
-    t_cl: Count  # READRES to the start of its data burst
-    t_rtw: Count  # READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
+    t_cl: CountOrZero  # READRES to the start of its first data burst
+    t_cwl: CountOrZero  # GWRITE to the start of its first data burst
+    t_wtr: CountOrZero  # end of a GWRITE's data to READRES: the data bus turns round
+    t_rtw: Count  # last burst of a READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
+    t_mod: CountOrZero  # change between access to banks and to registers; 0 where there is no such mode
     burst_bytes: Count  # data moved by one burst on the channel's bus
     t_refi: Count
     t_rfc: Count
     max_postponed_refreshes: CountOrZero
 
+    @property
+    def burst_cycles(self) -> int:
+        """From one burst to the next on the data bus."""
+        return max(self.t_bl, self.t_ccd_s)
+
+    def bursts(self, size: int) -> int:
+        """Bursts that so many bytes take, one at least."""
+        return max(1, -(-size // self.burst_bytes))
+
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
         """A refresh, with all rows opened again, that takes longer than the time to the next."""
-        if self.t_refi <= self.t_rp + self.t_rfc + pim.bank_groups * self.t_faw + self.t_ras + self.t_rcd:
+        rows = pim.bank_groups * self.t_faw + self.t_ras + self.t_rcd
+        if self.t_refi <= self.t_rp + self.t_rfc + rows + 2 * self.t_mod:
             yield "t_refi", "leaves no time between refreshes"
 
 
@@ -213,6 +227,7 @@ class PimSpec(Unit):
     gwrite_latency: Literal["hidden", "exposed"]
     operand: Literal["fp16", "bf16", "fp32"]
     accumulator: Literal["fp32", "fp16"]
+    result_bytes: Count  # bytes that one bank returns in a READRES
     # Functions of one element, by ONNX op_type, that are applied as results are read out; else a GPU kernel does it
     readout_functions: Literal["any"] | tuple[Activation, ...]
     launch_us: Amount  # microseconds from asking for a PIM kernel to its first command

@@ -29,7 +29,7 @@ def test_strict_by_cause() -> None:
             "mac": 64 * 256 * 100e-12,  # 16 banks of 16 multipliers
             "buffer_read": 64 * 1e3 * 1e-12,  # one slot, broadcast
             "buffer_write": 10 * 1e4 * 1e-12,  # 320 bytes in bursts of 32
-            "transfer": (320 + 3 * 32) * 1e5 * 1e-12,  # fills in, 16 fp16 results a READRES out
+            "transfer": (320 + 3 * 64) * 1e5 * 1e-12,  # fills in, 16 fp32 results a READRES out
             "refresh": 1e6 * 1e-12,
             "static": 5e-6 * 1e-3,  # 5 us of 1 mW
         }

@@ -1,4 +1,4 @@
-"""The strict rules, one clock cycle at a time, in absolute time: the oracle of the fast engine.
+"""The strict rules in absolute time, clock by clock: the oracle of the fast engine.
 
 A command is a tuple: ("GWRITE", buffer, bytes), ("G_ACT", group), ("COMP", buffer) or ("READRES",). Shares no code with
 the package.
@@ -26,16 +26,21 @@ class Jedec:
     t_rp: int = 11
     t_ras: int = 25
     t_rtp: int = 2
-    t_ccd: int = 2
+    t_ccd_s: int = 2
+    t_ccd_l: int = 3
     t_bl: int = 2
     t_drain: int = 2
     t_cl: int = 11
+    t_cwl: int = 7
+    t_wtr: int = 4
     t_rtw: int = 6
+    t_mod: int = 0
     burst_bytes: int = 32
     t_refi: int = 1662
     t_rfc: int = 105
     max_postponed_refreshes: int = 8
     bank_groups: int = 4
+    readres_bytes: int = 64
     exposed: bool = False
 
 
@@ -43,143 +48,195 @@ class Jedec:
 class Channel:
     machine: Jedec
     log: list[tuple[int, str]] = field(default_factory=list)
+    bus: set[int] = field(default_factory=set)  # clocks at which a command issued
     open_groups: set[int] = field(default_factory=set)
+    shut_groups: set[int] = field(default_factory=set)  # open to the stream, closed by a refresh
+    registers: bool = False
     last_issue: int = 0
     last_act: int = LONG_AGO
     last_comp: int = LONG_AGO
-    last_readres: int = LONG_AGO
-    banks_closed_at: int = LONG_AGO  # when the last PREA or REF has done its work
-    bus_free_at: int = LONG_AGO  # end of GWRITE bursts
+    last_read_burst: int = LONG_AGO
+    last_write_burst: int = LONG_AGO
+    precharged_at: int = LONG_AGO  # when the last PREA has done its work
+    refreshed_at: int = LONG_AGO  # when the last REF has
+    loaded_at: int = LONG_AGO  # when the last GWRITE's data are in the buffer
     filled_at: dict[int, int] = field(default_factory=dict)
-    last_read: dict[int, int] = field(default_factory=dict)
+    last_use: dict[int, int] = field(default_factory=dict)
     transfers_end: int = 0
     oldest_request: int = 0
     comps_since_readres: int = 0
 
     def issue(self, clock: int, name: str) -> None:
+        assert clock not in self.bus, "two commands in one cycle"
+        self.bus.add(clock)
         self.log.append((clock, name))
 
-    def requested(self, clock: int) -> bool:
-        return self.oldest_request <= clock
+    def burst(self) -> int:
+        return max(self.machine.t_bl, self.machine.t_ccd_s)
+
+    def bursts(self, size: int) -> int:
+        count = 1
+        while count * self.machine.burst_bytes < size:
+            count += 1
+        return count
+
+    def change(self, registers: bool) -> int:
+        return self.machine.t_mod if registers != self.registers else 0
+
+    def precharge(self, clock: int) -> None:
+        """PREA in the first free cycle from `clock` on that tRAS and tRTP allow."""
+        machine = self.machine
+        while clock < self.last_act + machine.t_ras or clock < self.last_comp + machine.t_rtp or clock in self.bus:
+            clock += 1
+        if self.registers:
+            clock += machine.t_mod
+            self.registers = False
+        self.issue(clock, "PREA")
+        self.precharged_at = clock + machine.t_rp
 
     def refresh(self, clock: int) -> None:
         self.issue(clock, "REF")
-        self.banks_closed_at = clock + self.machine.t_rfc
+        self.refreshed_at = clock + self.machine.t_rfc
         self.oldest_request += self.machine.t_refi
 
-    def precharge_from(self, clock: int) -> None:
-        while clock < self.last_act + self.machine.t_ras or clock < self.last_comp + self.machine.t_rtp:
-            clock += 1
-        self.issue(clock, "PREA")
-        self.banks_closed_at = clock + self.machine.t_rp
-
-    def force(self, clock: int) -> None:
-        """All requests, now; rows that were open are open again afterwards."""
-        if self.open_groups:
-            self.precharge_from(clock)
-            clock = self.banks_closed_at
-        while not self.open_groups and not self.can_activate(clock):
-            clock += 1
-        while self.requested(clock):
-            self.refresh(clock)
-            clock = self.banks_closed_at
-        for _ in sorted(self.open_groups):
-            while not self.can_activate(clock):
-                clock += 1
-            self.last_act = clock
-            self.issue(clock, "G_ACT")
-
     def can_activate(self, clock: int) -> bool:
-        if self.machine.exposed and clock < self.bus_free_at:
+        if self.machine.exposed and clock < self.loaded_at:
             return False
-        return clock >= self.last_act + self.machine.t_faw and clock >= self.banks_closed_at
+        return clock >= max(self.last_act + self.machine.t_faw, self.precharged_at, self.refreshed_at)
 
     def allowed(self, command: Word, clock: int) -> bool:
+        """Whether all waits of a command but those for modes and closed rows are over."""
         machine = self.machine
         if command[0] == "G_ACT":
             return self.can_activate(clock)
         if command[0] == "COMP":
-            after_rows = clock >= self.last_act + machine.t_rcd and clock >= self.last_comp + machine.t_ccd
-            return after_rows and clock >= self.filled_at[command[1]]
+            rows = clock >= self.last_act + machine.t_rcd
+            return rows and clock >= self.last_comp + machine.t_ccd_l and clock >= self.filled_at[command[1]]
         if command[0] == "READRES":
-            drained = clock >= self.last_comp + machine.t_ccd + machine.t_drain
-            gap = max(machine.t_bl, machine.t_ccd)
-            return drained and clock >= self.last_readres + gap and clock >= self.bus_free_at
-        turned = clock >= self.last_readres + machine.t_rtw
-        unread = clock >= self.last_read.get(command[1], LONG_AGO) + machine.t_ccd
-        return turned and unread and clock >= self.bus_free_at
+            drained = clock >= self.last_comp + machine.t_ccd_l + machine.t_drain
+            written = clock >= self.last_write_burst + machine.t_cwl + machine.t_bl + machine.t_wtr
+            return drained and written and clock >= self.last_read_burst + self.burst()
+        turned = clock >= self.last_read_burst + machine.t_rtw
+        unread = clock >= self.last_use.get(command[1], LONG_AGO) + machine.t_ccd_l
+        return turned and unread and clock >= self.last_write_burst + self.burst()
 
     def refuse(self, command: Word, index: int) -> None:
         if command[0] == "READRES" and not self.comps_since_readres:
             raise Refused(index)
         if command[0] != "COMP":
             return
-        if len(self.open_groups) < self.machine.bank_groups or command[1] not in self.filled_at:
+        if len(self.open_groups | self.shut_groups) < self.machine.bank_groups or command[1] not in self.filled_at:
             raise Refused(index)
 
     def execute(self, command: Word, clock: int) -> None:
         machine = self.machine
         self.issue(clock, command[0])
         self.last_issue = clock
+        self.registers = machine.t_mod > 0 and command[0] in ("GWRITE", "READRES")
         if command[0] == "G_ACT":
             self.open_groups.add(command[1])
             self.last_act = clock
         elif command[0] == "COMP":
-            self.last_comp = self.last_read[command[1]] = clock
+            self.last_comp = self.last_use[command[1]] = clock
             self.comps_since_readres += 1
         elif command[0] == "READRES":
-            self.last_readres = clock
+            self.last_read_burst = clock + (self.bursts(machine.readres_bytes) - 1) * self.burst()
             self.comps_since_readres = 0
-            self.transfers_end = max(self.transfers_end, clock + machine.t_cl + machine.t_bl)
+            self.transfers_end = max(self.transfers_end, self.last_read_burst + machine.t_cl + machine.t_bl)
         else:
-            bursts = (command[2] + machine.burst_bytes - 1) // machine.burst_bytes
-            self.bus_free_at = self.filled_at[command[1]] = clock + bursts * machine.t_ccd
-            self.transfers_end = max(self.transfers_end, self.bus_free_at)
+            self.last_write_burst = clock + (self.bursts(command[2]) - 1) * self.burst()
+            self.loaded_at = self.filled_at[command[1]] = self.last_write_burst + machine.t_cwl + machine.t_bl
+            self.transfers_end = max(self.transfers_end, self.loaded_at)
 
     def run(self, command: Word, index: int) -> None:
         self.refuse(command, index)
-        clock = self.last_issue + 1
-        if command[0] == "G_ACT" and (not self.open_groups or command[1] in self.open_groups):
-            self.sweep(command, clock)
+        rows = self.open_groups | self.shut_groups
+        if command[0] == "G_ACT" and (not rows or command[1] in rows):
+            self.sweep(command)
             return
         while True:
-            if clock >= self.oldest_request + self.machine.t_refi * self.machine.max_postponed_refreshes:
-                self.force(clock)
-                continue
-            if self.allowed(command, clock):
+            limit = self.oldest_request + self.machine.t_refi * self.machine.max_postponed_refreshes
+            acts, clock = self.plan(command)
+            if clock < limit:
                 break
-            clock += 1
+            self.force(limit)
+        for act in acts:
+            self.issue(act, "G_ACT")
+            self.last_act = act
+        if acts:
+            self.open_groups |= self.shut_groups
+            self.shut_groups.clear()
         self.execute(command, clock)
 
-    def sweep(self, command: Word, clock: int) -> None:
-        nothing_open = not self.open_groups
-        if not nothing_open:
-            self.precharge_from(max(self.last_act, self.last_comp))
-            self.open_groups.clear()
-        while True:
-            can_refresh = self.can_activate(clock) if nothing_open else clock >= self.banks_closed_at
-            if self.requested(clock) and can_refresh:
-                self.refresh(clock)
-            elif self.allowed(command, clock):
-                break
-            else:
+    def plan(self, command: Word) -> tuple[list[int], int]:
+        """(G_ACTs that open rows again, issue of the command), if no refresh comes in between."""
+        clock, acts = self.last_issue + 1, []
+        registers = command[0] in ("GWRITE", "READRES")
+        if command[0] == "COMP" and self.shut_groups:
+            while not self.can_activate(clock):
                 clock += 1
+            clock += self.change(False)
+            acts = [clock + index * self.machine.t_faw for index in range(len(self.shut_groups))]
+            clock = acts[-1] + self.machine.t_rcd
+        while not self.allowed(command, clock):
+            clock += 1
+        return acts, clock if acts else clock + self.change(registers)
+
+    def force(self, limit: int) -> None:
+        """Close all rows and serve all requests; the stream waits until the last REF has issued."""
+        clock = limit
+        if self.open_groups:
+            self.precharge(limit)
+            clock = self.precharged_at
+        else:
+            while clock < self.refreshed_at:
+                clock += 1
+            clock += self.change(False)
+        self.registers = False
+        while True:
+            self.refresh(clock)
+            self.last_issue = clock
+            if self.oldest_request > clock:
+                break
+            clock = self.refreshed_at
+        self.shut_groups |= self.open_groups
+        self.open_groups.clear()
+
+    def sweep(self, command: Word) -> None:
+        clock = self.last_issue + 1
+        if self.open_groups:
+            self.precharge(clock if self.registers else max(self.last_act, self.last_comp))
+            closed_at, act_at = self.precharged_at, clock
+        else:
+            closed_at = max(clock, self.refreshed_at) + self.change(False)
+            act_at = clock
+            while not self.can_activate(act_at):
+                act_at += 1
+            act_at += self.change(False)
+        self.open_groups.clear()
+        self.shut_groups.clear()
+        while True:
+            if self.oldest_request <= clock and clock >= max(closed_at, self.refreshed_at):
+                self.refresh(clock)
+            elif clock >= act_at and self.allowed(command, clock):
+                break
+            clock += 1
         self.execute(command, clock)
 
     def finish(self) -> int:
         end = max(self.last_issue, self.transfers_end)
-        if not self.requested(end):
+        if self.oldest_request > end:
             return end
         clock = self.last_issue + 1
         if self.open_groups:
-            self.precharge_from(max(self.last_act, self.last_comp))
-            clock = max(clock, self.banks_closed_at)
-        while not self.open_groups and not self.can_activate(clock):
-            clock += 1
-        while self.requested(end):
+            self.precharge(clock if self.registers else max(self.last_act, self.last_comp))
+            clock = max(clock, self.precharged_at)
+        else:
+            clock = max(clock, self.refreshed_at) + self.change(False)
+        while self.oldest_request <= end:
             clock = max(clock, self.oldest_request)
             self.refresh(clock)
-            clock = self.banks_closed_at
+            clock = self.refreshed_at
             end = max(end, clock)
         return end
 

@@ -6,6 +6,7 @@ Candidates are ranked by a closed-form estimate; the shortlist is lowered and ti
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
@@ -52,7 +53,7 @@ class MappingSearch:
         if policy == "auto":
             ranked = candidates(problem, self.profile)
             every = (*(entry.mapping for entry in ranked), *every)
-            likely = (*_shortlist(ranked), *likely)
+            likely = (*_shortlist(ranked, self.profile.pim.buffers_per_channel), *likely)
         cost = self._best(likely, problem)
         return self._best(every, problem) if isinstance(cost, Refusal) else cost
 
@@ -62,7 +63,7 @@ class MappingSearch:
         ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
         for mapping in mappings:
             loads = channel_loads(mapping, shape)
-            cycles = max(rows * (costs.sweep + costs.settle) + comps * costs.comp for rows, comps in loads)
+            cycles = max(rows * costs.sweep + comps * costs.comp for rows, comps in loads)
             ranked.setdefault(tuple(sorted(set(loads))), (cycles, mapping))
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
@@ -86,14 +87,28 @@ class MappingSearch:
         return price(best[1], best[2], self.profile)
 
 
-def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
+def _shortlist(ranked: list[Candidate], buffers: int) -> list[Mapping]:
+    """The likeliest candidates for every number of buffers that a channel may hold, each with either order of READRES.
+
+    What is likely with fewer buffers is timed too, so that more of them never make the choice slower. Whether a GWRITE
+    is better before or behind the READRES of the fill before it, estimates are too coarse to say.
+    """
+    likely: dict[Mapping, None] = {}
+    for held in range(1, buffers + 1):
+        likely |= dict.fromkeys(_likeliest([entry for entry in ranked if entry.mapping.fills_held <= held]))
+    for mapping in tuple(likely):
+        if mapping.order == "rows" and not mapping.prefetch:
+            likely[replace(mapping, early_fill=False)] = None
+    return list(likely)
+
+
+def _likeliest(ranked: list[Candidate]) -> list[Mapping]:
     """The candidates with the best estimates, and the best of every kind, as estimates err differently by kind."""
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:
         mapping = entry.mapping
         buffering = (mapping.order, mapping.fills_held, mapping.prefetch)
         layout = (mapping.tiles_per_row > 0, mapping.window_block > 0, mapping.groups[0].weight_groups is None)
-        kind = (*buffering, *layout)
-        first.setdefault(kind, entry)
+        first.setdefault((*buffering, *layout), entry)
     near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
-    return list(dict.fromkeys(entry.mapping for entry in (*ranked[:_SHORTLIST], *near)))
+    return [entry.mapping for entry in (*ranked[:_SHORTLIST], *near)]

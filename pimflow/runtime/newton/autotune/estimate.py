@@ -57,14 +57,13 @@ def fill_cycles(
     computing = costs.comp * (load.rounds * load.full + load.left) + costs.read * (load.reads - load.rows)
     wait = (costs.fill + costs.fill_per_slot * slots * held + costs.next_fill * (held - 1)) / held
     if order == "rows":
-        each = load.rows * (wait + (costs.settle - costs.comp) / held) + computing
+        each = load.rows * (wait + (min(costs.early, costs.plain) - costs.comp) / held) + computing
         if prefetch:
-            filling = costs.fill + costs.fill_per_slot * slots
+            filling = costs.fill + costs.fill_per_slot * slots + costs.back
             first = computing / load.reads  # until a READRES, which waits for the bus
-            each = load.rows * (max(filling, first) + costs.settle + costs.turn - first) + computing
+            each = load.rows * (costs.plain + max(filling, first) - first) + computing
         slow = 1 / (1 - costs.idle_refresh)
-        return load.rows * (costs.sweep + costs.sweep_refresh) * slow, each * slow
-    change = load.rows * (costs.sweep + costs.settle + 1 - costs.comp) / held
+        return load.rows * costs.sweep * slow, each * slow
     fills = load.rows if order == "latch" else 1
-    each = change + fills * max(0.0, wait - costs.fill_hidden / held) + computing
+    each = load.rows * costs.sweep / held + fills * max(0.0, wait - costs.fill_hidden / held) + computing
     return 0.0, each / (1 - costs.busy_refresh)

@@ -15,7 +15,7 @@ from itertools import accumulate, chain, product
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
-from pimflow.codegen.newton.mapping import Order
+from pimflow.codegen.newton.mapping import Order, acts_before_fill
 from pimflow.runtime.newton.autotune.estimate import fill_cycles, fill_load
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.targets import PimSpec
@@ -91,8 +91,8 @@ def _schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> Iterator[
 def _orders_and_widths(chunks: Chunks, pim: PimSpec) -> Iterator[_Scheme]:
     orders: tuple[Order, ...] = ("rows", "fills")
     for width, order in product(_widths(chunks, pim), orders):
-        for held, prefetch in _buffering(order, pim):
-            yield _Scheme(chunks, order, held, prefetch, width)
+        for buffering in _buffering(order, pim):
+            yield _Scheme(chunks, order, *buffering, width)
 
 
 def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
@@ -117,12 +117,12 @@ def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) ->
     return sorted({most, -(-shape.tiles // (rounds * pim.channels))} - {1})
 
 
-def _buffering(order: Order, pim: PimSpec) -> tuple[tuple[int, bool], ...]:
-    """(buffers held, prefetch): one; all that a channel has, filled together; all, one refilled beside another."""
-    held = pim.buffers_per_channel
-    if held == 1:
-        return ((1, False),)
-    return ((1, False), (held, False), (held, True)) if order == "rows" else ((1, False), (held, False))
+def _buffering(order: Order, pim: PimSpec) -> Iterator[tuple[int, bool]]:
+    """(buffers held, prefetch): any number filled together, or, with open rows, each refilled beside another."""
+    for held in range(1, pim.buffers_per_channel + 1):
+        yield held, False
+        if order == "rows" and held > 1:
+            yield held, True
 
 
 def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: MatrixProblem) -> list[Chunks]:
@@ -159,10 +159,10 @@ def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
         if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
             continue
         pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
-        strip = _Scheme(((columns, pixels, blocks),), "rows", 1, False, pim.columns // columns, False, pitch, block)
+        chunks, aside = ((columns, pixels, blocks),), pim.columns // columns
         for order in orders:
-            for held, prefetch in _buffering(order, pim):
-                yield replace(strip, order=order, held=held, prefetch=prefetch)
+            for buffering in _buffering(order, pim):
+                yield _Scheme(chunks, order, *buffering, aside, False, pitch, block)
 
 
 @lru_cache(maxsize=4096)
@@ -223,7 +223,7 @@ def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
     if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
         return 0.0
     timing = pim.timing.strict
-    return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.t_ccd
+    return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.burst_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ def _with_groups(
         groups,
         order=scheme.order,
         deal="tiles",
-        acts_first=pim.bank_groups if pim.gwrite_latency == "exposed" else 1,
+        acts_first=pim.bank_groups if pim.gwrite_latency == "exposed" else acts_before_fill(pim),
         fills_held=scheme.held,
         prefetch=scheme.prefetch,
         tiles_per_row=scheme.width,

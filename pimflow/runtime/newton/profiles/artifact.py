@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.artifact import ArtifactRules
 from pimflow.runtime.newton.timing.result import StreamTiming
-from pimflow.targets import ArtifactTiming, PimSpec
-
-_NEVER = 1 << 40
 
 
 class ArtifactProfile(TimingProfile):
@@ -45,32 +40,21 @@ class ArtifactProfile(TimingProfile):
         return self.pim.timing.artifact.comp_to_comp
 
     def visit_costs(self) -> VisitCosts:
-        """A refresh delays the next G_ACT0 only, so that streams with open rows hardly see it."""
+        """Where rows stay open, a refresh closes them, and opening them again is waited for too."""
         timing, exposed = self.pim.timing.artifact, self.pim.gwrite_latency == "exposed"
-        sweep = (self.pim.bank_groups - 1) * timing.act_to_act + timing.act_to_comp
+        rows = (self.pim.bank_groups - 1) * timing.act_to_act + timing.act_to_comp
+        refresh = timing.ref_to_act + timing.pre_to_act
         return VisitCosts(
             comp=timing.comp_to_comp,
             fill=timing.gwrite_to_comp,
             fill_per_slot=0,
             next_fill=timing.gwrite_to_next_exposed if exposed else timing.gwrite_to_next_hidden,
-            sweep=sweep,
-            settle=timing.comp_to_readres,
-            turn=timing.readres_to_gwrite + timing.gwrite_to_comp,
+            sweep=rows + timing.comp_to_readres + 1 - timing.comp_to_comp,
+            early=timing.comp_to_readres,
+            plain=timing.comp_to_readres + timing.readres_to_gwrite,
+            back=0,
             read=max(0, timing.comp_to_readres + 1 - timing.comp_to_comp),
-            fill_hidden=0 if exposed else sweep,
-            busy_refresh=(timing.ref_to_act + timing.pre_to_act) / timing.refresh_interval,
-            idle_refresh=(timing.pre_to_act + 1) / timing.refresh_interval,
-            sweep_refresh=timing.ref_to_act**2 / (2 * timing.refresh_interval),
+            fill_hidden=0 if exposed else rows,
+            busy_refresh=refresh / timing.refresh_interval,
+            idle_refresh=(refresh + 1 + rows) / timing.refresh_interval,
         )
-
-    def without_waits(self) -> tuple[PimSpec, PimSpec, PimSpec]:
-        """Refresh, then GWRITE, then G_ACT constraints taken away."""
-        steady = replace(self.pim.timing.artifact, refresh_interval=_NEVER)
-        filled = replace(
-            steady, gwrite_to_next_hidden=1, gwrite_to_next_exposed=1, gwrite_to_comp=1, readres_to_gwrite=1
-        )
-        opened = replace(filled, act_to_act=1, act_to_comp=1)
-        return self._with(steady), self._with(filled), self._with(opened)
-
-    def _with(self, timing: ArtifactTiming) -> PimSpec:
-        return replace(self.pim, timing=self.pim.timing.with_tables(artifact=timing))

@@ -1,7 +1,7 @@
 """`TimingProfile`: one set of timing rules on one machine, with all that depends on which set it is.
 
-A profile says when commands issue, what they cost in energy, how long the parts of a stream take by closed form, and
-which waits there are to take away. Adding one is a class here and a table `[pim.timing.NAME]` in a target.
+A profile says when commands issue, what they cost in energy, and how long the parts of a stream take by closed form.
+Adding one is a class here and a table `[pim.timing.NAME]` in a target.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class VisitCosts:
         comp: COMP to COMP.
         fill: GWRITE to the first COMP on it, per fill and (strict) per slot written.
         next_fill: GWRITE to the next GWRITE where several buffers are filled in a row.
-        sweep: a row change: first G_ACT to the first COMP.
-        settle: last COMP of a visit to what follows it.
-        turn: what a GWRITE after a READRES adds before the next COMP, where that reads another buffer.
+        sweep: what a visit to a row takes beyond its COMPs.
+        early: last COMP on a fill to the GWRITE of the next, and from its end over a READRES to the next COMP.
+        plain: last COMP on a fill over a READRES to the GWRITE of the next.
+        back: end of a fill to a READRES.
         read: what a READRES between COMPs adds.
         fill_hidden: how much of a fill's wait passes while a row changes.
         busy_refresh: share of all time that refresh takes from a stream that activates all the time.
         idle_refresh: the same for a stream whose rows stay open.
-        sweep_refresh: refresh cycles that one sweep of a stream with open rows waits for, on average.
     """
 
     comp: int
@@ -41,13 +41,13 @@ class VisitCosts:
     fill_per_slot: float
     next_fill: float
     sweep: float
-    settle: float
-    turn: float
+    early: float
+    plain: float
+    back: float
     read: float
     fill_hidden: float
     busy_refresh: float
     idle_refresh: float
-    sweep_refresh: float
 
 
 class TimingProfile(ABC):
@@ -81,18 +81,14 @@ class TimingProfile(ABC):
     def visit_costs(self) -> VisitCosts:
         """Closed-form costs of the parts of a stream, which rank mappings before exact timing decides."""
 
-    @abstractmethod
-    def without_waits(self) -> tuple[PimSpec, PimSpec, PimSpec]:
-        """The machine without refresh; also without waits for fills; also without waits for rows."""
-
     def placement_cycles(self, stored_bytes: int) -> int:
         """Cycles to write an activation operand into the banks of one channel, before its stream can start.
 
-        The bytes cross the channel's bus in bursts of `burst_bytes` every tCCD; rows of other banks open meanwhile, so
+        The bytes cross the channel's bus in bursts of `burst_bytes`; rows of other banks open meanwhile, so
         that one activation and one precharge show (`[pim.timing.strict]`: the bus is the same under every profile).
         """
         bus = self.pim.timing.strict
-        return -(-stored_bytes // bus.burst_bytes) * bus.t_ccd + bus.t_rcd + bus.t_rp
+        return -(-stored_bytes // bus.burst_bytes) * bus.burst_cycles + bus.t_rcd + bus.t_rp
 
     def placement_pj(self, stored_bytes: int, dram_rows: int) -> float:
         """Energy of placing an operand: every byte over bus and crossbar, every row opened once."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.strict import StrictRules
-from pimflow.targets import PimSpec, StrictTiming
-
-_NEVER = 1 << 40
 
 
 class StrictProfile(TimingProfile):
@@ -28,7 +23,7 @@ class StrictProfile(TimingProfile):
         The constants are `[pim.energy.strict]` of the target; their sources are there.
         """
         pim, energy, counts = self.pim, self.pim.energy.strict, timing.commands
-        moved_bytes = timing.gwrite_bytes + pim.banks * pim.element_bytes * counts.readres
+        moved_bytes = timing.gwrite_bytes + pim.banks * pim.result_bytes * counts.readres
         seconds = timing.cycles / pim.clock_mhz * 1e-6
         return EnergyBreakdown(
             (
@@ -45,36 +40,29 @@ class StrictProfile(TimingProfile):
 
     @property
     def comp_cycles(self) -> int:
-        """tCCD."""
-        return self.pim.timing.strict.t_ccd
+        """tCCD_L."""
+        return self.pim.timing.strict.t_ccd_l
 
     def visit_costs(self) -> VisitCosts:
-        """Rows are precharged between visits, a fill takes the bus burst by burst."""
+        """Rows are precharged between visits, a fill takes the bus burst by burst, and the bus turns round."""
         pim, timing = self.pim, self.pim.timing.strict
-        sweep = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
-        bursts = -(-pim.multipliers * pim.element_bytes // timing.burst_bytes)
-        filling = bursts * pim.buffer_columns * timing.t_ccd  # passes while a refresh runs
+        burst, modes = timing.burst_cycles, 2 * timing.t_mod
+        reading = burst * (timing.bursts(pim.banks * pim.result_bytes) - 1)
+        rows = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
+        change = rows + timing.t_rtp + timing.t_rp
+        plain = timing.t_ccd_l + timing.t_drain + reading + timing.t_rtw + modes
+        reopening = (timing.t_rp + rows) / (1 + timing.max_postponed_refreshes)
         return VisitCosts(
-            comp=timing.t_ccd,
-            fill=timing.t_ccd,
-            fill_per_slot=bursts * timing.t_ccd,
-            next_fill=timing.t_ccd,
-            sweep=sweep + timing.t_rtp + timing.t_rp,
-            settle=timing.t_drain + timing.t_bl,
-            turn=timing.t_rtw,
-            read=timing.t_drain + 1,
-            fill_hidden=sweep + timing.t_rtp + timing.t_rp,
+            comp=timing.t_ccd_l,
+            fill=timing.t_cwl + timing.t_bl - burst,
+            fill_per_slot=burst * pim.multipliers * pim.element_bytes / timing.burst_bytes,
+            next_fill=0,
+            sweep=change - timing.t_ccd_l + modes,
+            early=timing.t_ccd_l + timing.t_wtr + 1 + modes,
+            plain=plain,
+            back=timing.t_wtr,
+            read=timing.t_drain + 1 + modes,
+            fill_hidden=max(0, change - plain) if pim.gwrite_latency == "hidden" else 0,
             busy_refresh=(timing.t_rfc + timing.t_rp) / timing.t_refi,
-            idle_refresh=max(0, timing.t_rfc + timing.t_rp + sweep - filling) / timing.t_refi,
-            sweep_refresh=0,
+            idle_refresh=(timing.t_rfc + reopening) / timing.t_refi,
         )
-
-    def without_waits(self) -> tuple[PimSpec, PimSpec, PimSpec]:
-        """Refresh, then bursts, then row constraints taken away."""
-        calm = replace(self.pim.timing.strict, t_refi=_NEVER)
-        quick = replace(calm, burst_bytes=_NEVER, t_rtw=1)
-        ready = replace(quick, t_faw=1, t_rcd=1, t_rp=1, t_ras=1, t_rtp=1)
-        return self._with(calm), self._with(quick), self._with(ready)
-
-    def _with(self, timing: StrictTiming) -> PimSpec:
-        return replace(self.pim, timing=self.pim.timing.with_tables(strict=timing))

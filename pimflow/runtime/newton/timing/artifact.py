@@ -9,32 +9,44 @@ to leave and requests that wait keeps the clock going; a request made in the cyc
 
 The end of the trace is read in the cycle after its last command arrived. If every command issued in the cycle in which
 it arrived, that is one cycle after the last issue; else it has been read by then.
+
+The published controller has no row state: after a refresh it goes on with COMPs although all rows are closed. With
+`reopens_rows` it opens them again, which is the one rule that is not published: before a COMP, a G_ACT for every bank
+group that a refresh has closed and the stream has not opened since, in order. These and all other G_ACTs (published:
+G_ACT0 alone) wait for the refresh to be over, and keep the constraints of the stream's own.
 """
 
 from __future__ import annotations
 
 from pimflow.codegen.newton.commands import Command, Comp, GAct, GWrite
+from pimflow.runtime.newton.timing import tally
 from pimflow.runtime.newton.timing.rules import NEVER, Finish, Rules, State, Step, Struck
 from pimflow.targets import ArtifactTiming, PimSpec
 
 _GWRITE, _COMP, _READRES, _PREA, _REF, _ACT = range(6)  # G_ACTi is _ACT + i
-# A state: whether any bank is open, whether the last command was a READRES, whether every command so far issued in the
-# cycle in which it arrived, cycles until the last result leaves, then readiness by code.
-_OPEN, _READ, _PROMPT, _DUE, _FIRST = range(5)
+# A state: bank groups open (bit mask); those that a refresh closed and a COMP will find opened again (bit mask);
+# whether the last command was a READRES; whether every command so far issued in the cycle in which it arrived. Then
+# cycles from the last issue until: the last result leaves; the last COMP is done (tCCD); a refresh is over; a GWRITE
+# lets G_ACTs go; a GWRITE lets COMPs go. Then readiness by code.
+_OPEN, _SHUT, _READ, _PROMPT, _DUE, _BUSY, _HELD, _FILLING, _FILLED, _FIRST = range(10)
 
 
 class ArtifactRules(Rules):
     """The published controller. A state holds, per command, how many cycles after the last issue it may issue."""
 
-    def __init__(self, pim: PimSpec, gwrite_latency: str) -> None:
+    def __init__(self, pim: PimSpec, gwrite_latency: str, reopens_rows: bool = False) -> None:
         super().__init__(pim)
         self._timing = timing = pim.timing.artifact
         self.interval = timing.refresh_interval
-        self._constraints = _constraints(timing, pim.bank_groups, gwrite_latency)
+        self._reopens = reopens_rows
+        self._all_open = (1 << pim.bank_groups) - 1
+        hidden = gwrite_latency == "hidden"
+        self._next_gwrite = max(1, timing.gwrite_to_next_hidden if hidden else timing.gwrite_to_next_exposed)
+        self._constraints = _constraints(timing, pim.bank_groups, self._next_gwrite)
 
     def initial(self) -> State:
         """Everything may issue at clock 1."""
-        return self.state((0, 0, 1, 0) + (1,) * (_ACT + self._groups))
+        return self.state((0, 0, 0, 1, 0, 0, 0, 0, 0) + (1,) * (_ACT + self._groups))
 
     def code(self, command: Command) -> int:
         """The kind of command, with the bank group of a G_ACT."""
@@ -46,20 +58,20 @@ class ArtifactRules(Rules):
 
     def next_step(self, state: State, code: int) -> Step:
         """Issue as soon as constraints allow; behind a READRES, requests made by the cycle after it go first."""
-        vector = state.vector
-        cycles = vector[_FIRST + code]
-        least = self._constraints[code]
-        after = [max(ready - cycles, limit) for ready, limit in zip(vector[_FIRST:], least, strict=True)]
-        due = self._timing.readres_latency if code == _READRES else max(vector[_DUE] - cycles, 0)
-        is_open = 0 if code == _PREA else 1 if code >= _ACT else vector[_OPEN]
-        prompt = int(vector[_PROMPT] and cycles == 1 and code not in (_PREA, _REF))
-        threshold = 1 if vector[_READ] else NEVER
-        return Step(cycles, self.state((is_open, int(code == _READRES), prompt, due, *after)), threshold, 0)
+        threshold = 1 if state.vector[_READ] else NEVER
+        if code == _COMP and state.vector[_SHUT]:
+            return self._reopened(state)._replace(threshold=threshold)
+        cycles = self._wait(state.vector, code)
+        spent = self._spent(state.vector, code, cycles)
+        if code == _COMP and state.vector[_OPEN] != self._all_open:
+            spent += tally.CLOSED
+        return Step(cycles, self._after(state.vector, code, cycles), threshold, spent)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
         """PREA if a bank is open, a REF for every request that waits, then the command."""
+        undisturbed, vector = self._wait(state.vector, code), state.vector
         now = preas = refs = 0
-        if state.vector[_OPEN]:
+        if vector[_OPEN]:
             now, state, _, _ = self.step(state, _PREA)
             preas = 1
         cycles, state, _, _ = self.step(state, _REF)
@@ -72,13 +84,16 @@ class ArtifactRules(Rules):
             refs += times
             state = after
         refs += 1
-        cycles, state, _, _ = self.step(state, code)
-        now += cycles
-        return Struck(now, state, phase + refs * self.interval - now, preas, refs, 0)
+        last = self.step(state, code)
+        now += last.cycles
+        spent = self._spent(vector, code, undisturbed) + tally.REFRESH * (now - undisturbed)
+        spent += tally.counts(last.tally) + tally.PREA * preas + tally.REF * refs
+        return Struck(now, last.state, phase + refs * self.interval - now, spent)
 
     def finish(self, state: State, phase: int) -> Finish:
         """Serve requests until the end of the trace is read, the last result has left and none waits."""
-        due, timing = max(state.vector[_DUE], state.vector[_PROMPT]), self._timing
+        timing, busy = self._timing, state.vector[_BUSY]
+        due = max(state.vector[_DUE], state.vector[_PROMPT])
         ref_ready = state.vector[_FIRST + _REF]
         bank_open = bool(state.vector[_OPEN])
         now = preas = refs = 0
@@ -93,23 +108,74 @@ class ArtifactRules(Rules):
             refs += 1
             if now >= due:
                 more = self._more_refs(now, phase, 0)
-                return Finish(now + more * max(1, timing.ref_to_act), preas, refs + more)
-        return Finish(max(now, due), preas, refs)
+                now += more * max(1, timing.ref_to_act)
+                refs += more
+                break
+        return Finish(max(now, due), tally.tail(max(now, due), busy, due) + tally.PREA * preas + tally.REF * refs)
 
     def _more_refs(self, now: int, phase: int, slack: int) -> int:
         """REFs that follow one at `now`, back to back, until no request was made by `slack` cycles after the last."""
         gap = max(1, self._timing.ref_to_act)
         return max(0, (now + slack - phase) // (self.interval - gap) + 1) if phase <= now + slack else 0
 
+    def _reopened(self, state: State) -> Step:
+        """A G_ACT for every bank group that a refresh closed, then a COMP."""
+        undisturbed, vector = self._wait(state.vector, _COMP), state.vector
+        now = 0
+        groups = [group for group in range(self._groups) if vector[_SHUT] >> group & 1]
+        for code in (*(_ACT + group for group in groups), _COMP):
+            step = self.step(state, code)
+            now += step.cycles
+            state = step.state
+        spent = self._spent(vector, _COMP, undisturbed) + tally.REFRESH * (now - undisturbed)
+        return Step(now, state, NEVER, spent + tally.counts(step.tally) + tally.REOPENED * len(groups))
 
-def _constraints(timing: ArtifactTiming, bank_groups: int, gwrite_latency: str) -> tuple[tuple[int, ...], ...]:
-    """Row a, entry b: b may issue that many cycles after a at the earliest (1 where there is no constraint)."""
+    def _wait(self, vector: tuple[int, ...], code: int) -> int:
+        """Cycles from the last issue to this command's."""
+        if code >= _ACT:
+            held = vector[_HELD] if self._reopens or code == _ACT else 0
+            return max(vector[_FIRST + code], vector[_FILLING], held)
+        return max(vector[_FIRST + code], vector[_FILLED] if code == _COMP else 0)
+
+    def _spent(self, vector: tuple[int, ...], code: int, cycles: int) -> int:
+        """The cycles to a command's issue by part."""
+        if code >= _ACT:
+            return tally.activation_of(cycles, vector[_BUSY], vector[_FIRST + code], vector[_FILLING])
+        if code == _COMP:
+            return tally.comp_of(cycles, vector[_BUSY], vector[_FIRST + code])
+        return tally.own(tally.FILL if code == _GWRITE else tally.READOUT, cycles, vector[_BUSY])
+
+    def _after(self, vector: tuple[int, ...], code: int, cycles: int) -> State:
+        """The state after a command that issued so many cycles after the one before."""
+        open_groups, shut, timing = vector[_OPEN], vector[_SHUT], self._timing
+        due, busy, held, filling, filled = (max(ready - cycles, 0) for ready in vector[_DUE:_FIRST])
+        least = self._constraints[code]
+        after = [max(ready - cycles, limit) for ready, limit in zip(vector[_FIRST:], least, strict=True)]
+        if code == _PREA:
+            open_groups, shut = 0, shut | open_groups if self._reopens else 0
+        elif code == _REF:
+            held = timing.ref_to_act
+        elif code == _READRES:
+            due = timing.readres_latency
+        elif code == _COMP:
+            busy = timing.comp_to_comp
+        elif code == _GWRITE:
+            filling, filled = self._next_gwrite, max(filled, timing.gwrite_to_comp)
+        else:
+            group = 1 << code - _ACT
+            open_groups, shut = open_groups | group, shut & ~group
+        prompt = int(vector[_PROMPT] and cycles == 1 and code not in (_PREA, _REF))
+        flags = open_groups, shut, int(code == _READRES), prompt
+        return self.state((*flags, due, busy, held, filling, filled, *after))
+
+
+def _constraints(timing: ArtifactTiming, bank_groups: int, next_gwrite: int) -> tuple[tuple[int, ...], ...]:
+    """Row a, entry b: b may issue that many cycles after a at the earliest (1 where there is no constraint).
+
+    What a GWRITE or a REF keeps waiting beside its own kind is in the state by itself.
+    """
     table = [[1] * (_ACT + bank_groups) for _ in range(_ACT + bank_groups)]
-    hidden = gwrite_latency == "hidden"
-    next_gwrite = timing.gwrite_to_next_hidden if hidden else timing.gwrite_to_next_exposed
-    for follower in (_GWRITE, *range(_ACT, _ACT + bank_groups)):
-        table[_GWRITE][follower] = max(1, next_gwrite)
-    table[_GWRITE][_COMP] = timing.gwrite_to_comp
+    table[_GWRITE][_GWRITE] = next_gwrite
     for act in range(_ACT, _ACT + bank_groups):
         table[act][_COMP] = timing.act_to_comp
         if act + 1 < _ACT + bank_groups:
@@ -117,7 +183,6 @@ def _constraints(timing: ArtifactTiming, bank_groups: int, gwrite_latency: str) 
     table[_COMP][_COMP] = timing.comp_to_comp
     table[_COMP][_READRES] = timing.comp_to_readres
     table[_READRES][_GWRITE] = timing.readres_to_gwrite
-    for follower in (_ACT, _REF):
-        table[_PREA][follower] = timing.pre_to_act
-        table[_REF][follower] = timing.ref_to_act
+    table[_PREA][_ACT] = table[_PREA][_REF] = timing.pre_to_act
+    table[_REF][_REF] = timing.ref_to_act
     return tuple(tuple(row) for row in table)

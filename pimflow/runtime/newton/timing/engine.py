@@ -29,7 +29,7 @@ class Engine:
         self.rules = rules
         self._most_memories = most_memories
         self._sequences: dict[tuple[ShapeItem, ...], Sequence] = {}
-        self._totals: dict[Sequence, tuple[int, int, int, int]] = {}
+        self._totals: dict[Sequence, tuple[int, int]] = {}
         self._hops = 0
 
     def sequence(self, items: tuple[ShapeItem, ...]) -> Sequence:
@@ -43,16 +43,15 @@ class Engine:
         known = self._sequences[items] = Sequence(items)
         return known
 
-    def total(self, sequence: Sequence) -> tuple[int, int, int, int]:
-        """(cycles, PREA, REF, inserted G_ACT) of a whole stream from clock 0."""
+    def total(self, sequence: Sequence) -> tuple[int, int]:
+        """(cycles, tally) of a whole stream from clock 0."""
         known = self._totals.get(sequence)
         if known is not None:
             return known
         rules = self.rules
         done = self.advance(sequence, rules.initial(), rules.interval)
         end = rules.finish(done.state, done.phase)
-        known = done.cycles + end.cycles, done.preas + end.preas, done.refs + end.refs, done.reopened
-        self._totals[sequence] = known
+        known = self._totals[sequence] = done.cycles + end.cycles, done.tally + end.tally
         return known
 
     def full(self) -> bool:
@@ -61,20 +60,17 @@ class Engine:
 
     def advance(self, sequence: Sequence, state: State, phase: int) -> Outcome:
         """Execute a sequence from a state and a phase, refreshes included."""
-        cycles = preas = refs = reopened = 0
+        cycles = tally = 0
         while True:
             run = plain(self.rules, sequence, state)
             if run.threshold < phase:
-                total = cycles + run.cycles
-                return Outcome(total, run.state, phase - run.cycles, preas + run.preas, refs, reopened)
+                return Outcome(cycles + run.cycles, run.state, phase - run.cycles, tally + run.tally)
             track = self._track(sequence, state)
             index = bisect_left(track.peaks, phase)
             skipped = track.cycles[index]
             done = self._struck(sequence.items[index], track.states[index], phase - skipped)
             cycles += skipped + done.cycles
-            preas += track.preas[index] + done.preas
-            refs += done.refs
-            reopened += done.reopened
+            tally += track.tallies[index] + done.tally
             state, phase = done.state, done.phase
             sequence = self._tail(sequence, index + 1)
 
@@ -85,37 +81,32 @@ class Engine:
 
     def _repeat(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
         """Hop from refresh to refresh; when state and phase come back, leap over whole periods (Brent's method)."""
-        cycles = preas = refs = reopened = rounds = hopped = 0
-        mark, next_mark = Outcome(0, state, phase, 0, 0, 0, 0), _FIRST_MARK
+        cycles = tally = rounds = hopped = 0
+        mark, next_mark = Outcome(0, state, phase, 0, 0), _FIRST_MARK
         while rounds < count:
             hop = body.hops.get((state, phase))
             if hop is None or hop.rounds > count - rounds:
                 hop = self._hop(body, count - rounds, state, phase)
             cycles += hop.cycles
-            preas += hop.preas
-            refs += hop.refs
-            reopened += hop.reopened
+            tally += hop.tally
             rounds += hop.rounds
             state, phase = hop.state, hop.phase
             hopped += 1
             if hopped == next_mark:
-                mark, next_mark = Outcome(cycles, state, phase, preas, refs, reopened, rounds), 2 * next_mark
+                mark, next_mark = Outcome(cycles, state, phase, tally, rounds), 2 * next_mark
             elif phase == mark.phase and state is mark.state:
-                now = Outcome(cycles, state, phase, preas, refs, reopened, rounds)
-                cycles, _, _, preas, refs, reopened, rounds = _leap(mark, now, count)
-        return Outcome(cycles, state, phase, preas, refs, reopened, rounds)
+                cycles, _, _, tally, rounds = _leap(mark, Outcome(cycles, state, phase, tally, rounds), count)
+        return Outcome(cycles, state, phase, tally, rounds)
 
     def _hop(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
         """Rounds up to and with the first that a refresh strikes, or all `count` if none does."""
         chain = chain_of(self.rules, body, state)
         rounds = chain.first_struck(phase, count)
-        cycles, now, preas = chain.before(rounds)
+        cycles, now, tally = chain.before(rounds)
         if rounds == count:
-            return Outcome(cycles, now, phase - cycles, preas, 0, 0, count)
+            return Outcome(cycles, now, phase - cycles, tally, count)
         done = self.advance(body, now, phase - cycles)
-        hop = Outcome(
-            cycles + done.cycles, done.state, done.phase, preas + done.preas, done.refs, done.reopened, rounds + 1
-        )
+        hop = Outcome(cycles + done.cycles, done.state, done.phase, tally + done.tally, rounds + 1)
         body.hops[state, phase] = hop
         self._hops += 1
         return hop
@@ -140,8 +131,6 @@ def _leap(before: Outcome, now: Outcome, count: int) -> Outcome:
         now.cycles + times * (now.cycles - before.cycles),
         now.state,
         now.phase,
-        now.preas + times * (now.preas - before.preas),
-        now.refs + times * (now.refs - before.refs),
-        now.reopened + times * (now.reopened - before.reopened),
+        now.tally + times * (now.tally - before.tally),
         now.rounds + times * (now.rounds - before.rounds),
     )

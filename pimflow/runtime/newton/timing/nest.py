@@ -27,7 +27,7 @@ class Plain(NamedTuple):
     cycles: int
     state: State
     threshold: int  # a refresh comes in if the phase before it is at most this
-    preas: int
+    tally: int
 
 
 class Outcome(NamedTuple):
@@ -36,9 +36,7 @@ class Outcome(NamedTuple):
     cycles: int
     state: State
     phase: int
-    preas: int
-    refs: int
-    reopened: int
+    tally: int
     rounds: int = 1
 
 
@@ -59,19 +57,19 @@ class Sequence:
 class Chain:
     """A sequence executed again and again from one state with no refresh: soon its states repeat.
 
-    Lists are by round: `states[i]`, `cycles[i]`, `preas[i]` before round i; `peaks[i]` is the highest threshold of
+    Lists are by round: `states[i]`, `cycles[i]`, `tallies[i]` before round i; `peaks[i]` is the highest threshold of
     rounds 0..i, counted from the start of round 0. When a state comes back the lists end, and later rounds follow by
     arithmetic.
     """
 
-    __slots__ = ("body", "crests", "cycles", "lead", "peaks", "preas", "rules", "seen", "states")
+    __slots__ = ("body", "crests", "cycles", "lead", "peaks", "rules", "seen", "states", "tallies")
 
     def __init__(self, rules: Rules, body: Sequence, state: State) -> None:
         self.rules = rules
         self.body = body
         self.states = [state]
         self.cycles = [0]
-        self.preas = [0]
+        self.tallies = [0]
         self.peaks: list[int] = []
         self.seen = {state: 0}
         self.lead = -1  # the first round of the period, once it is known
@@ -79,13 +77,13 @@ class Chain:
 
     def grow(self) -> None:
         """Add a round to the lists; only while no state has come back."""
-        cycles, state, threshold, preas = plain(self.rules, self.body, self.states[-1])
+        cycles, state, threshold, tally = plain(self.rules, self.body, self.states[-1])
         peak = threshold + self.cycles[-1] if threshold > NEVER else NEVER
         self.peaks.append(max(peak, self.peaks[-1]) if self.peaks else peak)
         self.crests.append(peak)
         self.states.append(state)
         self.cycles.append(self.cycles[-1] + cycles)
-        self.preas.append(self.preas[-1] + preas)
+        self.tallies.append(self.tallies[-1] + tally)
         if state in self.seen:
             self._close(self.seen[state])
         else:
@@ -99,18 +97,18 @@ class Chain:
         self.crests = crests
 
     def before(self, rounds: int) -> tuple[int, State, int]:
-        """(cycles, state, preas) after so many rounds."""
+        """(cycles, state, tally) after so many rounds."""
         while rounds >= len(self.states) and self.lead < 0:
             self.grow()
         if rounds < len(self.states):
-            return self.cycles[rounds], self.states[rounds], self.preas[rounds]
+            return self.cycles[rounds], self.states[rounds], self.tallies[rounds]
         lead, last = self.lead, len(self.states) - 1
         periods, rest = divmod(rounds - lead, last - lead)
         index = lead + rest
         return (
             self.cycles[index] + periods * (self.cycles[last] - self.cycles[lead]),
             self.states[index],
-            self.preas[index] + periods * (self.preas[last] - self.preas[lead]),
+            self.tallies[index] + periods * (self.tallies[last] - self.tallies[lead]),
         )
 
     def threshold(self, rounds: int) -> int:
@@ -145,20 +143,20 @@ class Chain:
 class Track:
     """A sequence executed item by item from one state with no refresh: `peaks[i]` covers items 0..i."""
 
-    __slots__ = ("cycles", "peaks", "preas", "states")
+    __slots__ = ("cycles", "peaks", "states", "tallies")
 
     def __init__(self, rules: Rules, sequence: Sequence, state: State) -> None:
         self.cycles = [0]
         self.states = [state]
-        self.preas = [0]
+        self.tallies = [0]
         self.peaks: list[int] = []
         for item in sequence.items:
-            cycles, after, threshold, preas = plain_item(rules, item, self.states[-1])
+            cycles, after, threshold, tally = plain_item(rules, item, self.states[-1])
             peak = threshold + self.cycles[-1] if threshold > NEVER else NEVER
             self.peaks.append(max(peak, self.peaks[-1]) if self.peaks else peak)
             self.cycles.append(self.cycles[-1] + cycles)
             self.states.append(after)
-            self.preas.append(self.preas[-1] + preas)
+            self.tallies.append(self.tallies[-1] + tally)
 
 
 def plain(rules: Rules, sequence: Sequence, state: State) -> Plain:
@@ -166,14 +164,14 @@ def plain(rules: Rules, sequence: Sequence, state: State) -> Plain:
     known = sequence.plains.get(state)
     if known is not None:
         return known
-    total, now, highest, preas = 0, state, NEVER, 0
+    total, now, highest, tally = 0, state, NEVER, 0
     for item in sequence.items:
         cycles, now, threshold, more = plain_item(rules, item, now)
         if threshold > NEVER:
             highest = max(highest, total + threshold)
         total += cycles
-        preas += more
-    known = sequence.plains[state] = Plain(total, now, highest, preas)
+        tally += more
+    known = sequence.plains[state] = Plain(total, now, highest, tally)
     return known
 
 
@@ -182,8 +180,8 @@ def plain_item(rules: Rules, item: ShapeItem, state: State) -> Step | Plain:
     if isinstance(item, int):
         return state.steps.get(item) or rules.step(state, item)
     chain = chain_of(rules, item.body, state)
-    cycles, after, preas = chain.before(item.times)
-    return Plain(cycles, after, chain.threshold(item.times), preas)
+    cycles, after, tally = chain.before(item.times)
+    return Plain(cycles, after, chain.threshold(item.times), tally)
 
 
 def chain_of(rules: Rules, body: Sequence, state: State) -> Chain:

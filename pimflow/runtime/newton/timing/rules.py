@@ -39,7 +39,7 @@ class Step(NamedTuple):
     cycles: int  # from the issue of the command before to the issue of this one
     state: State
     threshold: int
-    preas: int  # precharges that the controller inserts before it
+    tally: int  # its cycles by part, and what the controller inserts before it (see `tally`)
 
 
 class Struck(NamedTuple):
@@ -48,17 +48,14 @@ class Struck(NamedTuple):
     cycles: int  # from the issue of the command before to the last issue of this command and its refreshes
     state: State
     phase: int
-    preas: int
-    refs: int
-    reopened: int  # G_ACT commands inserted to open rows again
+    tally: int
 
 
 class Finish(NamedTuple):
     """From the issue of the last command to the end of everything."""
 
     cycles: int
-    preas: int
-    refs: int
+    tally: int
 
 
 class Rules(ABC):

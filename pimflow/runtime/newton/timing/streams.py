@@ -10,7 +10,7 @@ from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
 from pimflow.runtime.newton.timing.engine import MOST_MEMORIES, Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
 from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
-from pimflow.runtime.newton.timing.result import StreamTiming
+from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
 from pimflow.runtime.newton.timing.rules import IllegalCommand
 
 
@@ -83,16 +83,14 @@ class _Timer:
         whole = self._engine.sequence(shape.items)
         outside = first_out_of_range(stream.body, self.pim) if self._profile.checks_addresses else None
         try:
-            cycles, preas, refs, reopened = self._engine.total(whole)
+            cycles, tally = self._engine.total(whole)
         except IllegalCommand:
             rules = self._engine.rules
             illegal = first_illegal(rules, whole, rules.initial())
             raise refusal(stream.channel, outside, illegal) from None
         if outside is not None:
             raise refusal(stream.channel, outside)
-        gwrites, acts, comps, readres = shape.counts
-        counts = CommandCounts(gwrites, acts + reopened, comps, readres)
-        return StreamTiming(cycles, counts, preas, refs, shape.elements * self.pim.element_bytes)
+        return stream_timing(cycles, tally, CommandCounts(*shape.counts), shape.elements * self.pim.element_bytes)
 
     def _shape(self, items: tuple[Item, ...]) -> _Shape:
         codes: list[ShapeItem] = []

@@ -1,44 +1,61 @@
 """Profile `strict`: what JEDEC-style DRAM would allow.
 
-Here "B waits x after A" means that B issues x cycles after A at the earliest.
+"B waits x after A" means that B issues x cycles after A at the earliest. A burst takes max(tBL, tCCD_S) on the one
+data bus of the channel. A fill is from the issue of a GWRITE of n bursts to its last data in the buffer: (n - 1)
+bursts, then tCWL + tBL. Every parameter is a key of `[pim.timing.strict]`.
 
-Commands of the stream issue in order, one a cycle at most, the first at clock 1. PREA, REF and the G_ACTs that reopen
-rows are inserted by the controller; they use the row command bus (row and column commands have a bus each, as in HBM)
-and take no cycle from the stream's commands.
+One command bus: at most one command issues a cycle, whether the stream's or the controller's. The commands of the
+stream issue in order, the first at clock 1. PREA, REF, and G_ACTs that open rows again are the controller's.
 
-- G_ACT waits tFAW after any G_ACT, tRP after a PREA, tRFC after a REF; after a GWRITE, for the end of its bursts if the
-  GWRITE latency is exposed, and not at all if it is hidden.
-- A G_ACT to a bank group that is open starts a new sweep: PREA closes all banks first. PREA waits tRAS after the last
-  G_ACT and tRTP after the last COMP, and not for commands that use no bank: the controller sees the sweep coming.
-- COMP needs a row open in every bank group (every bank computes) and a buffer that was written. It waits tRCD after the
-  last G_ACT, tCCD after a COMP, and for the end of the bursts of the GWRITE that fills its buffer.
-- READRES needs a COMP since the last READRES. It waits tCCD + tDRAIN after a COMP, max(tBL, tCCD) after a READRES, and
-  for the end of GWRITE bursts, since both move data on the channel's bus.
-- GWRITE takes ceil(bytes / burst bytes) bursts of tCCD on the bus. It waits for the bursts of the GWRITE before, tRTW
-  after a READRES (the bus turns round), and tCCD after the last COMP that reads the same buffer. So it overlaps with
+- G_ACT waits tFAW after any G_ACT, tRP after a PREA, tRFC after a REF, and, where GWRITE latency is exposed, for the
+  end of a fill.
+- A G_ACT to a bank group that the stream has open, or while it has none open, starts a new sweep: PREA closes all
+  banks first. PREA waits tRAS after the last G_ACT and tRTP after the last COMP, and not for commands that use no
+  bank: the controller sees the sweep coming. Where it could go in the cycle in which a command of the stream issues,
+  it goes in the next that is free.
+- COMP needs a row open in every bank group (every bank computes) and a buffer that was written. It waits tRCD after
+  the last G_ACT, tCCD_L after a COMP (both read every bank group), and for the end of the fill of its buffer.
+- READRES needs a COMP since the last READRES. Its results take as many bursts as `banks` times `result_bytes` do. It
+  waits tCCD_L + tDRAIN after a COMP, for all bursts of the READRES before, and tWTR after the end of a fill (the bus
+  turns round from write to read).
+- GWRITE takes as many bursts as its bytes do. It waits for all bursts of the GWRITE before, tRTW after the last burst
+  of a READRES (from read to write), and tCCD_L after the last COMP that reads the same buffer. So it overlaps with
   G_ACT, and with COMP only where a channel holds a second buffer.
-- Refresh: a request every tREFI, served by a REF of tRFC with all banks precharged. Requests are served before a sweep
-  opens (a REF goes before the first G_ACT if both may issue in the same cycle). A request that finds no such moment is
-  postponed, up to the given number of intervals. The next request then forces it: before any further command, PREA,
-  a REF for every request made, and G_ACTs that reopen the rows that were open.
-- The end is when the last READRES burst (tCL + tBL) and the last GWRITE burst are over, and every request is served.
+- Modes, where tMOD is not 0: COMP, G_ACT, PREA and REF work on banks, GWRITE and READRES on registers; the channel
+  starts with banks. A command of the other mode issues tMOD later than it otherwise could. Where a sweep is to close
+  rows while the channel is with registers, its PREA does, and does not go before the G_ACT has its turn.
+- Refresh: a request every tREFI, served by a REF of tRFC with all banks precharged. A sweep serves all requests made
+  by the cycle in which its G_ACT could go: REFs when that G_ACT has its turn, tRP after PREA and tRFC apart. A request
+  that finds no sweep is postponed, by up to the given number of intervals; the cycle in which one more has gone by is
+  its limit. A command that would issue in that cycle or later (a COMP behind the G_ACTs that open rows for it) waits:
+  PREA in that cycle or as soon as it can, a REF tRP later, and further ones tRFC apart while a request waits when one
+  has issued. The stream goes on in the cycle after the last REF.
+- Rows that a forced refresh closed are opened again when a COMP has its turn and no sweep has come since: a G_ACT for
+  each of those bank groups, in the order of their numbers.
+- The end is when the last bursts are over (of a READRES tCL + tBL after its turn on the bus, of a GWRITE with its
+  fill), and every request made by then, or by the end of such service, is served.
 """
 
 from __future__ import annotations
 
 from pimflow.codegen.newton.commands import Command, Comp, GAct, GWrite
+from pimflow.runtime.newton.timing import tally
 from pimflow.runtime.newton.timing.rules import Finish, IllegalCommand, Rules, State, Step, Struck
 from pimflow.targets import PimSpec
 
 _READRES = 0
-# A state: bank groups open (bit mask), buffers written (bit mask), whether latches hold results, then cycles from the
-# last issue to: the end of all data transfers; the earliest G_ACT, PREA, COMP, READRES and GWRITE; then per buffer the
-# earliest COMP that reads it, and the earliest GWRITE that fills it.
-_OPEN, _WRITTEN, _LATCHED, _DUE, _ACT, _PRE, _COMP, _RES, _BUS, _BUFFERS = range(10)
+# A state: bank groups open, bank groups that a forced refresh closed, buffers written (bit masks), whether latches hold
+# results, whether the channel is in register mode; then cycles from the last issue until: all data transfers are over;
+# the last COMP is done (tCCD_L); the last REF is (tRFC); an exposed GWRITE lets G_ACTs go. Then the earliest G_ACT,
+# PREA, COMP, READRES and GWRITE; then per buffer the earliest COMP that reads it and the earliest GWRITE that fills it.
+_OPEN, _SHUT, _WRITTEN, _LATCHED, _REGISTERS, _DUE, _BUSY, _HELD, _FILLING, _ACT, _PRE, _COMP, _RES, _BUS, _BUFFERS = (
+    range(15)
+)
+_Vector = tuple[int, ...]
 
 
 class StrictRules(Rules):
-    """Row state, one data bus per channel, postponed refresh."""
+    """Row state, one command bus and one data bus per channel, postponed refresh."""
 
     def __init__(self, pim: PimSpec, gwrite_latency: str) -> None:
         super().__init__(pim)
@@ -48,14 +65,19 @@ class StrictRules(Rules):
         self._exposed = gwrite_latency == "exposed"
         self._element_bytes = pim.element_bytes
         self._all_open = (1 << pim.bank_groups) - 1
+        self._burst = timing.burst_cycles
+        self._reading = self._burst * (
+            timing.bursts(pim.banks * pim.result_bytes) - 1
+        )  # to the last burst of a READRES
         # Codes: READRES, G_ACT per group, COMP per buffer, then GWRITEs by buffer and bursts as they turn up.
         self._first_comp = 1 + self._groups
+        self._first_gwrite = self._first_comp + self._buffers
         self._gwrites: list[tuple[int, int]] = []
         self._gwrite_codes: dict[tuple[int, int], int] = {}
 
     def initial(self) -> State:
         """Banks closed, buffers empty, everything ready at clock 1."""
-        return self.state((0, 0, 0, 0, 1, 1 - self._timing.t_rp, 1, 1, 1) + (1,) * (2 * self._buffers))
+        return self.state((0,) * _ACT + (1, 1 - self._timing.t_rp, 1, 1, 1) + (1,) * (2 * self._buffers))
 
     def code(self, command: Command) -> int:
         """The kind of command with its bank group, its buffer, its bursts."""
@@ -67,11 +89,10 @@ class StrictRules(Rules):
             return 1 + command.group if 0 <= command.group < self._groups else self.no_such(command)
         if not isinstance(command, GWrite):
             return _READRES
-        bursts = -(-command.elements * self._element_bytes // self._timing.burst_bytes)
-        key = command.buffer, bursts
+        key = command.buffer, self._timing.bursts(command.elements * self._element_bytes)
         known = self._gwrite_codes.get(key)
         if known is None:
-            known = self._gwrite_codes[key] = self._first_comp + self._buffers + len(self._gwrites)
+            known = self._gwrite_codes[key] = self._first_gwrite + len(self._gwrites)
             self._gwrites.append(key)
         return known
 
@@ -81,130 +102,197 @@ class StrictRules(Rules):
         self._refuse(vector, code)
         cycles = self._earliest(vector, code)
         sweep = self._starts_sweep(vector, code)
+        spent = self._spent(vector, code, cycles)
+        spent += tally.PREA * (sweep and vector[_OPEN] > 0) + self._reopened(vector, code)
         threshold = cycles if sweep else cycles - self._patience
-        preas = 1 if sweep and vector[_OPEN] else 0
-        return Step(cycles, self._after(vector, code, cycles), threshold, preas)
+        return Step(cycles, self._after(vector, code, cycles), threshold, spent)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
         """A sweep with the requests that it serves, or another command with a forced refresh."""
         vector = state.vector
+        undisturbed = self._earliest(vector, code)
+        spent = self._spent(vector, code, undisturbed)
         if self._starts_sweep(vector, code):
-            return self._strike_sweep(vector, code, phase)
-        preas = refs = reopened = 0
-        cycles = self._earliest(vector, code)
+            refs, now = self._served(self._precharged(vector), undisturbed, phase)
+            spent += tally.REFRESH * (now - undisturbed) + tally.REF * refs + tally.PREA * bool(vector[_OPEN])
+            return Struck(now, self._after(vector, code, now), phase + refs * self.interval - now, spent)
+        before, cycles = 0, undisturbed
         while phase + self._patience <= cycles:
-            vector, phase, served = self._forced(vector, phase)
-            refs += served
-            preas += 1 if vector[_OPEN] else 0
-            reopened += vector[_OPEN].bit_count()
+            spent += tally.PREA * bool(vector[_OPEN])
+            vector, elapsed, refs = self._forced(vector, phase)
+            spent += tally.REF * refs
+            before, phase = before + elapsed, phase + refs * self.interval - elapsed
             cycles = self._earliest(vector, code)
-        return Struck(cycles, self._after(vector, code, cycles), phase - cycles, preas, refs, reopened)
+        spent += tally.REFRESH * (before + cycles - undisturbed) + self._reopened(vector, code)
+        return Struck(before + cycles, self._after(vector, code, cycles), phase - cycles, spent)
 
     def finish(self, state: State, phase: int) -> Finish:
         """Serve every request made by the end of transfers, or by the end of such service."""
-        vector, end, refs = state.vector, state.vector[_DUE], 0
-        start = self._banks_ready(vector)
+        vector = state.vector
+        refs, end = self._served(self._precharged(vector), vector[_DUE], phase)
+        preas = 1 if refs and vector[_OPEN] else 0
+        spent = tally.tail(end, vector[_BUSY], vector[_DUE])
+        return Finish(end, spent + tally.PREA * preas + tally.REF * refs)
+
+    def _served(self, start: int, end: int, phase: int) -> tuple[int, int]:
+        """(REFs from `start` on for requests made by `end` or while they go on, the end moved behind them)."""
+        refs = 0
         while phase <= end:
             start = max(start, phase) + self._timing.t_rfc
             end = max(end, start)
             phase += self.interval
             refs += 1
-        return Finish(end, 1 if refs and vector[_OPEN] else 0, refs)
+        return refs, end
 
-    def _strike_sweep(self, vector: tuple[int, ...], code: int, phase: int) -> Struck:
-        start, act, refs = self._banks_ready(vector), self._earliest(vector, code), 0
-        while phase <= act:
-            start = max(start, phase) + self._timing.t_rfc
-            act = max(act, start)
-            phase += self.interval
-            refs += 1
-        return Struck(act, self._after(vector, code, act), phase - act, 1 if vector[_OPEN] else 0, refs, 0)
-
-    def _forced(self, vector: tuple[int, ...], phase: int) -> tuple[tuple[int, ...], int, int]:
-        """Close, refresh, reopen: (vector, phase, REFs)."""
-        timing, now = self._timing, phase + self._patience
-        now = max(now, vector[_PRE]) + timing.t_rp if vector[_OPEN] else max(now, vector[_ACT])
-        refs = 0
-        while phase <= now:
+    def _forced(self, vector: _Vector, phase: int) -> tuple[_Vector, int, int]:
+        """Close and refresh: (vector after the last REF, cycles to its issue, REFs)."""
+        timing, limit = self._timing, phase + self._patience
+        if vector[_OPEN]:
+            now = max(limit, vector[_PRE]) + self._mode_change(vector, False) + timing.t_rp
+        else:
+            now = max(limit, vector[_HELD]) + self._mode_change(vector, False)
+        more = max(0, (now - phase) // self.interval)  # requests made by the first REF, and then by those that follow
+        refs = 1
+        while refs <= more:
             now += timing.t_rfc
-            phase += self.interval
             refs += 1
-        new = list(vector)
-        new[_ACT] = max(now, vector[_ACT])
-        groups = vector[_OPEN].bit_count()
-        if groups:
-            last = new[_ACT] + (groups - 1) * timing.t_faw
-            new[_ACT], new[_PRE] = last + timing.t_faw, last + timing.t_ras
-            new[_COMP] = max(vector[_COMP], last + timing.t_rcd)
-        return tuple(new), phase, refs
+            more = (now - phase) // self.interval
+        new = self._later(vector, now)
+        new[_OPEN], new[_SHUT], new[_REGISTERS] = 0, vector[_SHUT] | vector[_OPEN], 0
+        new[_HELD], new[_PRE] = timing.t_rfc, 1 - timing.t_rp
+        return tuple(new), now, refs
 
-    def _refuse(self, vector: tuple[int, ...], code: int) -> None:
+    def _refuse(self, vector: _Vector, code: int) -> None:
         if code == _READRES and not vector[_LATCHED]:
             raise IllegalCommand("READRES of nothing: no COMP since the last READRES")
         buffer = code - self._first_comp
         if not 0 <= buffer < self._buffers:
             return
-        if vector[_OPEN] != self._all_open:
-            closed = [group for group in range(self._groups) if not vector[_OPEN] >> group & 1]
+        rows = vector[_OPEN] | vector[_SHUT]
+        if rows != self._all_open:
+            closed = [group for group in range(self._groups) if not rows >> group & 1]
             raise IllegalCommand(f"COMP with no open row in bank group {', '.join(map(str, closed))}")
         if not vector[_WRITTEN] >> buffer & 1:
             raise IllegalCommand(f"COMP from buffer {buffer}, which was never written")
 
-    def _starts_sweep(self, vector: tuple[int, ...], code: int) -> bool:
+    def _starts_sweep(self, vector: _Vector, code: int) -> bool:
         if not 1 <= code < self._first_comp:
             return False
-        return vector[_OPEN] == 0 or bool(vector[_OPEN] >> (code - 1) & 1)
+        rows = vector[_OPEN] | vector[_SHUT]
+        return rows == 0 or bool(rows >> (code - 1) & 1)
 
-    def _banks_ready(self, vector: tuple[int, ...]) -> int:
-        """When all banks can be precharged at the earliest, not before the command that asks for it has its turn."""
-        return max(1, vector[_PRE] + self._timing.t_rp) if vector[_OPEN] else vector[_ACT]
+    def _reopened(self, vector: _Vector, code: int) -> int:
+        """The tally of the G_ACTs that open rows again for a COMP."""
+        is_comp = self._first_comp <= code < self._first_gwrite
+        return tally.REOPENED * vector[_SHUT].bit_count() if is_comp else 0
 
-    def _earliest(self, vector: tuple[int, ...], code: int) -> int:
-        """Cycles from the last issue to this command's, with no refresh."""
+    def _mode_change(self, vector: _Vector, registers: bool) -> int:
+        return self._timing.t_mod if registers != bool(vector[_REGISTERS]) else 0
+
+    def _precharged(self, vector: _Vector) -> int:
+        """When all banks are precharged at the earliest, not before the command that asks for it has its turn."""
+        change = self._mode_change(vector, False)
+        if not vector[_OPEN]:
+            return max(1, vector[_HELD]) + change
+        turn = max(1, vector[_PRE]) + change if change else vector[_PRE]
+        return max(1, turn + self._timing.t_rp)
+
+    def _earliest(self, vector: _Vector, code: int) -> int:
+        """Cycles from the last issue to this command's, with no further refresh."""
         if code == _READRES:
-            return vector[_RES]
+            return vector[_RES] + self._mode_change(vector, True)
         if code < self._first_comp:
-            sweep = self._starts_sweep(vector, code)
-            return max(vector[_ACT], self._banks_ready(vector)) if sweep else vector[_ACT]
-        buffer = code - self._first_comp
-        if buffer < self._buffers:
-            return max(vector[_COMP], vector[_BUFFERS + buffer])
-        buffer, _ = self._gwrites[buffer - self._buffers]
-        return max(vector[_BUS], vector[_BUFFERS + self._buffers + buffer])
+            ready = max(vector[_ACT], vector[_FILLING], vector[_HELD])
+            if vector[_OPEN] and self._starts_sweep(vector, code):
+                return max(ready, self._precharged(vector))
+            return ready + self._mode_change(vector, False)
+        if code < self._first_gwrite:
+            ready = max(vector[_COMP], vector[_BUFFERS + code - self._first_comp])
+            if vector[_SHUT]:
+                return max(ready, self._last_reopened(vector) + self._timing.t_rcd)
+            return ready + self._mode_change(vector, False)
+        buffer, _ = self._gwrites[code - self._first_gwrite]
+        return max(vector[_BUS], vector[_BUFFERS + self._buffers + buffer]) + self._mode_change(vector, True)
 
-    def _after(self, vector: tuple[int, ...], code: int, cycles: int) -> State:
+    def _last_reopened(self, vector: _Vector) -> int:
+        """When the last of the G_ACTs that open rows again issues."""
+        first = max(vector[_ACT], vector[_FILLING], vector[_HELD]) + self._mode_change(vector, False)
+        return first + (vector[_SHUT].bit_count() - 1) * self._timing.t_faw
+
+    def _spent(self, vector: _Vector, code: int, cycles: int) -> int:
+        """The cycles to a command's issue by part; a change of mode counts as the command does, a COMP's as rows."""
+        busy = vector[_BUSY]
+        if code == _READRES or code >= self._first_gwrite:
+            return tally.own(tally.FILL if code else tally.READOUT, cycles, busy)
+        change = self._mode_change(vector, False)
+        if code < self._first_comp:
+            rows = vector[_ACT] + change
+            if vector[_OPEN] and self._starts_sweep(vector, code):
+                rows = max(vector[_ACT], self._precharged(vector))
+            return tally.activation_of(cycles, busy, rows, vector[_FILLING] + change)
+        ready = max(vector[_COMP], vector[_BUFFERS + code - self._first_comp]) + change
+        if vector[_SHUT]:
+            spent = tally.comp_of(min(cycles, ready), busy, vector[_COMP] + change)
+            return spent + tally.REFRESH * max(0, cycles - ready)
+        return tally.comp_of(cycles, busy, vector[_COMP] + change)
+
+    def _later(self, vector: _Vector, cycles: int) -> list[int]:
+        """The vector as seen from a command that issues so many cycles after the one before."""
+        new = [*vector[:_DUE], *(max(ready - cycles, 0) for ready in vector[_DUE:_ACT])]
+        new += [max(ready - cycles, 1) for ready in vector[_ACT:]]
+        new[_PRE] = max(vector[_PRE] - cycles, 1 - self._timing.t_rp)
+        if vector[_PRE] == cycles:  # the bus is taken
+            new[_PRE] = 1
+        return new
+
+    def _after(self, vector: _Vector, code: int, cycles: int) -> State:
         """The state after the command, issued so many cycles after the one before."""
-        timing = self._timing
-        new = [*vector[:_DUE], max(vector[_DUE] - cycles, 0), *(max(ready - cycles, 1) for ready in vector[_ACT:])]
-        new[_PRE] = max(vector[_PRE] - cycles, 1 - timing.t_rp)
+        timing, new = self._timing, self._later(vector, cycles)
+        new[_REGISTERS] = int(timing.t_mod > 0 and (code == _READRES or code >= self._first_gwrite))
         if code == _READRES:
             new[_LATCHED] = 0
-            new[_RES] = max(new[_RES], timing.t_bl, timing.t_ccd)
-            new[_BUS] = max(new[_BUS], timing.t_rtw)
-            new[_DUE] = max(new[_DUE], timing.t_cl + timing.t_bl)
+            new[_RES] = max(new[_RES], self._reading + self._burst)
+            new[_BUS] = max(new[_BUS], self._reading + timing.t_rtw)
+            new[_DUE] = max(new[_DUE], timing.t_cl + self._reading + timing.t_bl)
         elif code < self._first_comp:
-            group = 1 << (code - 1)
-            new[_OPEN] = group if self._starts_sweep(vector, code) else vector[_OPEN] | group
-            new[_ACT], new[_PRE] = timing.t_faw, timing.t_ras
-            new[_COMP] = max(new[_COMP], timing.t_rcd)
-        elif code < self._first_comp + self._buffers:
-            free = _BUFFERS + self._buffers + code - self._first_comp
-            new[_LATCHED] = 1
-            new[_PRE] = max(new[_PRE], timing.t_rtp)
-            new[_COMP] = timing.t_ccd
-            new[_RES] = max(new[_RES], timing.t_ccd + timing.t_drain)
-            new[free] = timing.t_ccd
+            self._open(new, vector, code)
+        elif code < self._first_gwrite:
+            self._compute(new, vector, code, cycles)
         else:
-            self._fill(new, *self._gwrites[code - self._first_comp - self._buffers])
+            self._fill(new, *self._gwrites[code - self._first_gwrite])
         return self.state(tuple(new))
+
+    def _open(self, new: list[int], vector: _Vector, code: int) -> None:
+        """A G_ACT just issued."""
+        timing, group = self._timing, 1 << (code - 1)
+        if self._starts_sweep(vector, code):
+            new[_OPEN], new[_SHUT] = group, 0
+        else:
+            new[_OPEN] |= group
+        new[_ACT], new[_PRE] = timing.t_faw, timing.t_ras
+        new[_COMP] = max(new[_COMP], timing.t_rcd)
+
+    def _compute(self, new: list[int], vector: _Vector, code: int, cycles: int) -> None:
+        """A COMP just issued, with the G_ACTs that opened rows for it."""
+        timing = self._timing
+        if vector[_SHUT]:
+            ago = cycles - self._last_reopened(vector)
+            new[_OPEN], new[_SHUT] = self._all_open, 0
+            new[_ACT], new[_PRE] = max(timing.t_faw - ago, 1), max(timing.t_ras - ago, 1)
+        new[_LATCHED] = 1
+        new[_BUSY] = new[_COMP] = timing.t_ccd_l
+        new[_PRE] = max(new[_PRE], timing.t_rtp)
+        new[_RES] = max(new[_RES], timing.t_ccd_l + timing.t_drain)
+        new[_BUFFERS + self._buffers + code - self._first_comp] = timing.t_ccd_l
 
     def _fill(self, new: list[int], buffer: int, bursts: int) -> None:
         """A GWRITE just issued: the bus is busy, its buffer is ready after."""
-        length = max(1, bursts * self._timing.t_ccd)
+        timing = self._timing
+        filled = (bursts - 1) * self._burst + timing.t_cwl + timing.t_bl
         new[_WRITTEN] |= 1 << buffer
-        new[_BUS] = length
-        new[_RES] = max(new[_RES], length)
-        new[_DUE] = max(new[_DUE], length)
-        new[_BUFFERS + buffer] = length
+        new[_BUS] = bursts * self._burst
+        new[_RES] = max(new[_RES], filled + timing.t_wtr)
+        new[_DUE] = max(new[_DUE], filled)
+        new[_BUFFERS + buffer] = filled
         if self._exposed:
-            new[_ACT] = max(new[_ACT], length)
+            new[_FILLING] = filled
