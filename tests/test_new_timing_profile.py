@@ -6,6 +6,7 @@ can be, so that a stream's cycles are a sum. docs/extending.md points here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ import pimflow
 from pimflow.codegen.newton.commands import Command, Comp, GAct, GWrite
 from pimflow.codegen.work import ConvProblem
 from pimflow.errors import OptionError
+from pimflow.ir.registry import scratch_registrations
 from pimflow.report.layer import report_layer
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles import PROFILES
@@ -112,10 +114,12 @@ CYCLES = {"GWRITE": 20, "G_ACT": 5, "COMP": 3, "READRES": 7}
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROFILES, "fixed", FixedProfile)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(TIMINGS, "fixed", FixedTiming)
     monkeypatch.setitem(ENERGIES, "fixed", FixedEnergy)
+    with scratch_registrations():
+        PROFILES.add("fixed", FixedProfile)
+        yield
 
 
 # ---- all that follows only looks

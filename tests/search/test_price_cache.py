@@ -7,15 +7,17 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pimflow.codegen.work import MATRIX_PROBLEMS
 from pimflow.errors import OptionError
 from pimflow.ir import Graph, Node, Op, Refusal
-from pimflow.ir.registry import scratch_registrations
-from pimflow.runtime.backends import UNITS
+from pimflow.ir.registry import Registry, scratch_registrations
+from pimflow.runtime.backends import HOSTS, UNITS
 from pimflow.runtime.gpu.work import GPU_WORK
+from pimflow.runtime.newton.profiles import PROFILES
 from pimflow.search.price_cache import (
     CacheWarning,
     PriceCache,
@@ -264,15 +266,16 @@ def test_fingerprint_covers_modules_outside_the_package_that_register_rules(
     del sys.modules["plugged_in"]
 
 
-def test_fingerprint_covers_modules_outside_the_package_that_add_a_kind_of_unit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("registry", [UNITS, HOSTS, PROFILES], ids=lambda registry: registry.what)
+def test_fingerprint_covers_modules_outside_the_package_that_add_to_a_machine(
+    registry: Registry[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "made_up_unit.py").write_text("class Spec: ...\nclass Made: ...\n")
     module = importlib.import_module("made_up_unit")
     base = code_fingerprint()
     with scratch_registrations():
-        UNITS.add("made up", module.Made)
+        registry.add("made up", module.Made)
         by_backend = code_fingerprint()
     assert code_fingerprint() == base
     monkeypatch.setitem(KINDS, "made up", module.Spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pimflow.errors import choice
+from pimflow.ir.registry import Registry
 from pimflow.runtime.newton.profiles.artifact import ArtifactProfile
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile, VisitCosts
 from pimflow.runtime.newton.profiles.strict import StrictProfile
@@ -10,8 +11,11 @@ from pimflow.targets import PimSpec
 
 __all__ = ["GWRITE_LATENCIES", "PROFILES", "TimingProfile", "VisitCosts", "timing_profile"]
 
-PROFILES: dict[str, type[TimingProfile]] = {profile.name: profile for profile in (ArtifactProfile, StrictProfile)}
+PROFILES: Registry[str, type[TimingProfile]] = Registry("timing profiles")
 """Every profile by name; one that is added here is found by targets, the search and the command line."""
+
+for _profile in (ArtifactProfile, StrictProfile):
+    PROFILES.add(_profile.name, _profile)
 
 
 def timing_profile(pim: PimSpec, name: str | None = None) -> TimingProfile:
