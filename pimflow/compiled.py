@@ -28,6 +28,7 @@ from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
 from pimflow.onnxio import save_onnx
 from pimflow.options import Options
+from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.summary import summary_text
@@ -96,6 +97,11 @@ class CompiledModel:
     def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
         """One command stream per PIM channel, by node name."""
         return {name: program.streams for name, program in self.programs.items() if isinstance(program, PimProgram)}
+
+    @property
+    def gpu_basis(self) -> str:
+        """What the GPU's times stand on, over which the speedups are; "" for a machine without GPU."""
+        return gpu_basis(self.machine.target, measured=self.machine.measured is not None)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -194,8 +200,8 @@ class CompiledModel:
             OptionError: `by` is neither.
         """
         title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
-        devices = self.machine.target.devices
-        return summary_text(title, devices, self.plan, self.report, self.memory, self.notes, verbose=verbose, by=by)
+        parts = (self.plan, self.report, self.memory, self.notes)
+        return summary_text(title, self.machine.target.devices, *parts, basis=self.gpu_basis, verbose=verbose, by=by)
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
@@ -204,6 +210,7 @@ class CompiledModel:
             "model": self.source.text,
             "target": self.machine.target.name,
             "policy": self.plan.policy,
+            "gpu_basis": self.gpu_basis,
             **self.report.as_json(),
             "search": {"candidates": self.plan.candidates, "seconds": self.plan.search_seconds},
             "memory": {

@@ -263,4 +263,6 @@ def compare_policies(
     from pimflow.report.policies import compare
 
     graph = clean_graph(model_source(model), options).graph
-    return compare(graph, options, policies, costs=Machine.of(options).costs, progress=_searching(progress))
+    machine = Machine.of(options)
+    measured = machine.measured is not None
+    return compare(graph, options, policies, costs=machine.costs, measured=measured, progress=_searching(progress))

@@ -11,6 +11,7 @@ from pimflow.ir import Graph, Plan, SplitColumns, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.spending import Spending
@@ -36,6 +37,7 @@ class PolicyResult:
         mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
         ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
         candidates, search_seconds: what the search priced, and for how long.
+        gpu_basis: what the GPU's times stand on.
     """
 
     policy: str
@@ -55,11 +57,12 @@ class PolicyResult:
     ratio_histogram: Mapping[int, int]
     candidates: int
     search_seconds: float
+    gpu_basis: str
     plan: Plan
 
     def as_json(self) -> dict[str, Any]:
-        """All but plan and target, as one JSON object; what is spent is told by its parts."""
-        apart = ("plan", "target", "spent", "baseline_spent")
+        """All but plan and machine, as one JSON object; what is spent is told by its parts."""
+        apart = ("plan", "target", "gpu_basis", "spent", "baseline_spent")
         data = {name: value for name, value in vars(self).items() if name not in apart}
         for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
             data[f"{front}time_parts_us"] = spent.share_parts_us
@@ -74,12 +77,13 @@ def compare(
     policies: Sequence[str] | None = None,
     *,
     costs: Costs,
+    measured: bool = False,
     progress: Progress | None = None,
 ) -> list[PolicyResult]:
     """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
 
-    The other arguments are those of `solve`; the options' own policy is not used. Policies share one price cache, so
-    what one has priced is known to the next.
+    `measured` says whether profiled kernels go before the host's model. The other arguments are those of `solve`; the
+    options' own policy is not used. Policies share one price cache, so what one has priced is known to the next.
 
     Raises:
         OptionError: a policy is unknown.
@@ -90,11 +94,14 @@ def compare(
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
-        results.append(policy_result(graph, plan, report_plan(graph, plan, rewritten, costs), costs.target))
+        report = report_plan(graph, plan, rewritten, costs)
+        results.append(policy_result(graph, plan, report, costs.target, measured=measured))
     return results
 
 
-def policy_result(graph: Graph, plan: Plan, report: PlanReport, target: Target) -> PolicyResult:
+def policy_result(
+    graph: Graph, plan: Plan, report: PlanReport, target: Target, *, measured: bool = False
+) -> PolicyResult:
     """A plan and its report as one line of a comparison."""
     before, after = report.baseline, report.result
     return PolicyResult(
@@ -115,6 +122,7 @@ def policy_result(graph: Graph, plan: Plan, report: PlanReport, target: Target) 
         ratio_histogram=_ratio_histogram(graph, plan),
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
+        gpu_basis=gpu_basis(target, measured=measured),
         plan=plan,
     )
 
@@ -139,7 +147,9 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
 
 def comparison_json(model: str, results: Sequence[PolicyResult]) -> dict[str, Any]:
     """One JSON object: the model, the machine, and an object per policy."""
-    return {"model": model, "target": results[0].target, "policies": [result.as_json() for result in results]}
+    first = results[0]
+    policies = [result.as_json() for result in results]
+    return {"model": model, "target": first.target, "gpu_basis": first.gpu_basis, "policies": policies}
 
 
 def comparison_text(results: Sequence[PolicyResult]) -> str:
@@ -162,4 +172,5 @@ def comparison_text(results: Sequence[PolicyResult]) -> str:
         if result.ratio_histogram:
             parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
             lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
+    lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]
     return "\n".join(lines)

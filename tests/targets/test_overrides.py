@@ -28,6 +28,17 @@ def test_a_knob_turns_what_it_says(knob: str) -> None:
     assert read(override(MACHINE, **options)) == value
 
 
+def test_the_gpu_computes_in_another_type_where_it_has_kernels_for_it() -> None:
+    turing = override(load_target("turing-pim"), gpu_operand="FP32")
+    assert (turing.any_gpu.operand, turing.any_gpu.element_bytes) == ("fp32", 4)
+    assert turing.pim == load_target("turing-pim").pim
+    assert override(turing, gpu_operand="fp16") == load_target("turing-pim")
+    with pytest.raises(OptionError, match="unknown operand 'fp32'"):
+        override(MACHINE, gpu_operand="fp32")
+    with pytest.raises(OptionError, match="unknown operand 'bf16'"):
+        override(turing, gpu_operand="bf16")
+
+
 def test_without_knobs_it_is_the_same_machine() -> None:
     assert override(MACHINE) is MACHINE
 
