@@ -30,6 +30,7 @@ from pimflow.compiled import Machine
 from pimflow.compiler import clean_graph, compare_policies
 from pimflow.ir import Conv2d
 from pimflow.options import Options
+from pimflow.report.basis import MEASURED_TARGET
 from pimflow.search.price_cache import code_fingerprint
 from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import override
@@ -41,6 +42,7 @@ MODELS = ("mobilenet-v2", "efficientnet-b0", "mnasnet-1.0", "resnet-50", "vgg-16
 LARGE = "efficientnet-b6"
 POLICIES = ("newton+", "newton++", "md-dp", "pipeline", "pimflow", "auto")
 PUBLISHED_POLICIES = POLICIES[:-1]
+MEASURED_POLICIES = ("newton++", "pimflow", "auto")
 CHANNELS = (4, 8, 12, 16, 20, 24)
 BUFFERS = (1, 2, 4)
 STAGES = (2, 3, 4, 5)
@@ -84,10 +86,12 @@ class Job:
     near_fit: int | None = None
     busy_w: float | None = None
     asymmetric_padding: bool | None = None
+    machine: str = "pimflow"
+    pim_launch_us: float | None = None
 
     def target(self) -> Target:
-        """The published machine with this job's knobs turned."""
-        target = load_target("pimflow")
+        """The machine with this job's knobs turned."""
+        target = load_target(self.machine)
         target = override(target, timing=self.timing, pim_channels=self.channels)
         if self.buffers is not None:
             target = override(target, buffers=self.buffers)
@@ -95,6 +99,8 @@ class Job:
             target = target.with_units(gpu=with_fit(target.gpu, NEAR_FITS[self.near_fit]))
         if self.asymmetric_padding is not None:
             target = target.with_units(gpu=replace(target.gpu, asymmetric_padding=self.asymmetric_padding))
+        if self.pim_launch_us is not None:
+            target = target.with_units(pim=replace(target.pim, launch_us=self.pim_launch_us))
         if self.busy_w is not None:
             energy = replace(target.gpu.energy, busy_w=self.busy_w)
             target = target.with_units(gpu=replace(target.gpu, energy=energy))
@@ -108,6 +114,15 @@ def all_jobs() -> list[Job]:
     jobs += [Job("policies", model, (policy,)) for policy in PUBLISHED_POLICIES for model in MODELS]
     jobs += [Job("strict", model, ("newton++", "pimflow"), timing="strict") for model in MODELS]
     jobs += [Job("size", LARGE, ("newton++", "pimflow"))]
+    jobs += [
+        Job("measured-gpu", model, MEASURED_POLICIES, timing=timing, machine=MEASURED_TARGET)
+        for timing in ("artifact", "strict")
+        for model in MODELS
+    ]
+    jobs += [
+        Job("free-launches", model, MEASURED_POLICIES, timing="strict", machine=MEASURED_TARGET, pim_launch_us=0.0)
+        for model in MODELS
+    ]
     jobs += [Job("channels", model, ("pimflow",), channels=count) for count in CHANNELS for model in MODELS]
     jobs += [Job("buffers", model, ("newton++", "pimflow"), buffers=count) for count in BUFFERS for model in MODELS]
     jobs += [Job("stages", model, ("pipeline", "pimflow"), stages=count) for count in STAGES for model in MODELS]
@@ -216,7 +231,10 @@ def main() -> None:
     print(docs / "results.md")
 
 
-KNOBS = ("timing", "channels", "buffers", "stages", "near_fit", "busy_w", "asymmetric_padding")
+KNOBS = (
+    *("timing", "channels", "buffers", "stages", "near_fit", "busy_w"),
+    *("asymmetric_padding", "machine", "pim_launch_us"),
+)
 
 
 def _knobs(record: Record) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ else:
 FILE = "machine.toml"
 OPTIONAL: dict[str, Any] = {"pim.transfer_gb_per_s": 12.5, "gpu.basis": "measured"}
 """Keys that a file may leave out, with a value that they may have."""
-OPTIONAL_TABLES = {"gpu.fp32", "gpu.fp32.convolution.winograd"}
+OPTIONAL_TABLES = {"gpu.fp32", "gpu.fp32.convolution.winograd", "gpu.fp16.convolution.few_channels"}
 """Tables that a file may leave out: kernels for another element type, another algorithm."""
 MAY_BE_ZERO = {
     "pim.launch_us",

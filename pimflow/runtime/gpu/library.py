@@ -32,7 +32,8 @@ class Batch:
 
     `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
     window of a convolution touches; `operations` are multiply-accumulates of a depthwise convolution, or operations.
-    `rows` x `columns` outputs of `images` images; `slides` is 1 where a 3x3 window slides over them by single steps.
+    `rows` x `columns` outputs of `images` images. Where windows slide by single steps, `slides` is 1 for those of 3x3,
+    and `pointwise` for those of one pixel and one group.
     """
 
     m: Floats
@@ -47,6 +48,7 @@ class Batch:
     rows: Floats
     columns: Floats
     slides: Floats
+    pointwise: Floats
 
     @classmethod
     def of(cls, works: Sequence[GpuWork]) -> Batch:
@@ -60,11 +62,13 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
         if window is None:
-            return (*product, 0, 0, 0, 0, 0, 0, 0)
-        slides = window.kernel == (_WINDOW, _WINDOW) and window.strides == window.dilations == (1, 1)
-        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides)
+            return (*product, 0, 0, 0, 0, 0, 0, 0, 0)
+        single = window.strides == window.dilations == (1, 1)
+        slides = single and window.kernel == (_WINDOW, _WINDOW)
+        pointwise = single and window.kernel == (1, 1) and work.groups == 1
+        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise)
     operations = work.macs if isinstance(work, DepthwiseWork) else work.operations
-    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0)
+    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -186,13 +190,22 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
 
 
 def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
-    """Convolutions, each by the fastest algorithm that can do it."""
+    """Convolutions, each by the fastest algorithm that can do it.
+
+    Channels are padded to what the kernels need; windows over fewer channels than that, as those of a network's first
+    layer, have kernels of their own. A pointwise convolution by single steps is a product of matrices as it lies in
+    memory (NHWC), for which the kernels of products will do.
+    """
     table = library.convolution
-    found = _tiled(batch, table.implicit_gemm, board)
-    if table.unaligned is not None:
-        multiple = table.channel_multiple
-        unaligned = (batch.channels % multiple != 0) | (batch.n % multiple != 0)
-        found = _where(unaligned, _tiled(batch, table.unaligned, board), found)
+    multiple = table.channel_multiple
+    taps = batch.k / np.maximum(batch.channels, 1)
+    padded = np.where(batch.channels > 0, taps * np.ceil(batch.channels / multiple) * multiple, batch.k)
+    found = _tiled(replace(batch, k=padded), table.implicit_gemm, board)
+    if table.few_channels is not None:
+        few = (batch.channels > 0) & (batch.channels < multiple) & (taps > 1) & (batch.groups == 1)
+        found = _where(few, _tiled(batch, table.few_channels, board), found)
+    product = _tiled(batch, library.product.gemm, board)
+    found = _where((batch.pointwise > 0) & (product.total < found.total), product, found)
     if table.winograd is not None:
         other = _winograd(batch, table.winograd, board)
         found = _where((batch.slides > 0) & (other.total < found.total), other, found)

@@ -72,9 +72,8 @@ class Convolutions(Call):
     """Convolutions, dense and grouped."""
 
     implicit_gemm: Tiling
-    # Channels and filters of a group have to be multiples of this, or `unaligned` runs instead of `implicit_gemm`.
-    channel_multiple: Count
-    unaligned: Tiling | None = None
+    channel_multiple: Count  # what the channels of a group are padded to for `implicit_gemm`
+    few_channels: Tiling | None = None  # runs instead for windows over fewer channels than that; dense ones only
     winograd: Winograd | None = None
 
 
@@ -140,7 +139,7 @@ class MeasuredGpuSpec(Gpu):
         return self.library.mac_pj
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
-        """An element type without kernels, tilings without tiles, alignment without kernels for what is not aligned."""
+        """An element type without kernels, tilings without tiles."""
         if self.operand not in self.operands:
             yield self.operand, MISSING
         for operand, library in (("fp16", self.fp16), ("fp32", self.fp32)):
@@ -153,11 +152,9 @@ def _problems(operand: str, library: Library) -> Iterator[tuple[str, str]]:
     tilings: dict[str, Tiling | None] = {
         "product.gemm": library.product.gemm,
         "convolution.implicit_gemm": convolution.implicit_gemm,
-        "convolution.unaligned": convolution.unaligned,
+        "convolution.few_channels": convolution.few_channels,
         "convolution.winograd.gemm": convolution.winograd.gemm if convolution.winograd else None,
     }
     for path, tiling in tilings.items():
         if tiling is not None and not (tiling.tiles and tiling.splits):
             yield f"{operand}.{path}.{'splits' if tiling.tiles else 'tiles'}", "must name one or more"
-    if convolution.channel_multiple > 1 and convolution.unaligned is None:
-        yield f"{operand}.convolution.unaligned", MISSING

@@ -152,12 +152,27 @@ def convolution(channels: int, filters: int, size: int, kernel: int = 3, stride:
     return MatrixWork(out * out, filters, channels * kernel**2, 1, 0, convolution=True, window=window)
 
 
-def test_tensor_cores_need_aligned_channels() -> None:
-    """Three channels run on the vector lanes: 1/8 of the peak, though they are fewer."""
-    aligned, three = (work_cost(convolution(channels, 64, 224), FP16, ALL) for channels in (8, 3))
-    assert three.compute_us > aligned.compute_us
-    lanes = with_library(FP16, convolution=replace(FP16.library.convolution, channel_multiple=1))
-    assert work_cost(convolution(3, 64, 224), lanes, ALL).compute_us < aligned.compute_us
+def test_a_first_layer_runs_on_the_vector_lanes() -> None:
+    """Windows over three channels: 1/8 of the peak, though they are fewer than eight."""
+    eight, three = (work_cost(convolution(channels, 64, 224), FP16, ALL) for channels in (8, 3))
+    assert three.compute_us > eight.compute_us
+    without = with_library(FP16, convolution=replace(FP16.library.convolution, few_channels=None))
+    assert work_cost(convolution(3, 64, 224), without, ALL).compute_us == eight.compute_us
+
+
+def test_other_channels_are_padded_to_multiples_of_eight() -> None:
+    """Of pointwise convolutions whatever their number, of others from eight on; never of fp32."""
+    for channels, kernel, same in ((6, 1, 8), (20, 1, 24), (20, 3, 24), (1152, 1, 1152)):
+        costs = [work_cost(convolution(count, 48, 14, kernel), FP16, ALL).compute_us for count in (channels, same)]
+        assert costs[0] == costs[1]
+    fp32 = [work_cost(convolution(count, 48, 14), FP32, ALL).compute_us for count in (20, 24)]
+    assert fp32[0] < fp32[1]
+
+
+def test_groups_of_few_channels_are_padded_too() -> None:
+    windows = (Window((1, 14, 14), channels, (3, 3), (1, 1), (1, 1), 0) for channels in (4, 8))
+    four, eight = (MatrixWork(196, 64, 9 * window.channels, 4, 0, True, window) for window in windows)
+    assert work_cost(four, FP16, ALL).time_us == work_cost(eight, FP16, ALL).time_us
 
 
 def test_winograd_is_taken_where_it_is_faster() -> None:
@@ -217,6 +232,16 @@ def test_every_op_has_kernels(op: Op, inputs: list[Value], kind: str) -> None:
         assert work is not None
         assert family(work) == kind
         assert gpu_cost(op, inputs, [output], gpu, ALL).time_us > 0
+
+
+def test_a_pointwise_convolution_takes_the_kernel_of_a_product_where_that_is_faster() -> None:
+    for gpu in (FP16, FP32):
+        work = convolution(2048, 512, 7, kernel=1)
+        kernels = work_cost(work, gpu, ALL)
+        alone = work_cost(MatrixWork(49, 512, 2048, 1, 0), gpu, ALL)
+        assert (kernels.compute_us, kernels.memory_us) == (alone.compute_us, alone.memory_us)
+        strided = work_cost(convolution(2048, 512, 14, kernel=1, stride=2), gpu, ALL)
+        assert strided.compute_us > kernels.compute_us
 
 
 def test_energy_of_a_multiplication_follows_the_element_type() -> None:
