@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pimflow.cli import verbs as verb_files
@@ -46,6 +48,17 @@ def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
     print(f"pimflow: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Looks for cyclic garbage less often: a compilation leaves next to none, and looking takes a tenth of its time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _silence_stdout() -> None:
     """Nothing more can be written there, not even by the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 where a check failed, 2 for a mistake of the user's, 130 when interrupted.
     """
     try:
-        with warnings.catch_warnings():
+        with _rare_collections(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             arguments = build_parser().parse_args(argv)
             code: int = arguments.run(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pimflow.cli.main import main
+from pimflow.cli.verbs import zoo
 
 FULL = Path("/dev/full")
 
@@ -19,6 +23,20 @@ def test_an_installed_program_keeps_stdout_clean(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["output_dir"] == str(tmp_path / "out")
     assert "Traceback" not in done.stderr
+
+
+def test_a_verb_collects_garbage_rarely_and_leaves_its_caller_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def look(arguments: object) -> int:
+        seen.append(gc.get_threshold()[0])
+        return 0
+
+    monkeypatch.setattr(zoo, "run", look)
+    before = gc.get_threshold()
+    assert main(["zoo", "list"]) == 0
+    assert seen[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
