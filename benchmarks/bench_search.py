@@ -2,8 +2,9 @@
 
     python benchmarks/bench_search.py [MODEL ...] [--policies P,P] [--prove]
 
-For every model of the zoo (all by default) and policy: seconds cold and warm, candidates, predicted time, the relative
-difference to the timeline of the whole rewritten graph; with --prove also that to the integer program's optimum.
+For every model of the zoo (all by default) and policy: seconds cold (a first run, with an empty price cache) and warm
+(a second one), candidates, predicted time, the relative difference to the timeline of the whole rewritten graph; with
+--prove also that to the integer program's optimum. The first line says on what machine.
 Exits 1 if a difference is larger than 1e-9 (1e-6 for the integer program, whose solver works to tolerances).
 """
 
@@ -14,6 +15,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from machine import here
 
 import pimflow_zoo
 from pimflow.compiled import Machine
@@ -65,6 +68,7 @@ def main() -> int:
     parser.add_argument("--policies", default=",".join(policies()))
     parser.add_argument("--prove", action="store_true")
     arguments = parser.parse_args()
+    print(here())
     worst = worst_proof = 0.0
     for model in arguments.models:
         graph = clean_graph(model)

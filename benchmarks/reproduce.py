@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fit_gpu import with_fit
+from machine import here
 
 import pimflow_zoo
 from pimflow.bundle.source import model_source
@@ -224,8 +224,7 @@ def main() -> None:
     docs = ROOT / "docs"
     results_charts.draw(records, docs / "images")
     seconds = sum({(r["study"], r["model"], *_knobs(r)): r["seconds"] for r in records}.values())
-    where = f"{platform.machine()}, Python {platform.python_version()}"
-    made = f"The last run took {seconds / 60:.1f} minutes, summed over its processes ({where})."
+    made = f"The last run took {seconds / 60:.1f} minutes, summed over its processes ({here()})."
     shares = {model: product_share(model) for model in MODELS}
     (docs / "results.md").write_text(results_page.page(records, shares, NEAR_FITS, made), encoding="utf-8")
     print(docs / "results.md")

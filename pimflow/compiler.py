@@ -104,7 +104,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"clean {source.name}")
     clean = cleanup.run(loaded)
     progress(f"search {source.name}")
-    plan = solve(clean.graph, options, costs=machine.costs, progress=_searching(progress))
+    plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
     progress(f"rewrite {source.name}")
     rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
     _show_times((*clean.records, *rewritten.records), options)
@@ -114,11 +114,6 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     report = report_plan(clean.graph, plan, rewritten.graph, machine.costs)
     notes = notes_of((*clean.records, *rewritten.records))
     return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report, notes)
-
-
-def _searching(progress: ProgressSink) -> Callable[[str, int], None]:
-    """The search's progress as lines of text."""
-    return lambda what, count: progress(f"search: {what}: {count}")
 
 
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
@@ -265,4 +260,4 @@ def compare_policies(
     graph = clean_graph(model_source(model), options).graph
     machine = Machine.of(options)
     measured = machine.measured is not None
-    return compare(graph, options, policies, costs=machine.costs, measured=measured, progress=_searching(progress))
+    return compare(graph, options, policies, costs=machine.costs, measured=measured, progress=progress)

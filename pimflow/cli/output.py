@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from pimflow.version import format_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_EVERY_S = 0.1
+
 
 def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
@@ -22,28 +25,25 @@ def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = No
 
 
 class Progress:
-    """Shows on stderr how far long work has come: a line that rewrites itself on a terminal, few lines elsewhere.
+    """Shows on stderr how far long work has come, on a terminal only: a line that rewrites itself.
 
     A context manager: the line is wiped when the work ends, well or not.
     """
 
-    def __init__(self, every_s: float = 5.0) -> None:
+    def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
-        self._every_s = 0.1 if self._tty else every_s
         self._last = time.monotonic()
         self._shown = 0
 
     def __call__(self, text: str) -> None:
-        """Says where the work is; shown at most every so often."""
+        """Says where the work is; shown at most ten times a second."""
         now = time.monotonic()
-        if now - self._last < self._every_s:
+        if not self._tty or now - self._last < _EVERY_S:
             return
         self._last = now
-        if self._tty:
-            sys.stderr.write("\r" + text.ljust(self._shown))
-            self._shown = len(text)
-        else:
-            sys.stderr.write(text + "\n")
+        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
+        sys.stderr.write("\r" + text.ljust(self._shown))
+        self._shown = len(text)
         sys.stderr.flush()
 
     def __enter__(self) -> Self:

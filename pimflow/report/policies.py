@@ -18,7 +18,8 @@ from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
 from pimflow.search.pricing import rewrites
-from pimflow.search.solver import Progress, open_cache, solve
+from pimflow.search.progress import Tell, silent
+from pimflow.search.solver import open_cache, solve
 from pimflow.targets import Target
 
 
@@ -78,7 +79,7 @@ def compare(
     *,
     costs: Costs,
     measured: bool = False,
-    progress: Progress | None = None,
+    progress: Tell = silent,
 ) -> list[PolicyResult]:
     """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,10 @@ from pimflow.search.chain import BestCovers, Interval, solve_chain
 from pimflow.search.policy import Policy, policy_of
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
 from pimflow.search.pricing import Costs, Pricer
+from pimflow.search.progress import SearchProgress, Tell, silent
 
 if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
-
-Progress = Callable[[str, int], None]
-"""Called now and then with what is being done and how many candidates have been priced."""
 
 Decisions = tuple[Decision, ...]
 
@@ -68,7 +66,7 @@ def solve(
     *,
     costs: Costs,
     prices: PriceCache | None = None,
-    progress: Progress | None = None,
+    progress: Tell = silent,
 ) -> Plan:
     """The cheapest plan of a policy. A plan is always found, also when the time budget ends before the candidates do.
 
@@ -77,7 +75,7 @@ def solve(
         options: the policy, and what bounds the search.
         costs: the cost model in PIM mode, of the target to plan for.
         prices: the price cache, in place of the one that the options ask for.
-        progress: receives how far the search is.
+        progress: receives how far the search is, as lines of text.
 
     Raises:
         OptionError: the policy is unknown.
@@ -125,7 +123,7 @@ def price_space(
     costs: Costs,
     prices: PriceCache,
     time_budget_s: float | None = None,
-    progress: Progress | None = None,
+    progress: Tell = silent,
     prune: bool = True,
 ) -> PricedSpace:
     """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
@@ -135,8 +133,10 @@ def price_space(
     """
     pricer = Pricer(graph, costs, prices)
     candidates = Candidates(graph, policy, pricer)
-    intervals = _Intervals(policy.name, pricer, time_budget_s, progress, prune)
-    intervals.extend(candidates if policy.spaces else ())
+    what = policy.name if prune else f"{policy.name}, nothing pruned"
+    telling = SearchProgress(what, progress, time_budget_s)
+    intervals = _Intervals(pricer, telling, prune)
+    intervals.price(candidates if policy.spaces else ())
     size = len(candidates.order)
     tried: set[Decision] = set()
     while not intervals.out_of_time:
@@ -146,7 +146,7 @@ def price_space(
             break
         for interval in fresh:
             tried.update(interval.payload)
-            intervals.extend(candidates.variations(interval))
+            intervals.vary(candidates.variations(interval))
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -166,31 +166,52 @@ def price_space(
 class _Intervals:
     """The priced candidates so far, with an eye on the clock."""
 
-    def __init__(
-        self, what: str, pricer: Pricer, time_budget_s: float | None, progress: Progress | None, prune: bool
-    ) -> None:
+    def __init__(self, pricer: Pricer, progress: SearchProgress, prune: bool) -> None:
         self.found: list[Interval[Decisions]] = []
         self.out_of_time = False
-        self._what = what
         self._pricer = pricer
-        self._deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
         self._progress = progress
         self._prune = prune
         self._covers = BestCovers()
+        self._varied = 0
 
-    def extend(self, candidates: Iterable[Candidate]) -> None:
-        """Prices candidates and keeps those that can be built; once out of time only those that a plan must have."""
+    def price(self, candidates: Iterable[Candidate]) -> None:
+        """Counts candidates, prices them and keeps those that can be built.
+
+        Once out of time only those that a plan must have, which come first.
+        """
+        waiting = []
         for candidate in candidates:
-            self.out_of_time = self._deadline is not None and time.perf_counter() > self._deadline
+            self.out_of_time = self._progress.out_of_time
             if self.out_of_time and not candidate.certain:
+                break
+            waiting.append(candidate)
+        total = len(waiting)
+        self._progress.begins(total)
+        for done, candidate in enumerate(waiting, start=1):
+            if not self._try(candidate):
                 return
-            bound = self._covers.cost(candidate.start, candidate.stop) if self._prune else math.inf
-            cost = self._pricer.cost(candidate.decisions, bound)
-            if cost is not None:
-                self._covers.add(candidate.start, candidate.stop, cost)
-                self.found.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
-            if self._progress is not None and self._pricer.priced % 64 == 0:
-                self._progress(f"{self._what}: pricing candidates", self._pricer.priced)
+            self._progress.priced(done, total)
+
+    def vary(self, candidates: Iterable[Candidate]) -> None:
+        """The same for variations of what has been found, of which nobody knows how many will follow."""
+        for candidate in candidates:
+            if not self._try(candidate):
+                return
+            self._varied += 1
+            self._progress.varied(self._varied)
+
+    def _try(self, candidate: Candidate) -> bool:
+        """Prices a candidate; False if there is no time left for it."""
+        self.out_of_time = self._progress.out_of_time
+        if self.out_of_time and not candidate.certain:
+            return False
+        bound = self._covers.cost(candidate.start, candidate.stop) if self._prune else math.inf
+        cost = self._pricer.cost(candidate.decisions, bound)
+        if cost is not None:
+            self._covers.add(candidate.start, candidate.stop, cost)
+            self.found.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
+        return True
 
 
 def open_cache(options: Options, costs: Costs) -> PriceCache:

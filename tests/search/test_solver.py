@@ -223,13 +223,18 @@ def test_pruning_loses_nothing(name: str) -> None:
     assert [one.payload for one in best[1]] == [one.payload for one in all_of_them[1]]
 
 
-def test_progress_is_told() -> None:
-    heard: list[tuple[str, int]] = []
+@pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
+def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
+    """The total that is told is the number that is priced, but for variations, which nobody can count before."""
+    told: list[str] = []
     costs = FakeCosts()
-    options = Options(target=costs.target, use_cache=False)
-    solve(GRAPHS["inverted"], options, costs=costs, progress=lambda text, count: heard.append((text, count)))
-    assert heard
-    assert [count for _, count in heard] == sorted(count for _, count in heard)
+    pricer = Pricer(GRAPHS["inverted"], costs, PriceCache(None, ""))
+    total = len(list(Candidates(GRAPHS["inverted"], find_policy(policy), pricer)))
+    options = Options(target=costs.target, policy=policy, use_cache=False)
+    plan = solve(GRAPHS["inverted"], options, costs=costs, progress=told.append)
+    assert told[0] == f"search: {policy}: 0 of {total:,} candidates priced (0 %)"
+    assert f"search: {policy}: {total:,} of {total:,} candidates priced (100 %)" in told
+    assert plan.candidates == total if policy != "auto" else plan.candidates > total
 
 
 def test_an_unknown_policy_is_told() -> None:

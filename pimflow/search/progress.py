@@ -1,0 +1,89 @@
+"""How far a search is, as lines of text: what is done of how much, and about how long the rest takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Tell = Callable[[str], None]
+"""Receives a line of text now and then."""
+
+_EVERY_S = 0.1
+_SURE_AFTER_S = 0.3  # of pricing: before that its pace says nothing
+
+
+def silent(text: str) -> None:
+    """Progress that nobody wants to see."""
+
+
+class SearchProgress:
+    """Tells of a search: at the ends of each step, and in between at most ten times a second.
+
+    Candidates are counted before they are priced, and their share is a fair measure of the time's: with an empty price
+    cache they differ by at most 12 points (MobileNetV2 and ResNet-50 under `auto`). What varies the best plan has no
+    known end, and says so.
+
+    Args:
+        what: what is searched, at the beginning of every line.
+        tell: receives the lines.
+        budget_s: seconds from now after which the search ends by itself.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        tell: Tell = silent,
+        budget_s: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._what = what
+        self._tell = tell
+        self._clock = clock
+        self._started = self._last = clock()
+        self._deadline = None if budget_s is None else self._started + budget_s
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time budget is spent."""
+        return self._deadline is not None and self._clock() > self._deadline
+
+    def begins(self, total: int) -> None:
+        """Candidates have been counted."""
+        self._started = self._last = self._clock()
+        self._say(self._of(0, total))
+
+    def priced(self, done: int, total: int) -> None:
+        """So many of the candidates have been priced."""
+        if self._is_due() or done == total:
+            self._say(f"{self._of(done, total)}{self._left(done, total)}")
+
+    def varied(self, count: int) -> None:
+        """So many variations of the best plan so far have been priced."""
+        if self._is_due():
+            self._say(f"{count:,} variations of the best plan priced, how many will follow is open")
+
+    def _of(self, done: int, total: int) -> str:
+        share = f" ({100 * done // total} %)" if total else ""
+        return f"{done:,} of {total:,} candidates priced{share}"
+
+    def _left(self, done: int, total: int) -> str:
+        """About how long the rest takes at the pace so far, or as the time budget allows."""
+        now = self._clock()
+        if done == total or now - self._started < _SURE_AFTER_S:
+            return ""
+        left = (now - self._started) * (total - done) / done
+        if self._deadline is not None:
+            left = min(left, max(self._deadline - now, 0.0))
+        return f", about {_duration(left)} left"
+
+    def _is_due(self) -> bool:
+        return self._clock() - self._last >= _EVERY_S
+
+    def _say(self, text: str) -> None:
+        self._last = self._clock()
+        self._tell(f"search: {self._what}: {text}")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,76 @@
+"""What a search tells: shares, time left, nothing that it cannot know."""
+
+from __future__ import annotations
+
+from pimflow.search.progress import SearchProgress
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def telling(budget_s: float | None = None) -> tuple[SearchProgress, Clock, list[str]]:
+    clock, told = Clock(), list[str]()
+    progress = SearchProgress("auto", told.append, budget_s, clock)
+    progress.begins(4000)
+    return progress, clock, told
+
+
+def test_the_rest_takes_as_long_as_the_pace_so_far_says() -> None:
+    progress, clock, told = telling()
+    clock.now += 10
+    progress.priced(1000, 4000)
+    assert told == [
+        "search: auto: 0 of 4,000 candidates priced (0 %)",
+        "search: auto: 1,000 of 4,000 candidates priced (25 %), about 30 s left",
+    ]
+    clock.now += 190
+    progress.priced(2000, 4000)
+    assert told[-1].endswith("(50 %), about 3 min left")
+
+
+def test_a_time_budget_ends_it_sooner() -> None:
+    progress, clock, told = telling(budget_s=15)
+    clock.now += 10
+    progress.priced(1000, 4000)
+    assert told[-1].endswith("about 5 s left")
+    assert not progress.out_of_time
+    clock.now += 6
+    assert progress.out_of_time
+
+
+def test_it_is_told_ten_times_a_second_at_most_and_at_the_end() -> None:
+    progress, clock, told = telling()
+    for done in range(1, 4001):
+        clock.now += 0.001
+        progress.priced(done, 4000)
+    assert 35 <= len(told) <= 42
+    assert told[-1] == "search: auto: 4,000 of 4,000 candidates priced (100 %)"
+
+
+def test_no_time_is_guessed_from_an_instant() -> None:
+    progress, clock, told = telling()
+    clock.now += 0.2
+    progress.priced(10, 4000)
+    assert told[-1].endswith("(0 %)")
+
+
+def test_variations_have_no_known_end() -> None:
+    progress, clock, told = telling()
+    clock.now += 1
+    progress.varied(64)
+    assert told[-1] == "search: auto: 64 variations of the best plan priced, how many will follow is open"
+    progress.varied(65)
+    assert len(told) == 2
+
+
+def test_nothing_to_price_is_no_division_by_zero() -> None:
+    progress, _, told = telling()
+    progress.begins(0)
+    assert told[-1] == "search: auto: 0 of 0 candidates priced"
