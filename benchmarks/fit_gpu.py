@@ -31,7 +31,7 @@ from pimflow.ir import Conv2d, Value
 from pimflow.ir.analysis.rows import RowWindow, rows_needed
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.gpu.kernels import kernel_cycles
-from pimflow.runtime.gpu.work import MatrixWork, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import GpuWork, MatrixWork, StreamWork, gpu_work
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.profiles import timing_profile
@@ -130,7 +130,7 @@ def gpu_cycles(layer: Layer, start: int, stop: int, gpu: GpuSpec, channels: int)
     op, shape, rows = layer.part(start, stop)
     out = Value("out", (shape[0], (layer.weights.shape or ())[0], rows, layer.columns))
     work = gpu_work(op, [Value("in", shape), layer.weights], [out], gpu.element_bytes)
-    assert work is not None
+    assert isinstance(work, GpuWork)
     return kernel_cycles(work, gpu, channels).total
 
 

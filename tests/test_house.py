@@ -57,7 +57,8 @@ def test_the_cost_model_is_made_from_data_alone() -> None:
 
 
 def test_an_op_is_named_in_few_files() -> None:
-    assert len(files_with(re.compile("MatMul"))) <= 10  # the tenth reads published tables of kernels
+    """The tenth reads published tables of kernels, the eleventh prices products that the compiler keeps."""
+    assert len(files_with(re.compile("MatMul"))) <= 11
 
 
 def test_newtons_words_stay_in_its_rooms() -> None:

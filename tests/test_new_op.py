@@ -1,6 +1,6 @@
 """An op written in this file alone goes all the way: imported, searched, run on PIM by value, verified, saved, loaded.
 
-The op is ONNX Runtime's `com.microsoft.FusedMatMul`, alpha * (A @ B). Nothing in pimflow/ names it.
+The op is ONNX Runtime's `com.microsoft.TransposeMatMul`, alpha * (A @ B). Nothing in pimflow/ names it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ALPHA = 0.125
 
 
 @dataclass(frozen=True)
-class FusedMatMul(Contraction):
+class TransposeMatMul(Contraction):
     """alpha * (A @ B), with numpy.matmul's broadcasting."""
 
-    onnx_names = ("FusedMatMul",)
+    onnx_names = ("TransposeMatMul",)
     onnx_domain = DOMAIN
     is_matrix_product = True
     least_ranks = (2, 2)
@@ -53,17 +53,17 @@ class FusedMatMul(Contraction):
         return RowPart(self, ((start, stop), None))
 
 
-def convert(site: Site) -> FusedMatMul | None:
+def convert(site: Site) -> TransposeMatMul | None:
     transposed = any(site.integer(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB"))
     ranks = (len(site.shape(0)), len(site.shape(1)))
-    return None if transposed or min(ranks) < 2 or not site.is_float() else FusedMatMul(site.number("alpha", 1.0))
+    return None if transposed or min(ranks) < 2 or not site.is_float() else TransposeMatMul(site.number("alpha", 1.0))
 
 
-def export(writer: OnnxWriter, node: Node, op: FusedMatMul) -> None:
-    writer.add(node, "FusedMatMul", {"alpha": op.alpha})
+def export(writer: OnnxWriter, node: Node, op: TransposeMatMul) -> None:
+    writer.add(node, "TransposeMatMul", {"alpha": op.alpha})
 
 
-def pim_work(graph: Graph, node: Node, op: FusedMatMul) -> MatmulProblem | Refusal:
+def pim_work(graph: Graph, node: Node, op: TransposeMatMul) -> MatmulProblem | Refusal:
     left, right = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
     if len(right) != 2:
         return Refusal("the right-hand side has a batch of its own")
@@ -71,13 +71,13 @@ def pim_work(graph: Graph, node: Node, op: FusedMatMul) -> MatmulProblem | Refus
     return MatmulProblem(left[-2], left[-1], right[-1], prod(left[:-2]), constant_rhs=constant)
 
 
-def gpu_work(op: FusedMatMul, operands: Operands) -> MatrixWork:
+def gpu_work(op: TransposeMatMul, operands: Operands) -> MatrixWork:
     *batch, m, n = operands.output.shape or ()
     depth = (operands.inputs[0].shape or ())[-1]
     return MatrixWork(m * prod(batch), n, depth, 1, operands.bytes)
 
 
-def pim_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+def pim_values(op: TransposeMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
     source, weights = inputs
     assert source is not None
     assert weights is not None
@@ -85,18 +85,18 @@ def pim_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multip
     return scaled
 
 
-def forgetful_values(op: FusedMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
-    return pim_values(FusedMatMul(alpha=1.0), inputs, multiply)
+def forgetful_values(op: TransposeMatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    return pim_values(TransposeMatMul(alpha=1.0), inputs, multiply)
 
 
 def register() -> None:
-    register_op(FusedMatMul)
-    converts("FusedMatMul", domain=DOMAIN)(convert)
-    EXPORT.add(FusedMatMul, export)
-    MATRIX_PROBLEMS.add(FusedMatMul, pim_work)
-    GPU_WORK.add(FusedMatMul, gpu_work)
-    PRODUCT_VALUES.add(FusedMatMul, pim_values)
-    CUDA_KERNELS.leave_out("no GPU is timed here", FusedMatMul)
+    register_op(TransposeMatMul)
+    converts("TransposeMatMul", domain=DOMAIN)(convert)
+    EXPORT.add(TransposeMatMul, export)
+    MATRIX_PROBLEMS.add(TransposeMatMul, pim_work)
+    GPU_WORK.add(TransposeMatMul, gpu_work)
+    PRODUCT_VALUES.add(TransposeMatMul, pim_values)
+    CUDA_KERNELS.leave_out("no GPU is timed here", TransposeMatMul)
 
 
 @pytest.fixture
@@ -111,18 +111,18 @@ def model() -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((512, 512)).astype(np.float32) for name in ("w0", "w1", "w2")}
     nodes = [
-        helper.make_node("FusedMatMul", ["x", "w0"], ["a"], "first", domain=DOMAIN, alpha=ALPHA),
+        helper.make_node("TransposeMatMul", ["x", "w0"], ["a"], "first", domain=DOMAIN, alpha=ALPHA),
         helper.make_node("Relu", ["a"], ["b"], "relu"),
-        helper.make_node("FusedMatMul", ["b", "w1"], ["c"], "second", domain=DOMAIN, alpha=ALPHA),
-        helper.make_node("FusedMatMul", ["c", "w2"], ["y"], "other", domain=DOMAIN, alpha=ALPHA, transB=1),
+        helper.make_node("TransposeMatMul", ["b", "w1"], ["c"], "second", domain=DOMAIN, alpha=ALPHA),
+        helper.make_node("TransposeMatMul", ["c", "w2"], ["y"], "other", domain=DOMAIN, alpha=ALPHA, transB=1),
     ]
     return model_of(nodes, {"x": (16, 512)}, ["y"], weights, domains={DOMAIN: 1})
 
 
 def test_each_room_is_satisfied() -> None:
     with scratch_registrations():
-        register_op(FusedMatMul)
-        lacking = {room.what for room in ROOMS.values() if "FusedMatMul" in room.missing()}
+        register_op(TransposeMatMul)
+        lacking = {room.what for room in ROOMS.values() if "TransposeMatMul" in room.missing()}
     assert {"ONNX export", "matrix problems", "work on the GPU", "values of products"} <= lacking
     with scratch_registrations():
         register()
@@ -134,11 +134,11 @@ def test_each_room_is_satisfied() -> None:
 def test_it_is_imported_and_has_shapes_text_and_a_verdict() -> None:
     graph = load_model(model())
     ops = {node.name: node.op for node in graph.nodes}
-    assert ops["first"] == ops["second"] == FusedMatMul(ALPHA)
+    assert ops["first"] == ops["second"] == TransposeMatMul(ALPHA)
     assert isinstance(ops["other"], OnnxOp)
     assert graph.shape("c") == (16, 512)
     text = print_graph(graph)
-    assert "%a = FusedMatMul(%x, %w0) {alpha = 0.125} : float32[16, 512] @first" in text
+    assert "%a = TransposeMatMul(%x, %w0) {alpha = 0.125} : float32[16, 512] @first" in text
     assert print_graph(parse_graph(text, graph.constants)) == text
     verdicts = {row.name: row for row in inspect_model(model()).nodes}
     assert verdicts["first"].leaves_host
@@ -152,11 +152,11 @@ def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, m
     compiled = pimflow.compile(model(), policy=policy, use_cache=False)
     on_pim = [node for node in compiled.graph.nodes if node.device == "pim"]
     assert on_pim
-    assert all(isinstance(node.op, FusedMatMul) for node in on_pim)
+    assert all(isinstance(node.op, TransposeMatMul) for node in on_pim)
     assert {row.mode for row in compiled.report.nodes if row.name in ("first", "second")} == {mode}
     assert set(compiled.streams) == {node.name for node in on_pim}
     assert compiled.plan.predicted_us == pytest.approx(compiled.timeline.makespan_us)
-    assert "FusedMatMul" in compiled.summary()
+    assert "TransposeMatMul" in compiled.summary()
 
     assert compiled.verify().passed
     by_value = compiled.verify(pim="values", operand="fp32")
@@ -175,5 +175,5 @@ def test_a_wrong_rule_is_found_out_by_value() -> None:
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)
     with scratch_registrations():
-        PRODUCT_VALUES.add(FusedMatMul, forgetful_values)
+        PRODUCT_VALUES.add(TransposeMatMul, forgetful_values)
         assert not compiled.verify(pim="values", operand="fp32").passed

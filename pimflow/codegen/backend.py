@@ -367,6 +367,10 @@ class HostBackend(ABC):
     def cost(self, graph: Graph, node: Node) -> HostCost:
         """What one node of a graph costs."""
 
+    def unknown(self, graph: Graph, node: Node) -> str:
+        """What the cost of a node leaves out, and why; "" if nothing."""
+        return ""
+
     @abstractmethod
     def copy_cost(self, moved_bytes: int, dtype: str) -> HostCost:
         """What a movement that stays costs: `moved_bytes` read and written in all, in the model's element type."""

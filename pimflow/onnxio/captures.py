@@ -99,7 +99,7 @@ def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto
     condition = constants.get(node.inputs[0])
     if condition is None:
         return None
-    return _graph_attribute(node.op, "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch")
+    return graph_attribute(node.op, "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch")
 
 
 def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
@@ -109,7 +109,12 @@ def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
     trips, condition = node.inputs[:2]
     if trips not in constants or (condition and condition not in constants):
         return False
-    body = _graph_attribute(node.op, "body")
+    return passes_condition_on(node.op)
+
+
+def passes_condition_on(loop: OnnxOp) -> bool:
+    """Whether the body of a Loop hands on the condition that it is given: it never ends the loop itself."""
+    body = graph_attribute(loop, "body")
     handed_on = {body.input[1].name}
     for inner in body.node:
         if inner.op_type == "Identity" and inner.input[0] in handed_on:
@@ -117,7 +122,8 @@ def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
     return body.output[0].name in handed_on
 
 
-def _graph_attribute(op: OnnxOp, name: str) -> onnx.GraphProto:
+def graph_attribute(op: OnnxOp, name: str) -> onnx.GraphProto:
+    """A fresh copy of the graph in an attribute."""
     attribute = dict(op.attributes)[name]
     assert isinstance(attribute, OpaqueAttribute)
     graph: onnx.GraphProto = onnx.AttributeProto.FromString(attribute.serialized).g

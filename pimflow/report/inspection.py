@@ -12,7 +12,7 @@ from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.gpu.work import DepthwiseWork, MatrixWork, node_work
+from pimflow.runtime.gpu.work import node_work
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,11 @@ class NodeVerdict:
     Args:
         name, op: the node and its ONNX op.
         shape: of its first output, as text.
-        macs: multiply-accumulates, where it is a convolution or matrix product.
+        macs: multiply-accumulates of its products, as far as they are known.
         reasons: by device beside the host: why the node cannot run there, "" if it can.
         times_us: by device, the host (with all memory channels) first; None where the node cannot run. Other devices
             run it by their default choice.
+        unknown: what is not known of its work, and why; "" if nothing.
     """
 
     name: str
@@ -34,6 +35,7 @@ class NodeVerdict:
     macs: int
     reasons: Mapping[str, str]
     times_us: Mapping[str, float | None]
+    unknown: str = ""
 
     @property
     def reason(self) -> str:
@@ -66,6 +68,7 @@ class NodeVerdict:
             "op": self.op,
             "shape": self.shape,
             "macs": self.macs,
+            "unknown": self.unknown,
             **{f"can_{device}": not reason for device, reason in self.reasons.items()},
             "reason": self.reason,
             **{f"{device}_us": time_us for device, time_us in self.times_us.items()},
@@ -87,19 +90,19 @@ class Inspection:
 
     def text(self) -> str:
         """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
-        rows = [
-            (node.name, node.op, node.shape, number(node.macs / 1e6, 2) if node.macs else "-", node.verdict)
-            for node in self.nodes
-        ]
+        rows = [(node.name, node.op, node.shape, _mmacs(node), node.verdict) for node in self.nodes]
         able = [node for node in self.nodes if node.leaves_host]
         share = 100 * sum(node.macs for node in able) / max(1, sum(node.macs for node in self.nodes))
         counts = Counter(node.reason for node in self.nodes if not node.leaves_host)
+        unknown = [node for node in self.nodes if node.unknown]
+        macs = "multiply-accumulates that are known" if unknown else "multiply-accumulates"
         return "\n".join(
             [
                 render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)),
                 "",
-                f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the multiply-accumulates",
+                f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}",
                 *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
+                *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),
                 *(("", "left by the clean-up passes", *self.notes) if self.notes else ()),
             ]
         )
@@ -125,6 +128,7 @@ def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
         macs=_macs(graph, node),
         reasons={device: cost.reason if isinstance(cost, Refusal) else "" for device, cost in found.items()},
         times_us={costs.target.host: host_us, **times},
+        unknown=costs.host_only().unknown(graph, node),
     )
 
 
@@ -139,8 +143,16 @@ def _shape(graph: Graph, node: Node) -> str:
 
 
 def _macs(graph: Graph, node: Node) -> int:
-    """Multiply-accumulates of a convolution or matrix product; 0 for anything else."""
-    if not node.op.is_contraction or not graph.value(node.output).elements:
-        return 0
-    work = node_work(graph, node, element_bytes=0)  # of the work, bytes do not matter here
-    return work.macs if isinstance(work, MatrixWork | DepthwiseWork) else 0
+    """Multiply-accumulates of all products of a node, those in bodies of loops included."""
+    work = None if node.op.is_movement else node_work(graph, node, element_bytes=0)  # bytes do not matter here
+    return 0 if work is None else work.macs
+
+
+def _mmacs(node: NodeVerdict) -> str:
+    """Millions of multiply-accumulates, with a question mark where that is not all."""
+    known = number(node.macs / 1e6, 2) if node.macs else ""
+    return f"{known}?" if node.unknown else known or "-"
+
+
+def _unknown(nodes: list[NodeVerdict]) -> list[str]:
+    return [f"  {node.name} ({node.op}): {node.unknown}" for node in nodes]

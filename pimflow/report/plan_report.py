@@ -28,6 +28,7 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
 from pimflow.search import pricing
@@ -66,6 +67,9 @@ class Costs(pricing.Costs, SpendingCosts, Protocol):
 
     def static_energy_mj(self, makespan_us: float) -> float:
         """What the board draws over a run, whatever it does."""
+
+    def unknown(self, graph: Graph, node: Node) -> str:
+        """What the host's price of a node leaves out, and why; "" if nothing."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ def _measure(graph: Graph, timeline: Timeline, events: Sequence[EventCost], cost
 
 def conv_us(graph: Graph, timeline: Timeline) -> float:
     """Time during which convolution is going on; see `Measure`."""
-    convs = {origin_of(node) for node in graph.nodes if isinstance(node.op, Conv2d)}
+    convs = {origin_of(node) for node in graph.nodes if isinstance(node.op, Conv2d) or is_convolution(node.op)}
     return busy_us(event for event in timeline.events if origin_of(graph.node(event.node)) in convs)
 
 
@@ -158,6 +162,7 @@ class NodeRow:
         commands: what the devices beside the host executed for it, by name.
         why: why it runs there.
         region: number of the plan's decision that it belongs to.
+        unknown: what its time and energy leave out, and why; "" if nothing.
     """
 
     name: str
@@ -171,6 +176,7 @@ class NodeRow:
     commands: Mapping[str, int]
     why: str
     region: int
+    unknown: str = ""
 
     @property
     def share_us(self) -> float:
@@ -203,6 +209,7 @@ class NodeRow:
             "commands": dict(self.commands),
             "why": self.why,
             "region": self.region,
+            "unknown": self.unknown,
         }
 
     @classmethod
@@ -241,6 +248,11 @@ class PlanReport:
     def conv_speedup(self) -> float:
         """Over convolution alone; see `Measure.conv_us`."""
         return _ratio(self.baseline.conv_us, self.result.conv_us)
+
+    @property
+    def unknown(self) -> tuple[NodeRow, ...]:
+        """The nodes whose time and energy leave something out."""
+        return tuple(row for row in self.nodes if row.unknown)
 
     def as_json(self) -> dict[str, Any]:
         """The keys "baseline", "result" and "nodes" of a compile report."""
@@ -339,6 +351,7 @@ class _NodeRows:
             commands=commands,
             why=self._why(decision, node),
             region=region,
+            unknown=self._costs.unknown(self._original, node),
         )
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:

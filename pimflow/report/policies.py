@@ -13,7 +13,9 @@ from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
+from pimflow.report.summary import without
 from pimflow.report.tables import number, render_table
+from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy
 from pimflow.search.policy import policies as all_policies
@@ -39,6 +41,7 @@ class PolicyResult:
         ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
         candidates, search_seconds: what the search priced, and for how long.
         gpu_basis: what the GPU's times stand on.
+        unknown_nodes: of how many nodes times and energies leave something out.
     """
 
     policy: str
@@ -59,6 +62,7 @@ class PolicyResult:
     candidates: int
     search_seconds: float
     gpu_basis: str
+    unknown_nodes: int
     plan: Plan
 
     def as_json(self) -> dict[str, Any]:
@@ -124,12 +128,14 @@ def policy_result(
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
         gpu_basis=gpu_basis(target, measured=measured),
+        unknown_nodes=len(report.unknown),
         plan=plan,
     )
 
 
 def _mode_share(graph: Graph, report: PlanReport, devices: Sequence[str]) -> dict[str, float]:
-    products = [row for row in report.nodes if graph.node(row.name).op.is_contraction]
+    ops = {row.name: graph.node(row.name).op for row in report.nodes}
+    products = [row for row in report.nodes if ops[row.name].is_contraction or multiplies(ops[row.name])]
     counts = Counter(row.mode for row in products)
     return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, "md-dp", "pipeline")}
 
@@ -174,4 +180,7 @@ def comparison_text(results: Sequence[PolicyResult]) -> str:
             parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
             lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
     lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]
+    unknown = max((result.unknown_nodes for result in results), default=0)
+    if unknown:
+        lines.append(f"speedups are{without(unknown)}; `pimflow inspect` says which")
     return "\n".join(lines)

@@ -11,6 +11,8 @@ from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.memory import MemoryPlan
 
+_MOST_UNKNOWN = 5
+
 
 def summary_text(
     title: str,
@@ -91,11 +93,12 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
+    speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"
     lines = [
         ("model", title),
         ("nodes", placed or "none"),
         ("time", f"{number(result.time_us)} us ({alone}: {number(baseline.time_us)} us)"),
-        ("speedup", f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"),
+        ("speedup", f"{speedups}{without(len(report.unknown))}"),
         *([("over", basis)] if basis else []),
         (
             "energy",
@@ -111,8 +114,23 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
         *_stored(plan),
         ("movement", _movement(memory)),
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
+        *_unknown(report),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)
+
+
+def without(unknown: int) -> str:
+    """What stands beside a speedup where so many nodes leave something out."""
+    return f" (without what is unknown of {unknown} node{'s' if unknown > 1 else ''})" if unknown else ""
+
+
+def _unknown(report: PlanReport) -> list[tuple[str, str]]:
+    """What times and energies leave out, node by node; of many nodes the first."""
+    nodes = report.unknown
+    lines = [f"{row.name} ({row.op}): {row.unknown}" for row in nodes[:_MOST_UNKNOWN]]
+    if len(nodes) > _MOST_UNKNOWN:
+        lines.append(f"and {len(nodes) - _MOST_UNKNOWN} more; `pimflow inspect` names them all")
+    return [("" if index else "unknown", line) for index, line in enumerate(lines)]
 
 
 def _stored(plan: Plan) -> list[tuple[str, str]]:

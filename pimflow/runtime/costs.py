@@ -98,6 +98,10 @@ class CostModel:
         cost = self._unit_cost(graph, node) if node.device in self.units else self._host_cost(graph, node)
         return _FREE if cost is None else NodeCost(cost.time_us, cost.energy_mj, cost)
 
+    def unknown(self, graph: Graph, node: Node) -> str:
+        """What the host's price of a node leaves out, and why; "" if nothing."""
+        return "" if node.op.is_movement else self.host.unknown(graph, node)
+
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         """What a node asks of a unit, or why it cannot run there."""
         work: Work | Refusal = self.units[device].work(graph, node)

@@ -161,7 +161,7 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
     """What the cost of decisions depends on, free of names: ops, shapes, types, wiring, and what is decided.
 
     Values are numbered as they appear; of a value from outside it matters whether it is a constant (and not which, but
-    for the `content_operands` of an op), of one made inside whether it is read outside.
+    for those that `Op.content_positions` names), of one made inside whether it is read outside.
     """
     nodes = [graph.node(name) for decision in decisions for name in decision.nodes]
     number = {node.name: index for index, node in enumerate(nodes)}
@@ -188,8 +188,9 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         moved = "" if verdict is None else f" free={verdict.free} copied={verdict.copied}"
         padding = node.placement.padding
         moved += "" if padding is None else f" padding={padding.free}"
-        content = f" content={content_of(graph, node)}" if node.op.content_operands else ""
-        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}{content}")
+        content = content_of(graph, node)
+        moved += f" content={content}" if content else ""
+        lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")
     lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
 

@@ -167,8 +167,8 @@ def test_local_functions_are_inlined() -> None:
 def test_operators_outside_the_standard() -> None:
     """A contrib operator of ONNX Runtime: shape found by ONNX Runtime, values its own."""
     nodes = [
-        helper.make_node("FusedMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5, transB=1),
-        helper.make_node("QuickGelu", ["m"], ["g"], domain="com.microsoft"),
+        helper.make_node("TransposeMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5, transB=1),
+        helper.make_node("FastGelu", ["m"], ["g"], domain="com.microsoft"),
         helper.make_node("Relu", ["g"], ["y"]),
     ]
     w = np.arange(12, dtype=np.float32).reshape(4, 3) - 6

@@ -107,6 +107,9 @@ class FakeCosts:
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
 
+    def unknown(self, graph: Graph, node: Node) -> str:
+        return ""
+
     def transfer(self, graph: Graph, node: Node) -> None:
         return None
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pimflow.frontend.convert.site import Site, Typed, converts, identity
+import math
+
+import numpy as np
+
+from pimflow.frontend.convert.site import CONTRIB, Site, Typed, converts, identity
 from pimflow.ir import Array, AttributeValue, BatchNorm, Elementwise, OnnxOp, Op
-from pimflow.onnxio.tensors import shortest
+from pimflow.onnxio.tensors import numpy_dtype, shortest
 
 ELEMENTWISE = (
     # of one input
@@ -108,6 +112,36 @@ def _clip(site: Site) -> Typed | None:
 def decimal(scalar: Array) -> float:
     """A scalar as a Python float, written as short as its type allows."""
     return shortest(float(scalar)) if scalar.dtype.itemsize <= 4 and scalar.dtype.kind not in "iu" else float(scalar)
+
+
+@converts("QuickGelu", domain=CONTRIB)
+def _quick_gelu(site: Site) -> Typed | None:
+    """x * sigmoid(alpha x), as the nodes that it was fused from."""
+    if not site.is_float():
+        return None
+    alpha, source = shortest(site.number("alpha", 1.702)), site.node.inputs[0]
+    ops: tuple[Op, ...] = (Elementwise("Sigmoid"), Elementwise("Mul"))
+    if alpha == 1:
+        return Typed(ops, (source,), {1: (source,)})
+    return Typed((Elementwise("Mul"), *ops), (source, _scalar(site, alpha)), {2: (source,)})
+
+
+@converts("Gelu", domain=CONTRIB)
+def _gelu(site: Site) -> Typed | None:
+    """x (1 + erf(x / sqrt 2)) / 2, as one node where the opset has it."""
+    if not site.is_float():
+        return None
+    source = site.node.inputs[0]
+    if site.opset >= 20:
+        return Typed((Elementwise("Gelu"),), (source,))
+    root, one, half = (_scalar(site, number) for number in (math.sqrt(0.5), 1.0, 0.5))
+    kinds = ("Mul", "Erf", "Add", "Mul", "Mul")
+    return Typed(tuple(Elementwise(kind) for kind in kinds), (source, root), {2: (one,), 3: (source,), 4: (half,)})
+
+
+def _scalar(site: Site, number: float) -> Array:
+    """A constant in the element type of the first input."""
+    return np.array(number, numpy_dtype(site.value().dtype))
 
 
 @converts("BatchNormalization")

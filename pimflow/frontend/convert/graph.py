@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,20 +29,19 @@ def convert_graph(graph: Graph, forms: Mapping[str, TypedForm], known: Mapping[s
         known: arrays of the values that do not depend on the graph's inputs, by name.
     """
     nodes: list[Node] = []
-    values = dict(graph.values)
-    value_names, node_names = FreshNames(graph.values), FreshNames(graph.node_by_name)
+    chains = _Chains(graph)
     for node in (_without_unused(node, graph) for node in graph.nodes):
         form = forms.get(node.name) or typed_form(node, graph.values, known, graph.opset.get("", 0))
         if form is None or not _agrees(form.result, graph.value(node.output)):
             nodes.append(node)
         else:
-            nodes.extend(_chain(node, form.typed, values, value_names, node_names))
+            nodes.extend(chains.write(node, form.typed))
     used = {*graph.inputs, *graph.outputs}
     used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
     return graph.replace(
         nodes=nodes,
-        values={name: value for name, value in values.items() if name in used},
-        constants={name: array for name, array in graph.constants.items() if name in used},
+        values={name: value for name, value in chains.values.items() if name in used},
+        constants={name: array for name, array in chains.constants.items() if name in used},
     )
 
 
@@ -70,22 +69,30 @@ def typed_form(node: Node, values: Mapping[str, Value], constants: Mapping[str, 
     if found is None:
         return None
     typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
-    result = _result(typed, [values[name] if name else None for name in typed.inputs])
+    result = _result(typed, values)
     return None if result is None else TypedForm(typed, result)
 
 
-def _result(typed: Typed, inputs: Sequence[Value | None]) -> TensorType | None:
+def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType | None:
     """What a chain of ops makes; None where its inputs do not fit."""
+    inputs = [_value(operand, values) for operand in typed.inputs]
     if isinstance(typed.ops[-1], OnnxOp):  # Identity
         (value,) = inputs
         return None if value is None or value.shape is None else TensorType(value.shape, value.dtype)
     try:
-        for op in typed.ops:
+        for place, op in enumerate(typed.ops, start=1):
             (result,) = infer(op, inputs)
-            inputs = [Value("", result.shape, result.dtype)]
+            beside = [_value(operand, values) for operand in typed.beside.get(place, ())]
+            inputs = [Value("", result.shape, result.dtype), *beside]
     except GraphError:
         return None
     return result
+
+
+def _value(operand: str | Array, values: Mapping[str, Value]) -> Value | None:
+    if isinstance(operand, str):
+        return values[operand] if operand else None
+    return Value("", operand.shape, operand.dtype.name)
 
 
 def _without_unused(node: Node, graph: Graph) -> Node:
@@ -96,17 +103,35 @@ def _without_unused(node: Node, graph: Graph) -> Node:
     return replace(node, outputs=node.outputs[:1]) if unused else node
 
 
-def _chain(
-    node: Node, typed: Typed, values: dict[str, Value], value_names: FreshNames, node_names: FreshNames
-) -> list[Node]:
-    """One node for each op; the last keeps the original's name and output."""
-    chain: list[Node] = []
-    inputs = typed.inputs
-    for step, op in enumerate(typed.ops[:-1]):
-        (result,) = infer(op, [values[name] if name else None for name in inputs])
-        output = value_names.fresh(f"{node.output}_{step}")
-        values[output] = Value(output, result.shape, result.dtype)
-        name = node_names.fresh(f"{node.name}_{step}")
-        chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
-        inputs = (output,)
-    return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]
+class _Chains:
+    """Writes chains of ops in place of nodes: the values and constants of the graph, and those that chains add."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.values = dict(graph.values)
+        self.constants = dict(graph.constants)
+        self._value_names = FreshNames(graph.values)
+        self._node_names = FreshNames(graph.node_by_name)
+
+    def write(self, node: Node, typed: Typed) -> list[Node]:
+        """One node for each op; the last keeps the original's name and output."""
+        chain: list[Node] = []
+        inputs = tuple(self._name(node, operand) for operand in typed.inputs)
+        for step, op in enumerate(typed.ops[:-1]):
+            (result,) = infer(op, [self.values[name] if name else None for name in inputs])
+            output = self._fresh(f"{node.output}_{step}", Value("", result.shape, result.dtype))
+            name = self._node_names.fresh(f"{node.name}_{step}")
+            chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
+            inputs = (output, *(self._name(node, operand) for operand in typed.beside.get(step + 1, ())))
+        return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]
+
+    def _name(self, node: Node, operand: str | Array) -> str:
+        if isinstance(operand, str):
+            return operand
+        name = self._fresh(f"{node.output}_constant", Value("", operand.shape, operand.dtype.name))
+        self.constants[name] = operand
+        return name
+
+    def _fresh(self, base: str, value: Value) -> str:
+        name = self._value_names.fresh(base)
+        self.values[name] = replace(value, name=name)
+        return name

@@ -12,12 +12,20 @@ from pimflow.ir.registry import Registry
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """Element types of the products and windows that the compiler reasons about; others stay opaque."""
 
+CONTRIB = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
 
 class Typed(NamedTuple):
-    """Ops applied one after the other; the first reads `inputs`, each later one the result before it."""
+    """Ops applied one after the other; the first reads `inputs`, each later one the result before it.
+
+    `beside` holds what a later op, by its place, reads behind that. Operands are values of the graph ("": absent) or
+    constants to be added.
+    """
 
     ops: tuple[Op, ...]
-    inputs: tuple[str, ...]
+    inputs: tuple[str | Array, ...]
+    beside: Mapping[int, tuple[str | Array, ...]] = {}
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,11 @@ class Site:
         if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
             return tuple(int(item) for item in value if isinstance(item, int))
         return None
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """An attribute of floats, () where it is absent."""
+        value = self.attributes.get(name, ())
+        return tuple(float(item) for item in value) if isinstance(value, tuple) else ()
 
     def constant(self, index: int) -> Array | None:
         """A constant input's elements; None where it is absent or computed."""

@@ -8,7 +8,7 @@ from pimflow.ir.graph import Array, Graph, Node
 from pimflow.ir.text.literals import digest
 
 Content = tuple["str | None", ...]
-"""Digests of an op's `content_operands`, None for one that is computed."""
+"""Digests of an op's operands at `Op.content_positions`, None for one that is computed."""
 
 
 def content_of(graph: Graph, node: Node) -> Content:
@@ -28,4 +28,5 @@ def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
 
 
 def _content_operands(node: Node) -> Mapping[int, str]:
-    return {index: node.inputs[index] for index in node.op.content_operands if index < len(node.inputs)}
+    positions = node.op.content_positions(len(node.inputs))
+    return {index: node.inputs[index] for index in positions if index < len(node.inputs)}

@@ -76,6 +76,10 @@ class Op:
         """The name that people know the op by: its ONNX op_type."""
         return self.onnx_names[0]
 
+    def content_positions(self, inputs: int) -> tuple[int, ...]:
+        """`content_operands`, of a node with so many inputs."""
+        return self.content_operands
+
     @property
     def is_movement(self) -> bool:
         """Whether the op moves elements and computes none."""

@@ -40,6 +40,15 @@ class OnnxOp(Op):
         """Whether it is ONNX's Identity or Split."""
         return self.op_type in ("Identity", "Split") and not self.domain
 
+    @property
+    def has_bodies(self) -> bool:
+        """Whether it runs graphs of its own, as If, Loop and Scan do."""
+        return not self.domain and self.op_type in ("If", "Loop", "Scan")
+
+    def content_positions(self, inputs: int) -> tuple[int, ...]:
+        """All inputs of what has bodies: how often they run, and the shapes within them, may follow from constants."""
+        return tuple(range(inputs)) if self.has_bodies else ()
+
     def shape_rule(self, shapes: Shapes) -> Shape:
         """Refused: only ONNX knows.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pimflow.codegen.backend import HostBackend
 from pimflow.ir import Graph, Node, Op, Value
@@ -67,13 +67,17 @@ class GpuHost(HostBackend):
 
     def cost(self, graph: Graph, node: Node) -> GpuCost:
         """A kernel's cost, by the model or as measured."""
-        content = content_of(graph, node) if node.op.content_operands else ()
+        content = content_of(graph, node)
         key = _Kernel(
             node.op, tuple(map(_type, graph.in_values(node))), tuple(map(_type, graph.out_values(node))), content
         )
         if key not in self._known:
             self._known[key] = self._price(graph, node, content)
         return self._known[key]
+
+    def unknown(self, graph: Graph, node: Node) -> str:
+        """What the model cannot see from shapes; what is measured leaves nothing out."""
+        return self.cost(graph, node).unknown
 
     def copy_cost(self, moved_bytes: int, dtype: str) -> GpuCost:
         """A copy kernel over the bytes, at the width that the GPU stores floating-point elements in."""
@@ -90,10 +94,10 @@ class GpuHost(HostBackend):
         A table is measured on a whole board. With fewer channels its time is scaled by the model's own ratio.
         """
         inputs, outputs, constants = graph.in_values(node), graph.out_values(node), content_arrays(graph, node)
-        cost = gpu_cost(node.op, inputs, outputs, self.gpu, self.channels, constants=constants)
+        cost = gpu_cost(node.op, inputs, outputs, self.gpu, self.channels, constants=constants, opset=graph.opset)
         time_us = self.measured.time_us(node.op, inputs, content) if self.measured is not None else None
         if time_us is None or cost.time_us == 0:
             return cost
         every = self.gpu.memory_channels
-        whole = gpu_cost(node.op, inputs, outputs, self.gpu, every, constants=constants)
-        return scaled(cost, time_us * cost.time_us / whole.time_us)
+        whole = gpu_cost(node.op, inputs, outputs, self.gpu, every, constants=constants, opset=graph.opset)
+        return replace(scaled(cost, time_us * cost.time_us / whole.time_us), unknown="")

@@ -19,7 +19,7 @@ from pimflow.runtime.gpu.form import Sample
 from pimflow.runtime.gpu.forms import form_of
 from pimflow.runtime.gpu.measured import MeasuredRow
 from pimflow.runtime.gpu.published import read_rows
-from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, StreamWork, gpu_work
 from pimflow.targets import Gpu, Target
 
 FoldsBy = Literal["turn", "size"]
@@ -130,8 +130,8 @@ def check(target: Target, tables: Tables) -> Calibration:
 def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "turn") -> Calibration:
     """Fits the parameters of a target's GPU to measured rows, with all memory channels serving the GPU.
 
-    Rows that the model gives no kernel (views), or that are of an element type without kernels, are left out. Several
-    rows of one kernel share a fold, so that none is predicted from its own twin.
+    Rows that the model gives no kernel (views) or several, or that are of an element type without kernels, are left
+    out. Several rows of one kernel share a fold, so that none is predicted from its own twin.
 
     Args:
         target: where the fit starts; its peaks are taken as given.
@@ -196,7 +196,7 @@ def _sample(row: MeasuredRow, gpu: Gpu) -> Sample | None:
         return None
     inputs, outputs = row.values()
     work = gpu_work(row.op, inputs, outputs, replace(gpu, operand=operand).element_bytes)  # type: ignore[arg-type]
-    if work is None:
+    if work is None or isinstance(work, KernelSequence):
         return None
     name = class_name(row, work)
     return Sample(work, row.time_us, name if len(gpu.operands) == 1 else f"{operand} {name}", operand)

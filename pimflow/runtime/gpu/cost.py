@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pimflow.runtime.gpu.forms import form_of
-from pimflow.runtime.gpu.work import GpuWork, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import GpuWork, KernelSequence, StreamWork, gpu_work
 
 if TYPE_CHECKING:
     from pimflow.ir import Array, Op, Value
@@ -17,27 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuCost:
-    """What one node costs on the GPU.
+    """What one node costs on the GPU: a kernel, or several one after the other.
 
-    Computing and moving overlap behind the launch, so `compute_us` and `memory_us` are what each would take alone. The
-    energies are what running the kernel adds to the board's static power: what it draws while it runs, arithmetic, and
+    Computing and moving overlap behind the launch, so `compute_us` and `memory_us` are what each would take alone;
+    `computing_us` is the time of kernels that computing bounds (a tie is computing), `moving_us` that of the others.
+    The energies are what running them adds to the board's static power: what it draws while they run, arithmetic, and
     bytes through second-level cache and DRAM. `flops` counts a multiply-accumulate as two; `bytes` pass DRAM.
+    `unknown` says what the cost leaves out, and why ("": nothing).
     """
 
     launch_us: float = 0.0
     compute_us: float = 0.0
     memory_us: float = 0.0
+    computing_us: float = 0.0
+    moving_us: float = 0.0
     busy_mj: float = 0.0
     arithmetic_mj: float = 0.0
     l2_mj: float = 0.0
     dram_mj: float = 0.0
     flops: int = 0
     bytes: int = 0
+    unknown: str = ""
 
     @cached_property
     def time_us(self) -> float:
-        """Launch, then the slower of computing and moving."""
-        return self.launch_us + max(self.compute_us, self.memory_us)
+        """Launches, and what bounds each kernel behind its own."""
+        return self.launch_us + self.computing_us + self.moving_us
 
     @cached_property
     def energy_mj(self) -> float:
@@ -46,13 +51,8 @@ class GpuCost:
 
     @property
     def time_parts_us(self) -> dict[str, float]:
-        """Launch, and the one that bounds the kernel; what hides behind it is no time (a tie is computing)."""
-        computes = self.compute_us >= self.memory_us
-        return {
-            "launch": self.launch_us,
-            "compute": self.compute_us if computes else 0.0,
-            "memory": 0.0 if computes else self.memory_us,
-        }
+        """Launches, and what bounds the kernels; what hides behind that is no time."""
+        return {"launch": self.launch_us, "compute": self.computing_us, "memory": self.moving_us}
 
     @property
     def energy_parts_mj(self) -> dict[str, float]:
@@ -71,6 +71,7 @@ def gpu_cost(
     channels: int,
     *,
     constants: Mapping[int, Array] | None = None,
+    opset: Mapping[str, int] | None = None,
 ) -> GpuCost:
     """Time and energy of one node on the GPU, with `channels` memory channels left to it.
 
@@ -80,15 +81,26 @@ def gpu_cost(
         outputs: its results.
         gpu: the GPU.
         channels: memory channels that serve the GPU, at least one.
-        constants: arrays of `op.content_operands` by position, where they are known.
+        constants: arrays of `op.content_positions` by position, where they are known.
+        opset: versions of operators by domain, for what has bodies.
 
     Raises:
         ValueError: `channels` is not positive.
     """
     if channels < 1:
         raise ValueError(f"a GPU needs at least one memory channel, got {channels}")
-    work = gpu_work(op, inputs, outputs, gpu.element_bytes, constants)
+    work = gpu_work(op, inputs, outputs, gpu.element_bytes, constants, opset)
+    if isinstance(work, KernelSequence):
+        return _sequence_cost(work, gpu, channels)
     return FREE if work is None else work_cost(work, gpu, channels)
+
+
+def _sequence_cost(sequence: KernelSequence, gpu: Gpu, channels: int) -> GpuCost:
+    """Kernels that run one after the other: all parts add up."""
+    costs = [(work_cost(work, gpu, channels), times) for work, times in sequence.kernels]
+    parts = [part.name for part in fields(GpuCost) if part.name != "unknown"]
+    sums = {part: sum(getattr(cost, part) * times for cost, times in costs) for part in parts}
+    return GpuCost(**sums, unknown=sequence.unknown)
 
 
 def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
@@ -100,10 +112,13 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
     """
     time = form_of(gpu).kernel_time(work, gpu, channels)
     flops = work.operations if isinstance(work, StreamWork) else 2 * work.macs
+    computes = time.compute_us >= time.memory_us
     return GpuCost(
         launch_us=time.launch_us,
         compute_us=time.compute_us,
         memory_us=time.memory_us,
+        computing_us=time.compute_us if computes else 0.0,
+        moving_us=0.0 if computes else time.memory_us,
         busy_mj=gpu.energy.busy_w * time.busy_us * 1e-3,
         arithmetic_mj=_arithmetic_pj(work, gpu) * 1e-9,
         l2_mj=time.l2_bytes * gpu.energy.l2_pj_per_byte * 1e-9,
@@ -126,6 +141,8 @@ def scaled(cost: GpuCost, time_us: float) -> GpuCost:
         launch_us=cost.launch_us * factor,
         compute_us=cost.compute_us * factor,
         memory_us=cost.memory_us * factor,
+        computing_us=cost.computing_us * factor,
+        moving_us=cost.moving_us * factor,
         busy_mj=cost.busy_mj * factor,
         arithmetic_mj=cost.arithmetic_mj * factor,
         l2_mj=cost.l2_mj * factor,

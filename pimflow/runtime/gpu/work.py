@@ -25,12 +25,12 @@ from pimflow.ir import (
     Graph,
     MatMul,
     Node,
-    OnnxOp,
     Op,
     OpRules,
     Pad,
     Pool2d,
     Reshape,
+    Shape,
     Slice,
     Transpose,
     Value,
@@ -98,14 +98,37 @@ class StreamWork:
     bytes: int
     kind: StreamKind = "elementwise"
 
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
 
 GpuWork = MatrixWork | DepthwiseWork | StreamWork
+"""What one kernel does."""
 
-_FREE = frozenset({"Identity", "Shape", "Size", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Constant"})
+
+@dataclass(frozen=True)
+class KernelSequence:
+    """Kernels that a library runs one after the other for one node, each with how often; `unknown` says what is not
+    among them, or not as it will be, and why ("": nothing)."""
+
+    kernels: tuple[tuple[GpuWork, int], ...]
+    unknown: str = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all of them."""
+        return sum(work.macs * times for work, times in self.kernels)
+
+
+NodeWork = GpuWork | KernelSequence
+"""What one node asks for."""
+
 # Operations per input element, counted from the definitions (a transcendental function counts as 4: one issue of the
 # quarter-rate special-function unit). Softmax: maximum, subtract, exponential, sum, divide. LayerNormalization: two
 # moments, subtract, scale, multiply, add. Everything else that is unknown: one per element.
-_OPERATIONS = {
+OPERATIONS = {
     "Softmax": 8,
     "LogSoftmax": 9,
     "LayerNormalization": 8,
@@ -127,18 +150,6 @@ _OPERATIONS = {
     "Mish": 14,
     "Clip": 2,
 }
-# Convolutions that the compiler only carries: where their weights are among the operands.
-_WEIGHTS_AT = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "DeformConv": 1}
-_ROW_KERNELS: Mapping[str, StreamKind] = {
-    "Softmax": "softmax",
-    "LogSoftmax": "softmax",
-    "LayerNormalization": "normalization",
-    "InstanceNormalization": "normalization",
-    "GroupNormalization": "normalization",
-    "LpNormalization": "normalization",
-}
-# Kernels that read a table by index touch what they return, not the table.
-_GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
 
 
 @dataclass(frozen=True)
@@ -149,13 +160,17 @@ class Operands:
         inputs: its operands, without optional ones that are absent.
         outputs: its results.
         element_bytes: bytes of one floating-point element on the GPU.
-        constants: arrays of `Op.content_operands` by position; empty where shapes are all that is known.
+        constants: arrays of `Op.content_positions` by position; empty where shapes are all that is known.
+        given: all operands by position, None where an optional one is absent.
+        opset: versions of operators by domain, of the graph that the node is from.
     """
 
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     element_bytes: int
     constants: Mapping[int, Array] = field(default_factory=dict)
+    given: Sequence[Value | None] = ()
+    opset: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def output(self) -> Value:
@@ -168,7 +183,7 @@ class Operands:
         return sum(value_bytes(value, self.element_bytes) for value in (*self.inputs, *self.outputs))
 
 
-GPU_WORK: OpRules[Callable[[Any, Operands], GpuWork | None]] = OpRules("work on the GPU")
+GPU_WORK: OpRules[Callable[[Any, Operands], NodeWork | None]] = OpRules("work on the GPU")
 """What an op asks of a GPU: None where nothing runs (views and shape arithmetic)."""
 
 
@@ -178,7 +193,8 @@ def gpu_work(
     outputs: Sequence[Value],
     element_bytes: int,
     constants: Mapping[int, Array] | None = None,
-) -> GpuWork | None:
+    opset: Mapping[str, int] | None = None,
+) -> NodeWork | None:
     """The work of one node; None where nothing runs (views and shape arithmetic).
 
     Args:
@@ -186,16 +202,17 @@ def gpu_work(
         inputs: its operands, None where an optional one is absent.
         outputs: its results.
         element_bytes: bytes of one floating-point element on the GPU.
-        constants: arrays of `op.content_operands` by position, where they are known.
+        constants: arrays of `op.content_positions` by position, where they are known.
+        opset: versions of operators by domain, for what has bodies.
     """
     present = [value for value in inputs if value is not None]
-    return GPU_WORK.of(op)(op, Operands(present, outputs, element_bytes, constants or {}))
+    return GPU_WORK.of(op)(op, Operands(present, outputs, element_bytes, constants or {}, inputs, opset or {}))
 
 
-def node_work(graph: Graph, node: Node, element_bytes: int) -> GpuWork | None:
+def node_work(graph: Graph, node: Node, element_bytes: int) -> NodeWork | None:
     """`gpu_work` of a node of a graph."""
     inputs, outputs = graph.in_values(node), graph.out_values(node)
-    return gpu_work(node.op, inputs, outputs, element_bytes, content_arrays(graph, node))
+    return gpu_work(node.op, inputs, outputs, element_bytes, content_arrays(graph, node), graph.opset)
 
 
 def value_bytes(value: Value, element_bytes: int) -> int:
@@ -248,12 +265,17 @@ def _matmul(op: MatMul, operands: Operands) -> GpuWork:
     left, right = operands.inputs[0].shape, operands.inputs[1].shape
     if not left or not right:
         return StreamWork(0, operands.bytes)
+    return batched_product(left, right, operands.output.elements, operands.bytes)
+
+
+def batched_product(left: Shape, right: Shape, results: int, moved: int) -> MatrixWork:
+    """numpy.matmul of two arrays that makes `results` elements and moves so many bytes."""
     columns = right[-1] if len(right) > 1 else 1
     rows = left[-2] if len(left) > 1 else 1
-    products = max(operands.output.elements // max(rows * columns, 1), 1)
+    products = max(results // max(rows * columns, 1), 1)
     if math.prod(right[:-2]) == 1:  # one right-hand side for the whole batch: a single taller product
-        return MatrixWork(rows * products, columns, left[-1], 1, operands.bytes)
-    return MatrixWork(rows, columns, left[-1], products, operands.bytes)
+        return MatrixWork(rows * products, columns, left[-1], 1, moved)
+    return MatrixWork(rows, columns, left[-1], products, moved)
 
 
 @GPU_WORK.register(Pool2d)
@@ -273,7 +295,7 @@ def _batch_norm(op: BatchNorm, operands: Operands) -> GpuWork:
 
 @GPU_WORK.register(Elementwise)
 def _elementwise(op: Elementwise, operands: Operands) -> GpuWork:
-    operations = operands.output.elements * _OPERATIONS.get(op.kind, 1) * max(len(operands.inputs) - 1, 1)
+    operations = operands.output.elements * OPERATIONS.get(op.kind, 1) * max(len(operands.inputs) - 1, 1)
     return StreamWork(operations, operands.bytes)
 
 
@@ -285,38 +307,3 @@ def _copy(op: Op, operands: Operands) -> GpuWork:
 @GPU_WORK.register(Reshape)
 def _view(op: Reshape, operands: Operands) -> None:
     """Nothing runs."""
-
-
-@GPU_WORK.register(OnnxOp)
-def _other(op: OnnxOp, operands: Operands) -> GpuWork | None:
-    if op.op_type in _FREE:
-        return None
-    inputs, outputs, moved = operands.inputs, operands.outputs, operands.bytes
-    if op.op_type in _GATHERS:
-        returned = sum(value_bytes(value, operands.element_bytes) for value in outputs)
-        indices = sum(value_bytes(value, operands.element_bytes) for value in inputs[1:])
-        return StreamWork(0, 2 * returned + indices)
-    if op.op_type in _WEIGHTS_AT and len(inputs) > _WEIGHTS_AT[op.op_type]:
-        return _other_convolution(op, inputs[0], inputs[_WEIGHTS_AT[op.op_type]], outputs[0], moved)
-    elements = max((value.elements for value in (*inputs, *outputs)), default=0)
-    if op.op_type == "LRN":
-        size = next((int(value) for key, value in op.attributes if key == "size" and isinstance(value, int)), 5)
-        return StreamWork(elements * (2 * size + 10), moved)
-    return StreamWork(elements * _OPERATIONS.get(op.op_type, 1), moved, _ROW_KERNELS.get(op.op_type, "elementwise"))
-
-
-def _other_convolution(op: OnnxOp, source: Value, weights: Value, output: Value, moved: int) -> GpuWork:
-    """Convolutions of other ranks and types, and transposed ones, as implicit GEMMs over their windows.
-
-    A transposed convolution is the gradient of one: a product of every input pixel with all its weights.
-    """
-    groups = next((int(value) for key, value in op.attributes if key == "group" and isinstance(value, int)), 1)
-    if weights.shape is None or len(weights.shape) < 3 or not output.elements or not source.elements:
-        return StreamWork(0, moved)
-    transposed = op.op_type == "ConvTranspose"
-    window = math.prod(weights.shape[1:])
-    if groups > 1 and weights.shape[1] == 1:
-        return DepthwiseWork((source if transposed else output).elements * window, moved)
-    pixels = (source if transposed else output).elements // max(weights.shape[0], 1)
-    columns, depth = (window, weights.shape[0] // groups) if transposed else (weights.shape[0] // groups, window)
-    return MatrixWork(pixels, columns, depth, groups, moved, convolution=True)

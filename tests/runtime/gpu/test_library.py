@@ -229,7 +229,7 @@ def test_every_op_has_kernels(op: Op, inputs: list[Value], kind: str) -> None:
     output = value(1, 8, 4, 4) if isinstance(op, Conv2d) else rows
     for gpu in (FP16, FP32):
         work = gpu_work(op, inputs, [output], gpu.element_bytes)
-        assert work is not None
+        assert isinstance(work, GpuWork)
         assert family(work) == kind
         assert gpu_cost(op, inputs, [output], gpu, ALL).time_us > 0
 

@@ -1,0 +1,17 @@
+"""What operators that the compiler keeps ask of a GPU: a family a file, each found by its domain and name."""
+
+from pimflow.runtime.gpu.kept import attention, bodies, convolution, einsum, product, recurrent
+from pimflow.runtime.gpu.kept.rules import KEPT, asks, is_convolution, multiplies
+
+__all__ = [
+    "KEPT",
+    "asks",
+    "attention",
+    "bodies",
+    "convolution",
+    "einsum",
+    "is_convolution",
+    "multiplies",
+    "product",
+    "recurrent",
+]

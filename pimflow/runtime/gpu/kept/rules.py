@@ -1,0 +1,158 @@
+"""Work of kept operators, by domain and name: those that multiply have rules, the others stream their operands.
+
+What is not known here is said, so that it is never mistaken for nothing: operators of other libraries, sizes and trip
+counts that depend on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pimflow.ir import OnnxOp, Op
+from pimflow.ir.registry import Registry
+from pimflow.runtime.gpu.work import (
+    GPU_WORK,
+    OPERATIONS,
+    GpuWork,
+    KernelSequence,
+    NodeWork,
+    Operands,
+    StreamKind,
+    StreamWork,
+    value_bytes,
+)
+
+CONTRIB = "com.microsoft"
+"""ONNX Runtime's own operators."""
+BLOCKED = "com.microsoft.nchwc"
+"""Those of its CPU kernels that work on blocks of channels."""
+
+Rule = Callable[[OnnxOp, Operands], "NodeWork | None"]
+
+KEPT: Registry[tuple[str, str], Rule] = Registry("work of kept operators")
+"""What operators that multiply, or run others, ask of a GPU."""
+
+
+def asks(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """A decorator that makes a function the rule of some operators.
+
+    Raises:
+        ValueError: an operator has a rule already.
+    """
+    return KEPT.register(*((domain, op_type) for op_type in op_types))
+
+
+def multiplies(op: Op) -> bool:
+    """Whether a kept operator is a product itself; what is in bodies does not count."""
+    return isinstance(op, OnnxOp) and not op.has_bodies and (op.domain, op.op_type) in KEPT
+
+
+def is_convolution(op: Op) -> bool:
+    """Whether a kept operator is a convolution."""
+    return multiplies(op) and "Conv" in op.onnx_name
+
+
+_FREE = frozenset({"Identity", "Shape", "Size", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Constant"})
+_ROW_KERNELS: Mapping[str, StreamKind] = {
+    "Softmax": "softmax",
+    "LogSoftmax": "softmax",
+    "LayerNormalization": "normalization",
+    "InstanceNormalization": "normalization",
+    "GroupNormalization": "normalization",
+    "LpNormalization": "normalization",
+}
+# Kernels that read a table by index touch what they return, not the table.
+_GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
+# ONNX's own operators whose arithmetic does not follow from the number of elements.
+_UNCOUNTED = frozenset({"CausalConvWithState", "DFT", "Det", "ImageDecoder", "LinearAttention", "STFT", "SequenceMap"})
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Operators of other domains that multiply no matrices: each element passes once.
+_STREAMS = {
+    CONTRIB: _names(
+        "BiasAdd BiasDropout BiasGelu BiasSoftmax BiasSplitGelu BitmaskBiasDropout BitmaskDropout ComplexMul "
+        "ComplexMulConj DequantizeLinear EmbedLayerNormalization ExpandDims FastGelu GatherND Gelu "
+        "GemmaRotaryEmbedding GroupNorm IsAllFinite MaxpoolWithMask MulInteger NhwcMaxPool Pad "
+        "QEmbedLayerNormalization QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool "
+        "QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere "
+        "QuantizeLinear QuickGelu Range ReduceSumInteger RelativePositionBias RemovePadding RestorePadding "
+        "RotaryEmbedding ScaledSiLU SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization "
+        "Trilu Unique"
+    ),
+    BLOCKED: _names("AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReorderInput ReorderOutput Upsample"),
+    "ai.onnx.ml": _names(
+        "ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer FeatureVectorizer Imputer LabelEncoder "
+        "Normalizer OneHotEncoder Scaler ZipMap"
+    ),
+}
+
+
+@GPU_WORK.register(OnnxOp)
+def _kept(op: OnnxOp, operands: Operands) -> NodeWork | None:
+    if op.op_type in _FREE:
+        return None
+    if not op.has_bodies and any(value.shape is None for value in (*operands.inputs, *operands.outputs)):
+        return partly(_streaming(op, operands), "the sizes of its operands or results depend on data")
+    rule = KEPT.get((op.domain, op.op_type))
+    if rule is not None:
+        return rule(op, operands)
+    work = _streaming(op, operands)
+    if op.op_type in _UNCOUNTED or (op.domain and op.op_type not in _STREAMS.get(op.domain, ())):
+        return partly(work, "its arithmetic is not modelled")
+    return work
+
+
+def partly(work: GpuWork, unknown: str) -> KernelSequence:
+    """One kernel that is not all of the work, or not for certain."""
+    return KernelSequence(((work, 1),), unknown)
+
+
+def odd(operands: Operands) -> KernelSequence:
+    """An operator whose operands are not those that it has in a model that runs: a row of a table, say."""
+    return partly(StreamWork(0, operands.bytes), "its operands are not understood")
+
+
+def _streaming(op: OnnxOp, operands: Operands) -> StreamWork:
+    inputs, outputs, moved = operands.inputs, operands.outputs, operands.bytes
+    if op.op_type in _GATHERS:
+        returned = sum(value_bytes(value, operands.element_bytes) for value in outputs)
+        indices = sum(value_bytes(value, operands.element_bytes) for value in inputs[1:])
+        return StreamWork(0, 2 * returned + indices)
+    elements = max((value.elements for value in (*inputs, *outputs)), default=0)
+    if op.op_type == "LRN":
+        return StreamWork(elements * (2 * integer(op, "size", 5) + 10), moved)
+    return StreamWork(elements * OPERATIONS.get(op.op_type, 1), moved, _ROW_KERNELS.get(op.op_type, "elementwise"))
+
+
+def integer(op: OnnxOp, name: str, default: int = 0) -> int:
+    """An integer attribute."""
+    value = dict(op.attributes).get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def integers(op: OnnxOp, name: str) -> tuple[int, ...]:
+    """An attribute of integers, () where it is absent."""
+    value = dict(op.attributes).get(name, ())
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
+
+
+def shape_of(operands: Operands, position: int) -> tuple[int, ...] | None:
+    """The shape of an operand; None where it is absent."""
+    value = operands.given[position] if position < len(operands.given) else None
+    return None if value is None else value.shape
+
+
+def elements_at(operands: Operands, position: int) -> int:
+    """How many elements an operand has; none if it is absent."""
+    value = operands.given[position] if position < len(operands.given) else None
+    return 0 if value is None else value.elements
+
+
+def bytes_at(operands: Operands, *positions: int) -> int:
+    """Bytes of some operands; absent ones have none."""
+    given = (operands.given[position] for position in positions if position < len(operands.given))
+    return sum(value_bytes(value, operands.element_bytes) for value in given if value is not None)

@@ -1,0 +1,139 @@
+"""Which kept operators are known, and what is said of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+import pimflow
+from pimflow.compiler import compare_policies, inspect_model
+from pimflow.frontend import load_model
+from pimflow.ir import MatMul, OnnxOp, Value
+from pimflow.options import Options
+from pimflow.report.policies import comparison_text
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.calibrate import check
+from pimflow.runtime.gpu.kept import KEPT
+from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable, table_text
+from pimflow.runtime.gpu.work import KernelSequence, StreamWork, gpu_work
+from pimflow.targets import load_target
+from support.kept import CONTRIB, kept_model, normal
+from support.onnx_models import model_of
+
+X = Value("x", (2, 8), "float32")
+
+
+def unknown_of(op_type: str, domain: str, value: Value = X) -> str:
+    work = gpu_work(OnnxOp(op_type, domain), [value], [value], 2)
+    return work.unknown if isinstance(work, KernelSequence) else ""
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain"),
+    [("SomethingNew", "com.example"), ("NGramRepeatBlock", CONTRIB), ("TreeEnsemble", "ai.onnx.ml"), ("Det", "")],
+)
+def test_what_is_not_modelled_is_said_and_priced_by_its_bytes(op_type: str, domain: str) -> None:
+    work = gpu_work(OnnxOp(op_type, domain), [X], [X], 2)
+    assert work == KernelSequence(((StreamWork(16, 64), 1),), "its arithmetic is not modelled")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain"), [("Resize", ""), ("TopK", ""), ("BiasGelu", CONTRIB), ("Scaler", "ai.onnx.ml")]
+)
+def test_what_multiplies_no_matrices_is_known(op_type: str, domain: str) -> None:
+    assert isinstance(gpu_work(OnnxOp(op_type, domain), [X], [X], 2), StreamWork)
+
+
+def test_sizes_that_depend_on_data_are_said() -> None:
+    assert unknown_of("TopK", "", Value("x", None, "float32")).startswith("the sizes of its operands")
+
+
+def test_every_rule_is_of_an_operator_that_exists() -> None:
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    known = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
+    known |= {("" if s.domain == "ai.onnx" else s.domain, s.name) for s in onnx.defs.get_all_schemas()}
+    assert set(KEPT) <= known
+
+
+def part_unknown() -> onnx.ModelProto:
+    """A product, and one whose rows are told at run time."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "known"),
+        helper.make_node("NonZero", ["a"], ["n"], "chosen"),
+        helper.make_node("Cast", ["n"], ["f"], "cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("MatMul", ["v", "f"], ["b"], "rows"),
+        helper.make_node("ReduceSum", ["b"], ["y"], "sum", keepdims=0),
+    ]
+    return model_of(nodes, {"x": (16, 512)}, ["y"], {"w": normal(512, 512), "v": normal(8, 2)})
+
+
+def test_inspect_says_what_is_not_known() -> None:
+    report = inspect_model(part_unknown())
+    by_name = {node["name"]: node for node in report.as_json()["nodes"]}
+    assert by_name["known"]["unknown"] == ""
+    assert by_name["rows"]["unknown"] == "the sizes of its operands or results depend on data"
+    text = report.text()
+    assert "100.0 % of the multiply-accumulates that are known" in text
+    assert "  rows (MatMul): the sizes of its operands or results depend on data" in text
+
+
+def test_summary_and_comparison_say_it_beside_the_speedup() -> None:
+    compiled = pimflow.compile(part_unknown(), use_cache=False)
+    assert [row.name for row in compiled.report.unknown] == ["chosen", "cast", "rows", "sum"]
+    text = compiled.summary()
+    (speedup,) = (line for line in text.splitlines() if line.startswith("speedup"))
+    assert speedup.endswith("(without what is unknown of 4 nodes)")
+    assert "unknown   chosen (NonZero): the sizes of its operands or results depend on data" in text
+    assert {node["name"] for node in compiled.document()["nodes"] if node["unknown"]} == {
+        "chosen",
+        "cast",
+        "rows",
+        "sum",
+    }
+
+
+def test_what_is_known_is_not_remarked_on() -> None:
+    model = kept_model("MatMulInteger", {"x": (4, 8)}, {"w": normal(8, 8).astype("int8")}, dtype=onnx.TensorProto.INT8)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    report = inspect_model(model)
+    assert report.nodes[0].macs == 4 * 8 * 8
+    assert "0.0 % of the multiply-accumulates\n" in report.text() + "\n"
+    assert "known" not in report.text()
+    assert "unknown" not in pimflow.compile(model, use_cache=False).summary()
+
+
+def test_a_comparison_says_it_and_counts_kept_products() -> None:
+    results = compare_policies(part_unknown(), Options(use_cache=False), ("gpu", "newton++"))
+    assert [result.as_json()["unknown_nodes"] for result in results] == [4, 4]
+    assert comparison_text(results).endswith(
+        "speedups are (without what is unknown of 4 nodes); `pimflow inspect` says which"
+    )
+    assert results[0].mode_share["gpu"] == 1
+    assert results[1].mode_share["pim"] == pytest.approx(1 / 2), "the product of unknown size is one too"
+
+
+def test_kept_operators_of_a_measured_table_are_read_and_not_fitted(tmp_path: Path) -> None:
+    """A table has digests in place of bodies, and whatever shapes its author wrote."""
+    odd_shapes = [
+        MeasuredRow(OnnxOp(op_type), ((2, 3),), ((2, 3),), "float32", 5.0)
+        for _, op_type in KEPT
+        if op_type not in ("Conv", "Gemm", "MatMul")
+    ]
+    products = [MeasuredRow(MatMul(), ((8 * n, 64), (64, 32)), ((8 * n, 32),), "float32", 5.0) for n in range(1, 6)]
+    path = tmp_path / "table.csv"
+    path.write_text(table_text([*odd_shapes, *products]))
+    assert {error.name for error in check(load_target("pimflow"), path).errors} >= {"MatMul", "all"}
+
+
+def test_a_measured_time_leaves_nothing_out() -> None:
+    graph = load_model(part_unknown())
+    node = graph.node("chosen")
+    row = MeasuredRow(node.op, ((16, 512),), ((2, 7),), "float32", 12.5)
+    costs = CostModel(load_target("pimflow"), measured=MeasuredTable([row])).host_only()
+    assert costs.node_cost(graph, node).time_us == pytest.approx(12.5)
+    assert costs.unknown(graph, node) == ""
+    assert costs.unknown(graph, graph.node("rows")) != ""
