@@ -69,7 +69,10 @@ def _gemm(op: Gemm, inputs: Sequence[Array | None], multiply: Multiply) -> Array
 @PRODUCT_VALUES.register(MatMul)
 def _matmul(op: MatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
     source, weights, _ = _operands(inputs)
-    return multiply(source, weights)
+    batch = np.broadcast_shapes(source.shape[:-2], weights.shape[:-2])
+    if weights.size > weights.shape[-2] * weights.shape[-1]:  # else one right-hand side serves all
+        weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
+    return multiply(np.broadcast_to(source, (*batch, *source.shape[-2:])), weights)
 
 
 def _operands(inputs: Sequence[Array | None]) -> tuple[Array, Array, Array | None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal, window_out
+from pimflow.ir.ops.elementwise import broadcast
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,5 @@ def _matmul_problem(graph: Graph, node: Node, op: MatMul) -> MatrixProblem | Ref
     constant = graph.is_constant(node.inputs[1])
     if math.prod(right[:-2]) == 1:
         return MatmulProblem(left[-2], left[-1], right[-1], math.prod(left[:-2]), constant_rhs=constant)
-    if left[:-2] != right[:-2]:
-        return Refusal("batch dimensions are broadcast against each other")
-    return MatmulProblem(left[-2], left[-1], right[-1], math.prod(left[:-2]), batched_rhs=True, constant_rhs=constant)
+    batch = math.prod(broadcast(left[:-2], right[:-2]))  # what is broadcast is read, and stored, once a product
+    return MatmulProblem(left[-2], left[-1], right[-1], batch, batched_rhs=True, constant_rhs=constant)
