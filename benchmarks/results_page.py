@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from string import Template
+from typing import Any
 
 from fit_gpu import loss, with_fit
 from results_data import LABELS, MODELS, POLICY_LABELS, Figure, Record, mean, one
@@ -19,6 +20,7 @@ TEMPLATE = Path(__file__).with_name("results_template.md")
 MEASURED_TABLES = sorted((Path(__file__).parent.parent / "tests" / "data" / "measured").glob("*.csv"))
 MACHINES = {"strict": "pimflow", "measured-gpu": "turing-pim", "free-launches": "turing-pim, PIM launches free"}
 """Studies of the default machine and of the measured GPU, and what they are called."""
+MEASURED = ("newton++", "pimflow", "auto")
 FITTED = ("step_cycles", "fill_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle")
 
 
@@ -37,9 +39,14 @@ def page(
         "made": made,
         "fitted": _figures(_fitted(records)),
         "predicted": _figures(_predicted(records, shares)),
-        "conv_table": _by_policy(records, "conv_speedup", "{:.3f}".format),
-        "end_table": _by_policy(records, "speedup", "{:.3f}".format),
-        "energy_table": _by_policy(records, "energy_change", "{:+.1%}".format),
+        "conv_table": _by_policy(records, "strict", "conv_speedup", "{:.3f}".format),
+        "end_table": _by_policy(records, "strict", "speedup", "{:.3f}".format),
+        "energy_table": _by_policy(records, "strict", "energy_change", "{:+.1%}".format),
+        "artifact_conv_table": _by_policy(records, "policies", "conv_speedup", "{:.3f}".format),
+        "artifact_end_table": _by_policy(records, "policies", "speedup", "{:.3f}".format),
+        "artifact_energy_table": _by_policy(records, "policies", "energy_change", "{:+.1%}".format),
+        "sensitivity_table": _sensitivity(records),
+        "transformer_table": _transformers(records),
         "modes_table": _modes(records),
         "channels_conv": _study(records, "channels", "pimflow", "channels", "conv_speedup"),
         "channels_end": _study(records, "channels", "pimflow", "channels", "speedup"),
@@ -141,19 +148,18 @@ def _misses(records: Sequence[Record]) -> dict[str, str]:
 # ---- policies
 
 
-def _by_policy(records: Sequence[Record], figure: str, text: Callable[[float], str]) -> str:
+def _by_policy(records: Sequence[Record], study: str, figure: str, text: Callable[[float], str]) -> str:
     rows = [
-        (LABELS[model], *(text(one(records, "policies", model, policy)[figure]) for policy in POLICY_LABELS))
+        (LABELS[model], *(text(one(records, study, model, policy)[figure]) for policy in POLICY_LABELS))
         for model in MODELS
     ]
-    rows.append(("**mean of five**", *(text(mean(records, "policies", policy, figure)) for policy in POLICY_LABELS)))
+    rows.append(("**mean of five**", *(text(mean(records, study, policy, figure)) for policy in POLICY_LABELS)))
     return _table(("model", *POLICY_LABELS.values()), rows)
 
 
 def _auto(records: Sequence[Record]) -> dict[str, str]:
     ratios = {
-        model: one(records, "policies", model, "auto")["speedup"]
-        / one(records, "policies", model, "pimflow")["speedup"]
+        model: one(records, "strict", model, "auto")["speedup"] / one(records, "strict", model, "pimflow")["speedup"]
         for model in MODELS
     }
     least = min(ratios, key=lambda model: ratios[model])
@@ -168,7 +174,7 @@ def _modes(records: Sequence[Record]) -> str:
     rows = []
     for model in MODELS:
         for policy in ("pimflow", "auto"):
-            record = one(records, "policies", model, policy)
+            record = one(records, "strict", model, policy)
             shares = [f"{record['mode_share'][mode]:.0%}" for mode in ("gpu", "pim", "md-dp", "pipeline")]
             splits = ", ".join(f"{ratio} %: {count}" for ratio, count in record["ratio_histogram"].items())
             found = (str(record["candidates"]), f"{record['search_seconds']:.1f} s")
@@ -283,6 +289,57 @@ def _power(records: Sequence[Record]) -> str:
     return " and ".join(
         f"{mean(records, 'power', 'pimflow', 'energy_change', busy_w=value):+.1%} with {value:g} W" for value in watts
     )
+
+
+def _sensitivity(records: Sequence[Record]) -> str:
+    """Means of the five models with one value changed, the value that matters most for `auto` first."""
+
+    def row(what: str, study: str, **knobs: Any) -> tuple[str, ...]:
+        found = (
+            (policy, figure, mean(records, study, policy, figure, **knobs))
+            for figure in ("speedup", "energy_change")
+            for policy in ("pimflow", "auto")
+        )
+        return (what, *(f"{value:.3f}" if figure == "speedup" else f"{value:+.1%}" for _, figure, value in found))
+
+    def swing(path: str) -> float:
+        low, high = (mean(records, "sensitivity", "auto", "speedup", scaled=path, factor=f) for f in (0.5, 2.0))
+        return abs(math.log(high / low))
+
+    paths = sorted({r["scaled"] for r in records if r["study"] == "sensitivity"}, key=lambda path: (-swing(path), path))
+    rows = [row("as shipped", "strict")]
+    rows += [
+        row(f"`{path}` x {factor:g}", "sensitivity", scaled=path, factor=factor)
+        for path in paths
+        for factor in (0.5, 2.0)
+    ]
+    launches = sorted({r["pim_launch_us"] for r in records if r["study"] == "pim-launch"})
+    rows += [row(f"`pim.launch_us` = {value:g}", "pim-launch", pim_launch_us=value) for value in launches]
+    header = ("value", "PIMFlow", "auto", "PIMFlow, energy", "auto, energy")
+    return _table(header, rows)
+
+
+def _transformers(records: Sequence[Record]) -> str:
+    found = [record for record in records if record["study"] == "transformer"]
+    rows = []
+    for model in dict.fromkeys(record["model"] for record in found):
+        mine = {(r["machine"], r["policy"]): r for r in found if r["model"] == model}
+        machines = dict.fromkeys(machine for machine, _ in mine)
+        best = (mine[machine, "auto"] for machine in machines)
+        shares = (f"{r['mode_share']['pim']:.0%}, {r['mode_share']['md-dp']:.0%}" for r in best)
+        rows.append(
+            (
+                model.split("x")[1],
+                *(f"{mine[machine, 'auto']['baseline_us']:.0f}" for machine in machines),
+                *(f"{mine[machine, policy]['speedup']:.2f}" for machine in machines for policy in MEASURED),
+                *shares,
+            )
+        )
+    names = list(dict.fromkeys(record["machine"] for record in found))
+    header = ["tokens", *(f"{name}: GPU alone, us" for name in names)]
+    header += [f"{name}: {POLICY_LABELS[policy]}" for name in names for policy in MEASURED]
+    header += [f"{name}: products on PIM, divided" for name in names]
+    return _table(header, rows)
 
 
 def _valley(records: Sequence[Record], near_fits: Sequence[Mapping[str, float]]) -> str:
