@@ -12,7 +12,7 @@ from pimflow.errors import GraphError
 from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.base import Op
-from pimflow.ir.ops.contraction import Conv2d, Gemm, MatMul
+from pimflow.ir.ops.contraction import PRODUCT, Conv2d, Gemm
 from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp
@@ -214,7 +214,7 @@ class Builder:
     def matmul(self, x: str, features: int, name: str = "") -> str:
         """A matrix product of [..., M, K] with weights [K, features] of its own."""
         inner = self.shape(x)[-1]
-        return self.op(MatMul(), x, self._scaled(inner, features, fan_in=inner), name=name)
+        return self.op(PRODUCT, x, self._scaled(inner, features, fan_in=inner), name=name)
 
     def _scaled(self, *shape: int, fan_in: int) -> str:
         return self.weights(*shape, scale=1 / math.sqrt(max(1, fan_in)))

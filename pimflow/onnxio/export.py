@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,9 @@ from pimflow.ir import (
     Gemm,
     GlobalPool,
     Graph,
-    MatMul,
     Node,
     OnnxOp,
+    Op,
     OpRules,
     Pad,
     Pool2d,
@@ -184,7 +185,10 @@ class OnnxWriter:
 
     def write(self, node: Node) -> None:
         """Adds one node, as its op's rule says."""
-        EXPORT.of(node.op)(self, node, node.op)
+        if EXPORT.find(node.op) is None and _is_plain(type(node.op)):
+            self.add(node, node.op.onnx_name)
+        else:
+            EXPORT.of(node.op)(self, node, node.op)
 
     def add(
         self,
@@ -212,8 +216,13 @@ class OnnxWriter:
         self.nodes.append(proto)
 
 
-EXPORT: OpRules[Callable[[OnnxWriter, Node, Any], None]] = OpRules("ONNX export")
-"""How an op is written in the graph's own opset: the rule adds its operators to the writer."""
+def _is_plain(kind: type[Op]) -> bool:
+    """Whether an op has no parameters: in ONNX it is its name over its inputs."""
+    return not fields(kind)
+
+
+EXPORT: OpRules[Callable[[OnnxWriter, Node, Any], None]] = OpRules("ONNX export", asks=lambda kind: not _is_plain(kind))
+"""How an op with parameters is written in the graph's own opset: the rule adds its operators to the writer."""
 
 
 @EXPORT.register(OnnxOp)
@@ -235,11 +244,6 @@ def _gemm(writer: OnnxWriter, node: Node, op: Gemm) -> None:
         dtype = numpy_dtype(writer.graph.value(inputs[0]).dtype)
         inputs.append(writer.constant(f"{node.name}_zero", np.zeros(1, dtype)))
     writer.add(node, "Gemm", {**attributes, "alpha": float(op.alpha), "beta": float(op.beta)}, inputs)
-
-
-@EXPORT.register(MatMul)
-def _matmul(writer: OnnxWriter, node: Node, op: MatMul) -> None:
-    writer.add(node, "MatMul")
 
 
 @EXPORT.register(BatchNorm)

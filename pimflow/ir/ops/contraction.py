@@ -161,6 +161,10 @@ class MatMul(Contraction):
         return RowPart(self, ((start, stop), None))
 
 
+PRODUCT = MatMul()
+"""The product of two matrices, or of stacks of them: it has no parameters."""
+
+
 def matmul_shape(a: Shape | None, b: Shape | None) -> Shape:
     """The shape of numpy.matmul of two arrays.
 

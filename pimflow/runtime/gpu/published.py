@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pimflow.errors import InputDataError
-from pimflow.ir import Conv2d, Elementwise, Gemm, MatMul, OnnxOp, Op, Shape, window_out
+from pimflow.ir import Conv2d, Elementwise, Gemm, OnnxOp, Op, Shape, window_out
+from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.runtime.gpu.measured import MeasuredRow, read_table
 
 _DTYPES = {"fp16": "float16", "fp32": "float32"}
@@ -92,7 +93,7 @@ def _product(m: int, n: int, k: int, left: bool, right: bool) -> Kernel:
 
 def _batched(batch: int, m: int, n: int, k: int) -> Kernel:
     """[batch, m, n] times [batch, n, k]: the sum runs over n."""
-    return MatMul(), ((batch, m, n), (batch, n, k)), (batch, m, k)
+    return PRODUCT, ((batch, m, n), (batch, n, k)), (batch, m, k)
 
 
 def _linear(batch: int, m: int, n: int, k: int) -> Kernel:
