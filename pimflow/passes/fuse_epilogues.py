@@ -20,10 +20,10 @@ class FuseEpilogues(Pass):
     """Sets `fused_into` of elementwise nodes: the name of the node whose kernel computes them in its epilogue.
 
     What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
-    and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result and
-    constants: bias, ReLU, clip, sigmoid, x * sigmoid(x), hard-swish in parts. They are fused only if a single value
-    leaves the kernel. A GPU kernel can add a second tensor in its epilogue too. What other devices cannot do is taken
-    back once nodes are placed, by `UnfuseEpilogues`.
+    and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result,
+    constants, and (behind an elementwise kernel) what that reads itself: bias, ReLU, clip, sigmoid, x * sigmoid(x),
+    hard-swish in parts. They are fused only if a single value leaves the kernel. A GPU kernel can add a second tensor
+    in its epilogue too. What other devices cannot do is taken back once nodes are placed, by `UnfuseEpilogues`.
 
     Args:
         residual: whether Adds of a second, independent tensor are fused into convolutions and matrix products.
@@ -54,6 +54,7 @@ class _Kernel:
         self._graph = graph
         self._shape = graph.value(root.output).shape
         self._residual = residual and root.op.is_contraction
+        self._read = frozenset(graph.activations(root)) if root.op.is_elementwise else frozenset[str]()
         self._members: dict[str, Node] = {}
         self._unread: dict[str, int] = {}  # values of members that others read: how many do
         self._waiting: list[int] = []  # positions of nodes that read a member, as a heap
@@ -76,11 +77,11 @@ class _Kernel:
         return tuple(self._members.values())[1:longest]
 
     def _absorbs(self, node: Node) -> bool:
-        """Whether the kernel can compute a node: of what it makes and constants, or with a second tensor added."""
+        """Whether the kernel can compute a node: of what it makes and has, or with a second tensor added."""
         graph = self._graph
         if not node.op.is_elementwise or graph.value(node.output).shape != self._shape:
             return False
-        producers = [graph.producer(name) for name in graph.activations(node)]
+        producers = [graph.producer(name) for name in graph.activations(node) if name not in self._read]
         if all(producer is not None and producer.name in self._members for producer in producers):
             return True
         added = isinstance(node.op, Elementwise) and node.op.kind in ("Add", "Sum")
