@@ -10,11 +10,13 @@ Hence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from typing import TYPE_CHECKING
 
 from pimflow.ir import Graph, Node
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -97,61 +99,49 @@ def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
     """
     if not order:
         return ()
-    sources = _flow(graph, order)
-    last = len(sources) - 1
-    readers: list[list[int]] = [[] for _ in sources]
-    for place, before in enumerate(sources):
-        for source in before:
-            readers[source].append(place)
-    dominator = _immediate_dominators(sources)
-    post = _immediate_dominators([[last - reader for reader in behind] for behind in reversed(readers)])
+    import networkx as nx  # takes a while, and few policies look for branches
+
+    flow = _flow_graph(graph, order)
+    last = len(order)
+    dominator = nx.immediate_dominators(flow, -1)
+    post = nx.immediate_dominators(flow.reverse(copy=False), last)
     found = []
-    for fork in range(last):
-        join = last - post[last - fork]
-        if len(readers[fork]) >= 2 and dominator[join] == fork and join - fork > 2:
-            found.append(ForkJoin(fork, join - 1))
+    for fork in range(-1, last):
+        join = post.get(fork)
+        if join is None or flow.out_degree(fork) < 2 or dominator.get(join) != fork:
+            continue
+        if join - fork > 2:
+            found.append(ForkJoin(fork + 1, join))
     return tuple(sorted(found, key=lambda region: (region.stop - region.start, region.start)))
 
 
 def branches_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...]:
     """The given nodes in groups that exchange no value with each other, each in the given order."""
+    import networkx as nx
+
     makers = {output: index for index, node in enumerate(nodes) for output in node.outputs if output}
-    first = list(range(len(nodes)))  # of each node's group
+    links = nx.Graph()
+    links.add_nodes_from(range(len(nodes)))
     for index, node in enumerate(nodes):
-        joined = {first[index], *(first[makers[name]] for name in node.inputs if name in makers)}
-        first = [min(joined) if member in joined else member for member in first]
-    groups: dict[int, list[Node]] = {}
-    for member, node in zip(first, nodes, strict=True):
-        groups.setdefault(member, []).append(node)
-    return tuple(tuple(group) for group in groups.values())
+        links.add_edges_from((makers[name], index) for name in node.inputs if name in makers)
+    groups = sorted((sorted(group) for group in nx.connected_components(links)), key=lambda group: group[0])
+    return tuple(tuple(nodes[index] for index in group) for group in groups)
 
 
-def _flow(graph: Graph, order: tuple[Node, ...]) -> list[list[int]]:
-    """Where the data of each place come from. Place 0 is before the order, its nodes follow, the last is behind it."""
-    makers = {output: place for place, node in enumerate(order, start=1) for output in node.outputs if output}
-    sources = [sorted({makers.get(name, 0) for name in graph.activations(node)}) or [0] for node in order]
-    read = {source for before in sources for source in before}
-    ends = [
-        place
-        for place, node in enumerate(order, start=1)
-        if place not in read or any(output in graph.outputs for output in node.outputs)
-    ]
-    return [[], *sources, ends]
+def _flow_graph(graph: Graph, order: tuple[Node, ...]) -> nx.DiGraph:
+    """Positions with their data flow; -1 stands before everything, len(order) behind."""
+    import networkx as nx
 
-
-def _immediate_dominators(sources: Sequence[Sequence[int]]) -> list[int]:
-    """The immediate dominator of every place: the nearest that all ways from place 0 to it go through.
-
-    Places are in topological order, so it is the nearest common ancestor, in the tree of dominators so far, of all that
-    the place reads from (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", 2001). Place 0 has itself.
-    """
-    dominator = [0] * len(sources)
-
-    def common(one: int, other: int) -> int:
-        while one != other:
-            one, other = (dominator[one], other) if one > other else (one, dominator[other])
-        return one
-
-    for place, before in enumerate(sources[1:], start=1):
-        dominator[place] = reduce(common, before)
-    return dominator
+    last = len(order)
+    makers = {output: index for index, node in enumerate(order) for output in node.outputs if output}
+    flow = nx.DiGraph()
+    flow.add_nodes_from(range(-1, last + 1))
+    for index, node in enumerate(order):
+        for name in graph.activations(node):
+            flow.add_edge(makers.get(name, -1), index)
+        if flow.in_degree(index) == 0:
+            flow.add_edge(-1, index)
+    for index, node in enumerate(order):
+        if flow.out_degree(index) == 0 or any(output in graph.outputs for output in node.outputs):
+            flow.add_edge(index, last)
+    return flow
