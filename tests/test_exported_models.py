@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "data" / "exported"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 SHAPES = {"shufflenet": ["N=1", "H=160", "W=128"], "shared-weights": ["input0:3x3x40x40"]}
 RTOL = {"half": 1e-2}  # kernels of another order round to fp16 (2**-11) otherwise, in each of a few layers
-MODES = {("unet", 1): {"md-dp"}, ("unet", 2): {"md-dp", "pipeline", "pim"}, ("densenet", 2): {"pipeline"}}
+MODES = {("unet", 1): {"md-dp"}, ("unet", 2): {"md-dp", "pipeline"}, ("densenet", 2): {"pipeline"}}
 
 
 def compiled(name: str, folder: Path, policy: str, *options: str) -> dict[str, Any]:
@@ -45,11 +45,14 @@ def check_outputs(name: str, folder: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=RTOL.get(name, 1e-4) * np.abs(want).max())
 
 
-@pytest.mark.parametrize(("policy", "channels"), [("md-dp", 1), ("auto", 2), ("auto", 16)])  # few: more is shared
+@pytest.mark.parametrize(  # few channels: more is shared
+    ("policy", "channels", "timing"), [("md-dp", 1, "strict"), ("auto", 2, "artifact"), ("auto", 16, "strict")]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_exported_model(name: str, policy: str, channels: int, tmp_path: Path, capsys: Capture) -> None:
+def test_exported_model(name: str, policy: str, channels: int, timing: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
-    document = compiled(name, folder, policy, "--verify-each", "--pim-channels", str(channels))
+    machine = ("--pim-channels", str(channels), "--timing", timing)
+    document = compiled(name, folder, policy, "--verify-each", *machine)
     time_us = document["result"]["time_us"]
     assert document["plan"]["predicted_us"] == pytest.approx(time_us, rel=1e-9)
     assert document["baseline"]["time_us"] >= time_us * (1 - 1e-12)

@@ -83,7 +83,7 @@ class FixedProfile(TimingProfile):
         assert isinstance(table, FixedTiming)
         return table
 
-    def rules(self, gwrite_latency: str) -> FixedRules:
+    def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> FixedRules:
         return FixedRules(self.pim, self.table)
 
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:

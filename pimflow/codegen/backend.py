@@ -77,6 +77,10 @@ class TraceReport(Protocol):
         """What was executed, by name."""
 
     @property
+    def violations(self) -> Mapping[str, int]:
+        """How often it did what the hardware could not, by name."""
+
+    @property
     def time_us(self) -> float:
         """Microseconds."""
 
@@ -210,6 +214,8 @@ class Backend(ABC, Generic[W, P]):
     """What a policy means that names none of them."""
     counters: ClassVar[tuple[str, ...]] = ()
     """What its costs count."""
+    violations: ClassVar[tuple[str, ...]] = ()
+    """What its programs may do, under some settings, that the hardware could not; `violations_of` counts them."""
     operands: ClassVar[tuple[str, ...]] = ("fp32",)
     """Element types that its programs can be executed in."""
 
@@ -319,8 +325,13 @@ class Backend(ABC, Generic[W, P]):
         """What one part executes, as lines of text."""
         return iter(())
 
-    def replay(self, path: str | Path) -> TraceReport:
+    def replay(self, path: str | Path, *, reopens_rows: bool = False) -> TraceReport:
         """What it takes to execute the lines in a file that `trace` wrote, plain or gzip.
+
+        Args:
+            path: the file.
+            reopens_rows: whether a memory controller opens rows again that a refresh closed, where the unit has one
+                and its timing rules leave that.
 
         Raises:
             OptionError: the unit's programs have no text.
@@ -328,6 +339,10 @@ class Backend(ABC, Generic[W, P]):
             CommandOrderError: the unit would refuse a command.
         """
         raise OptionError(f"programs for {self.title} have no text form", "choose a target with another unit")
+
+    def violations_of(self, cost: UnitCost) -> Mapping[str, int]:
+        """How often the programs behind a cost do what the hardware could not, by name."""
+        return {}
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""

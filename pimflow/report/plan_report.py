@@ -8,7 +8,7 @@ of nodes that share a region, and so may overlap, can add up to more than the re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, cast
 
 from pimflow.codegen.backend import Backend, Cost, UnitCost
@@ -163,6 +163,7 @@ class NodeRow:
         why: why it runs there.
         region: number of the plan's decision that it belongs to.
         unknown: what its time and energy leave out, and why; "" if nothing.
+        violations: how often those devices do for it what their hardware could not, by name.
     """
 
     name: str
@@ -177,6 +178,7 @@ class NodeRow:
     why: str
     region: int
     unknown: str = ""
+    violations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share_us(self) -> float:
@@ -210,6 +212,7 @@ class NodeRow:
             "why": self.why,
             "region": self.region,
             "unknown": self.unknown,
+            "violations": dict(self.violations),
         }
 
     @classmethod
@@ -221,9 +224,9 @@ class NodeRow:
         """
         groups = {"fractions": ("fraction", devices[1:]), "busy_us": ("us", devices), "cycles": ("cycles", devices[1:])}
         rest = dict(decode(Mapping[str, Any], data))
-        for field, (word, of) in groups.items():
+        for group, (word, of) in groups.items():
             keys = [f"{device}_{word}" for device in of]
-            rest[field] = dict(zip(of, pick(data, *keys), strict=True))
+            rest[group] = dict(zip(of, pick(data, *keys), strict=True))
             for key in keys:
                 del rest[key]
         del rest["share_us"], rest["energy_mj"]
@@ -254,11 +257,18 @@ class PlanReport:
         """The nodes whose time and energy leave something out."""
         return tuple(row for row in self.nodes if row.unknown)
 
+    @property
+    def violations(self) -> dict[str, int]:
+        """How often the devices beside the host do what their hardware could not, by name, over all nodes."""
+        names = dict.fromkeys(name for row in self.nodes for name in row.violations)
+        return {name: sum(row.violations.get(name, 0) for row in self.nodes) for name in names}
+
     def as_json(self) -> dict[str, Any]:
-        """The keys "baseline", "result" and "nodes" of a compile report."""
+        """The keys "baseline", "result", "violations" and "nodes" of a compile report."""
         return {
             "baseline": self.baseline.as_json(),
             "result": {**self.result.as_json(), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
+            "violations": self.violations,
             "nodes": [row.as_json() for row in self.nodes],
         }
 
@@ -324,6 +334,7 @@ class _NodeRows:
         self._devices = costs.target.devices
         self._host, *self._units = self._devices
         self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
+        self._no_violations = {name: 0 for unit in costs.units.values() for name in unit.violations}
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
@@ -337,7 +348,7 @@ class _NodeRows:
 
     def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
         node, events = self._original.node(name), self._events.get(name, ())
-        made, cycles, commands = self._work_of_units(name)
+        made, cycles, commands, violations = self._work_of_units(name)
         every = max(1, sum(self._original.value(output).elements for output in node.outputs[:1]))
         return NodeRow(
             name=name,
@@ -352,6 +363,7 @@ class _NodeRows:
             why=self._why(decision, node),
             region=region,
             unknown=self._costs.unknown(self._original, node),
+            violations=violations,
         )
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
@@ -361,10 +373,10 @@ class _NodeRows:
             if event.resource == device or (on_link and self._graph.node(event.node).device == device):
                 yield event
 
-    def _work_of_units(self, name: str) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Output elements and cycles by device beside the host, and commands, of a node's parts there."""
+    def _work_of_units(self, name: str) -> tuple[dict[str, int], ...]:
+        """Output elements and cycles by device beside the host, and commands and violations, of a node's parts."""
         made, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
-        commands = dict(self._no_commands)
+        commands, violations = dict(self._no_commands), dict(self._no_violations)
         for part in self._parts.get(name, ()):
             unit = part.device or self._host
             if unit == self._host:
@@ -374,7 +386,9 @@ class _NodeRows:
             cycles[unit] += cost.cycles
             for counter, count in cost.counters.items():
                 commands[counter] += count
-        return made, cycles, commands
+            for violation, count in self._costs.units[unit].violations_of(cost).items():
+                violations[violation] += count
+        return made, cycles, commands, violations
 
     def _why(self, decision: Decision, node: Node) -> str:
         if isinstance(decision, SplitRows) and node.name == decision.node:

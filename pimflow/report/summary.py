@@ -113,6 +113,7 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
         ),
         *_stored(plan),
         ("movement", _movement(memory)),
+        *_violations(report),
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
         *_unknown(report),
     ]
@@ -145,6 +146,12 @@ def _stored(plan: Plan) -> list[tuple[str, str]]:
         close = f"within {lost:.1f} % of the best" if lost > 0.05 else "the best"
         lines.append(f"what would take {number(limit.unlimited_us)} us does not fit; this is {close} that does")
     return [("weights" if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def _violations(report: PlanReport) -> list[tuple[str, str]]:
+    """What the devices do that their hardware could not; 0 says that they never do."""
+    found = [f"{count:,} {name.replace('_', ' ')}" for name, count in report.violations.items()]
+    return [("checks", ", ".join(found))] if found else []
 
 
 def _seconds(plan: Plan) -> str:

@@ -26,22 +26,30 @@ class TracesReport:
     def text(self) -> str:
         """A table with a line per file."""
         counters = tuple(dict.fromkeys(name for _, trace in self.traces for name in trace.counters))
+        violations = tuple(dict.fromkeys(name for _, trace in self.traces for name in trace.violations))
         rows = [
             (
                 file,
                 number(trace.cycles, 0),
                 number(trace.time_us, 2),
                 *(number(trace.counters.get(name), 0) for name in counters),
+                *(number(trace.violations.get(name), 0) for name in violations),
                 significant(trace.energy_mj),
             )
             for file, trace in self.traces
         ]
-        header = ("file", "cycles", "time (us)", *counters, "energy (mJ)")
+        checks = (name.replace("_", " ") for name in violations)
+        header = ("file", "cycles", "time (us)", *counters, *checks, "energy (mJ)")
         return render_table(header, rows, right=range(1, len(header)))
 
 
-def report_traces(files: Sequence[str], target: Target) -> TracesReport:
+def report_traces(files: Sequence[str], target: Target, *, reopens_rows: bool = False) -> TracesReport:
     """Executes traces, plain or gzip, of any length.
+
+    Args:
+        files: one trace each.
+        target: the machine.
+        reopens_rows: as in `Backend.replay`.
 
     Raises:
         TraceError: a file cannot be read, or a line is malformed; names file, line and column.
@@ -49,4 +57,5 @@ def report_traces(files: Sequence[str], target: Target) -> TracesReport:
         OptionError: the programs of the target's first device beside the host have no text.
     """
     unit = next(iter(units_of(target).values()))
-    return TracesReport(target.name, tuple((file, unit.replay(file)) for file in files))
+    played = ((file, unit.replay(file, reopens_rows=reopens_rows)) for file in files)
+    return TracesReport(target.name, tuple(played))

@@ -126,7 +126,7 @@ def test_report_survives_json() -> None:
     text = json.dumps(report.as_json())
     assert PlanReport.from_json(json.loads(text), ("gpu", "pim")) == report
     document = json.loads(text)
-    assert set(document) == {"baseline", "result", "nodes"}
+    assert set(document) == {"baseline", "result", "violations", "nodes"}
     assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= set(document["result"])
     assert set(document["nodes"][0]["commands"]) == {"COMP"}
 

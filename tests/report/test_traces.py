@@ -11,7 +11,8 @@ from pimflow.codegen.backend import Backend
 from pimflow.errors import OptionError
 from pimflow.report.traces import report_traces
 from pimflow.runtime.backends import units_of
-from pimflow.targets import load_target
+from pimflow.runtime.newton.cost import PimCost
+from pimflow.targets import load_target, override
 
 TARGET = load_target("pimflow")
 
@@ -35,8 +36,30 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
     assert sum(document["energy_mj"] for document in documents) == pytest.approx(on_pim_mj)
     header, _, *lines = report.text().splitlines()
     counters = ["GWRITE", "G_ACT", "COMP", "READRES", "PREA", "REF"]
-    assert header.split() == ["file", "cycles", "time", "(us)", *counters, "energy", "(mJ)"]
+    checks = ["comps", "on", "closed", "rows"]
+    assert header.split() == ["file", "cycles", "time", "(us)", *counters, *checks, "energy", "(mJ)"]
     assert len(lines) == len(files)
+
+
+def test_a_trace_of_auto_takes_what_its_layer_takes_if_rows_are_opened_again(tmp_path: Path) -> None:
+    """Under the published rules: the controller that goes on with closed rows is faster, and its count says why."""
+    target = override(load_target("pimflow"), timing="artifact")
+    compiled = pimflow.compile("zoo:mobilenet-v2", target=target, policy="auto", use_cache=False)
+    assert compiled.report.violations == {"comps_on_closed_rows": 0}
+    costs = {
+        name: compiled.machine.costs.node_cost(compiled.graph, compiled.graph.node(name)).detail
+        for name in compiled.programs
+    }
+    priced = [(name, cost) for name, cost in costs.items() if isinstance(cost, PimCost)]
+    name, cost = max(priced, key=lambda pair: pair[1].ref if pair[1].mapping.order == "rows" else 0)
+    file = tmp_path / "channel.pim"
+    slowest = max(range(len(cost.channels)), key=lambda channel: cost.channels[channel].cycles)
+    file.write_text("".join(compiled.trace(name, slowest)))
+    published, reopening = (report_traces([str(file)], target, reopens_rows=reopens) for reopens in (False, True))
+    assert reopening.traces[0][1].cycles == cost.cycles
+    assert reopening.traces[0][1].violations == {"comps_on_closed_rows": 0}
+    assert published.traces[0][1].violations["comps_on_closed_rows"] > 0
+    assert published.traces[0][1].cycles < cost.cycles
 
 
 def test_a_unit_whose_programs_have_no_text_says_so() -> None:

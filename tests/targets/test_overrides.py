@@ -13,7 +13,7 @@ from pimflow.targets import Target, load_target, override
 MACHINE = load_target("pimflow")
 
 KNOBS: dict[str, tuple[dict[str, Any], Callable[[Target], Any], Any]] = {
-    "timing": ({"timing": "Strict"}, lambda target: target.pim.timing.default, "strict"),
+    "timing": ({"timing": "Artifact"}, lambda target: target.pim.timing.default, "artifact"),
     "gwrite latency": ({"gwrite_latency": "EXPOSED"}, lambda target: target.pim.gwrite_latency, "exposed"),
     "buffers": ({"buffers": 16}, lambda target: target.pim.buffers, 16),
     "buffers per channel": ({"buffers_per_channel": 64}, lambda target: target.pim.buffers_per_channel, 64),

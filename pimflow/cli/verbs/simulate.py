@@ -18,6 +18,11 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE.pim[.gz]")
     add_target(parser)
+    parser.add_argument(
+        "--reopen-rows",
+        action="store_true",
+        help="under `artifact`: the controller opens rows again that a refresh closed, as for streams of `auto`",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -26,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plays the traces and prints what they cost."""
     from pimflow.report.traces import report_traces
 
-    report = report_traces(arguments.files, target_of(arguments))
+    report = report_traces(arguments.files, target_of(arguments), reopens_rows=arguments.reopen_rows)
     if arguments.json:
         print_json("simulate", report.as_json())
     else:

@@ -87,6 +87,8 @@ class Mapping:
             has as many `copies` in the buffer (slot = column).
         window_block: 0: K runs over (channel, kh, kw); otherwise over (block, kw, kh, channel in block), window order.
         gwrite_latency: "hidden" or "exposed" where the policy says so, None for the target's.
+        reopens_rows: whether the controller is to open rows again that a refresh closed, where timing rules leave it
+            the choice (`artifact`: the published controller does not, and COMPs run on closed rows).
     """
 
     name: str
@@ -101,6 +103,7 @@ class Mapping:
     tiles_per_row: int = 0
     window_block: int = 0
     gwrite_latency: Literal["hidden", "exposed"] | None = None
+    reopens_rows: bool = False
 
     def as_json(self) -> dict[str, object]:
         """The mapping for reports and files, in plain types."""
@@ -133,6 +136,7 @@ class Mapping:
             "tiles_per_row": self.tiles_per_row,
             "window_block": self.window_block,
             "gwrite_latency": self.gwrite_latency,
+            "reopens_rows": self.reopens_rows,
         }
 
 

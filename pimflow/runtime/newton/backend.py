@@ -49,6 +49,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
     choice_word = "mapping policy"
     default_choice = "newton++"
     counters: ClassVar[tuple[str, ...]] = tuple(CommandCounts().as_json())
+    violations: ClassVar[tuple[str, ...]] = ("comps_on_closed_rows",)
     operands: ClassVar[tuple[str, ...]] = tuple(OPERAND_RTOL)
 
     def __init__(self, device: str, spec: PimSpec) -> None:
@@ -135,9 +136,14 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         """The commands of one channel."""
         return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
-    def replay(self, path: str | Path) -> TraceResult:
+    def replay(self, path: str | Path, *, reopens_rows: bool = False) -> TraceResult:
         """Cycles, commands and energy of one channel's commands."""
-        return simulate_file(path, self.pim)
+        return simulate_file(path, self.pim, reopens_rows=reopens_rows)
+
+    def violations_of(self, cost: UnitCost) -> dict[str, int]:
+        """COMPs that ran while some bank group had no open row, as the published controller lets them."""
+        assert isinstance(cost, PimCost)
+        return {"comps_on_closed_rows": cost.comps_on_closed_rows}
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Over the target's link to the PIM channels, if it has one."""

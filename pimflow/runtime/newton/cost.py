@@ -77,8 +77,8 @@ class PimCost:
 
 def time_classes(program: PimProgram, timer: StreamTimer) -> tuple[StreamTiming, ...]:
     """The timing of every class of streams of a program."""
-    latency = program.mapping.gwrite_latency
-    return tuple(timer.time(entry.stream, latency) for entry in program.classes)
+    mapping = program.mapping
+    return tuple(timer.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows) for entry in program.classes)
 
 
 def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> int:

@@ -36,13 +36,19 @@ class NewtonLayer:
             "launch_us": cost.launch_us,
             "time_parts_us": dict(self.time_parts_us),
             "commands": cost.commands.as_json(),
+            "comps_on_closed_rows": cost.comps_on_closed_rows,
             "refreshes": cost.ref,
             "cycles_spent": self.spent.as_json(),
             "utilisation": cost.utilisation,
             "energy_mj": cost.energy_mj,
             "energy_parts_mj": cost.energy_parts_mj,
             "channels": [
-                {"cycles": channel.cycles, "commands": channel.commands.as_json()} for channel in cost.channels
+                {
+                    "cycles": channel.cycles,
+                    "cycles_spent": channel.parts.as_json(),
+                    "commands": channel.commands.as_json(),
+                }
+                for channel in cost.channels
             ],
         }
 
@@ -61,6 +67,7 @@ class NewtonLayer:
             ("spent on", spent),
             ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
+            ("closed rows", f"{cost.comps_on_closed_rows:,} COMPs on rows that a refresh had closed"),
             ("energy", f"{cost.energy_mj:,.4g} mJ"),
         ]
         if cost.launch_us:

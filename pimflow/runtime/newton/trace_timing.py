@@ -12,8 +12,8 @@ from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles import GWRITE_LATENCIES, TimingProfile, timing_profile
 from pimflow.runtime.newton.timing.legality import first_out_of_range
-from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
-from pimflow.runtime.newton.timing.rules import IllegalCommand, State, Step
+from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming, stream_timing
+from pimflow.runtime.newton.timing.rules import IllegalCommand, Rules, State, Step
 from pimflow.runtime.newton.timing.tally import read
 from pimflow.targets import PimSpec
 
@@ -41,11 +41,18 @@ class TraceResult:
     prea: int
     ref: int
     energy: EnergyBreakdown
+    parts: CycleParts
+    comps_on_closed_rows: int
 
     @property
     def counters(self) -> dict[str, int]:
         """The commands of the trace, and those that the controller adds."""
         return {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref}
+
+    @property
+    def violations(self) -> dict[str, int]:
+        """COMPs that ran while some bank group had no open row."""
+        return {"comps_on_closed_rows": self.comps_on_closed_rows}
 
     @property
     def energy_mj(self) -> float:
@@ -58,6 +65,8 @@ class TraceResult:
             "cycles": self.cycles,
             "time_us": self.time_us,
             "commands": self.counters,
+            **self.violations,
+            "cycles_spent": self.parts.as_json(),
             "energy_mj": self.energy_mj,
             "energy_parts_mj": self.energy.parts_mj,
         }
@@ -69,6 +78,8 @@ def simulate_file(
     timing: str | None = None,
     gwrite_latency: str | None = None,
     memory: Memory = DEFAULT_MEMORY,
+    *,
+    reopens_rows: bool = False,
 ) -> TraceResult:
     """Time and energy of a text trace, plain or gzip, of any length.
 
@@ -78,6 +89,8 @@ def simulate_file(
         timing: the name of a timing profile; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
         memory: how much is remembered meanwhile.
+        reopens_rows: whether the controller opens rows again that a refresh closed, if the profile leaves that: so are
+            streams of `auto` timed under `artifact`, where the published controller does not.
 
     Raises:
         TraceError: the file cannot be read, or a line is malformed; names file, line and column of text.
@@ -86,10 +99,17 @@ def simulate_file(
     """
     profile = timing_profile(pim, timing)
     latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    result = _TraceTimer(path, profile, latency, memory).run()
-    energy = profile.energy(result)
-    time_us = result.cycles / pim.clock_mhz
-    return TraceResult(result.cycles, time_us, result.commands, result.prea, result.ref, energy)
+    result = _TraceTimer(path, profile.rules(latency, reopens_rows), profile, memory).run()
+    return TraceResult(
+        result.cycles,
+        result.cycles / pim.clock_mhz,
+        result.commands,
+        result.prea,
+        result.ref,
+        profile.energy(result),
+        result.parts,
+        result.comps_on_closed_rows,
+    )
 
 
 class _Meaning(NamedTuple):
@@ -103,9 +123,9 @@ class _Meaning(NamedTuple):
 class _TraceTimer:
     """Plays one file. The meaning of a line is learnt when it is first seen."""
 
-    def __init__(self, path: str | Path, profile: TimingProfile, gwrite_latency: str, memory: Memory) -> None:
+    def __init__(self, path: str | Path, rules: Rules, profile: TimingProfile, memory: Memory) -> None:
         self._path, self._pim, self._memory = path, profile.pim, memory
-        self._rules = profile.rules(gwrite_latency)
+        self._rules = rules
         self._checks_addresses = profile.checks_addresses
         self._parser = LineParser(path, profile.pim)
         self._known: dict[bytes, _Meaning] = {}

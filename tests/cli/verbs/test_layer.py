@@ -36,7 +36,7 @@ def test_layer_knobs_matter(capsys: Capture) -> None:
             ("--mapping", "newton++"),
             ("--mapping", "newton+"),
             ("--mapping", "newton++", "--buffers", "1"),
-            ("--timing", "strict"),
+            ("--timing", "artifact"),
             ("--buffers-per-channel", "2"),
         )
     }

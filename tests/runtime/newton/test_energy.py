@@ -46,7 +46,7 @@ def test_totals_and_units() -> None:
 
 def test_the_profile_decides_and_every_count_matters() -> None:
     default, artifact, strict = (timing_profile(PIM, name).energy(TIMING) for name in (None, "artifact", "strict"))
-    assert default == artifact != strict
+    assert default == strict != artifact
     base = strict.total_j
     changes: tuple[dict[str, Any], ...] = ({"cycles": 6000}, {"ref": 2}, {"gwrite_bytes": 640})
     for change in changes:

@@ -83,7 +83,7 @@ def test_a_malformed_line_is_told_with_file_line_and_column(tmp_path: Path, line
 def test_blank_lines_blanks_and_carriage_returns_do_not_matter(tmp_path: Path) -> None:
     plain = write(tmp_path, GOOD + "0x00000040 COMP\nREADRES\n", "plain.pim")
     odd = write(tmp_path, "\n" + GOOD.replace("\n", "  \r\n") + "  0x00000040\tCOMP \n\n \nREADRES", "odd.pim")
-    assert simulate_file(plain, PIM) == simulate_file(odd, PIM)
+    assert simulate_file(plain, PIM, "artifact") == simulate_file(odd, PIM, "artifact")
 
 
 def test_command_order_errors_name_line_and_index(tmp_path: Path) -> None:
@@ -119,15 +119,15 @@ def result_or_error(file: Path) -> TraceResult | PimflowError:
 
 def test_broken_gzip_files(tmp_path: Path) -> None:
     whole = path("random-15").read_bytes()
-    cycles = {simulate_file(write(tmp_path, whole, "whole.gz"), PIM).cycles}
+    cycles = {simulate_file(write(tmp_path, whole, "whole.gz"), PIM, "artifact").cycles}
     for keep in (3, 10, 100, len(whole) // 2, len(whole) - 1):
         file = write(tmp_path, whole[:keep], "cut.pim.gz")
         with pytest.raises(TraceError, match=r"cut\.pim\.gz, after line \d+: gzip data is broken"):
-            simulate_file(file, PIM)
+            simulate_file(file, PIM, "artifact")
     changed = bytearray(whole)
     changed[len(whole) // 2] ^= 0xFF
     with pytest.raises(TraceError):
-        simulate_file(write(tmp_path, bytes(changed), "changed.pim.gz"), PIM)
+        simulate_file(write(tmp_path, bytes(changed), "changed.pim.gz"), PIM, "artifact")
     with pytest.raises(TraceError, match="is not a gzip file"):
         simulate_file(write(tmp_path, GOOD, "plain.pim.gz"), PIM)
     assert cycles == {EXPECTED["random-15"]["gwrite_hidden"]["cycles"]}

@@ -26,6 +26,7 @@ class Published:
     ref_to_act: int = 350
     refresh_interval: int = 1900
     bank_groups: int = 4
+    reopens_rows: bool = False
 
 
 def constraints(machine: Published) -> dict[str, list[tuple[str, int]]]:
@@ -55,6 +56,8 @@ def simulate(trace: Sequence[str], machine: Published | None = None) -> tuple[in
     log: list[tuple[int, str]] = []
     clock = position = requests = last_request = 0
     open_groups: set[str] = set()
+    shut_groups: set[str] = set()  # closed by a refresh, for a controller that opens rows again
+    refreshed = 0  # when the last refresh is over
     refreshing = read_to_the_end = False
     while not read_to_the_end or waiting or results or requests:
         if position < len(trace) and len(waiting) < 32:
@@ -75,21 +78,32 @@ def simulate(trace: Sequence[str], machine: Published | None = None) -> tuple[in
         candidate = waiting[0] if waiting else ""
         if refreshing:
             candidate = "PREA" if open_groups else "REF"
-        if not candidate or ready[candidate] > clock:
+        inserted = candidate == "COMP" and bool(shut_groups)
+        if inserted:
+            candidate = min(shut_groups)
+        held = machine.reopens_rows and candidate.startswith("G_ACT") and clock < refreshed
+        if not candidate or ready[candidate] > clock or held:
             continue
         issued[candidate] += 1
         log.append((clock, candidate))
         for follower, cycles in table[candidate]:
             ready[follower] = max(ready[follower], clock + cycles)
         if candidate == "PREA":
+            shut_groups |= open_groups if machine.reopens_rows else set()
             open_groups.clear()
             continue
         if candidate == "REF":
             requests -= 1
+            refreshed = clock + machine.ref_to_act
             continue
-        waiting.popleft()
         if candidate.startswith("G_ACT"):
             open_groups.add(candidate)
+            shut_groups.discard(candidate)
+        if inserted:
+            continue
+        waiting.popleft()
+        if candidate == "COMP" and len(open_groups) < machine.bank_groups:
+            issued["COMP on closed rows"] += 1
         if candidate == "READRES":
             results.append(clock + machine.readres_latency)
             refreshing = True

@@ -26,9 +26,13 @@ def mapping_search(pim: PimSpec, timing: str | None = None) -> MappingSearch:
 
 
 def time_stream(
-    stream: CommandStream, pim: PimSpec, timing: str | None = None, latency: str | None = None
+    stream: CommandStream,
+    pim: PimSpec,
+    timing: str | None = None,
+    latency: str | None = None,
+    reopens_rows: bool = False,
 ) -> StreamTiming:
-    return timer(pim, timing).time(stream, latency)
+    return timer(pim, timing).time(stream, latency, reopens_rows)
 
 
 def choose_mapping(problem: MatrixProblem, pim: PimSpec, policy: str, timing: str | None = None) -> PimCost | Refusal:

@@ -52,8 +52,8 @@ class MappingSearch:
         likely = self._likely(every, problem)
         if policy == "auto":
             ranked = candidates(problem, self.profile)
-            every = (*(entry.mapping for entry in ranked), *every)
-            likely = (*_shortlist(ranked, self.profile.pim.buffers_per_channel), *likely)
+            every = (*(entry.mapping for entry in ranked), *map(_reopening, every))
+            likely = (*_shortlist(ranked, self.profile.pim.buffers_per_channel), *map(_reopening, likely))
         cost = self._best(likely, problem)
         return self._best(every, problem) if isinstance(cost, Refusal) else cost
 
@@ -85,6 +85,11 @@ class MappingSearch:
         if best is None:
             return refusal or Refusal("no mapping of the policy fits the machine")
         return price(best[1], best[2], self.profile)
+
+
+def _reopening(mapping: Mapping) -> Mapping:
+    """One of Newton++'s mappings as one of `auto`'s, which run no COMP on a row that a refresh closed."""
+    return replace(mapping, reopens_rows=True)
 
 
 def _shortlist(ranked: list[Candidate], buffers: int) -> list[Mapping]:

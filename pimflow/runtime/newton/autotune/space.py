@@ -393,6 +393,7 @@ def _with_groups(
         prefetch=scheme.prefetch,
         tiles_per_row=scheme.width,
         window_block=scheme.window_block,
+        reopens_rows=True,
     )
 
 

@@ -14,9 +14,9 @@ class ArtifactProfile(TimingProfile):
     name = "artifact"
     checks_addresses = False
 
-    def rules(self, gwrite_latency: str) -> ArtifactRules:
+    def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> ArtifactRules:
         """See `ArtifactRules`."""
-        return ArtifactRules(self.pim, gwrite_latency)
+        return ArtifactRules(self.pim, gwrite_latency, reopens_rows)
 
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:
         """The published formula, and in its order of operations: it was printed with six digits of just that result."""

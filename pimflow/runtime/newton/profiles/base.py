@@ -65,8 +65,13 @@ class TimingProfile(ABC):
         return type(self)(pim)
 
     @abstractmethod
-    def rules(self, gwrite_latency: str) -> Rules:
-        """Fresh rules: when commands issue. `gwrite_latency` is "hidden" or "exposed"."""
+    def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> Rules:
+        """Fresh rules: when commands issue.
+
+        Args:
+            gwrite_latency: "hidden" or "exposed".
+            reopens_rows: whether the controller opens rows again that a refresh closed, if it may leave that.
+        """
 
     @abstractmethod
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:

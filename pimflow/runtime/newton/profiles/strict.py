@@ -13,8 +13,8 @@ class StrictProfile(TimingProfile):
 
     name = "strict"
 
-    def rules(self, gwrite_latency: str) -> StrictRules:
-        """See `StrictRules`."""
+    def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> StrictRules:
+        """See `StrictRules`, which always open rows again."""
         return StrictRules(self.pim, gwrite_latency)
 
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:

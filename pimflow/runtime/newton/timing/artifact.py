@@ -34,7 +34,7 @@ _OPEN, _SHUT, _READ, _PROMPT, _DUE, _BUSY, _HELD, _FILLING, _FILLED, _FIRST = ra
 class ArtifactRules(Rules):
     """The published controller. A state holds, per command, how many cycles after the last issue it may issue."""
 
-    def __init__(self, pim: PimSpec, gwrite_latency: str, reopens_rows: bool = False) -> None:
+    def __init__(self, pim: PimSpec, gwrite_latency: str, reopens_rows: bool) -> None:
         super().__init__(pim)
         self._timing = timing = pim.timing.artifact
         self.interval = timing.refresh_interval

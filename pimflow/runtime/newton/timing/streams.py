@@ -29,23 +29,27 @@ class StreamTimer:
     def __init__(self, profile: TimingProfile, most_memories: int = MOST_MEMORIES) -> None:
         self.profile = profile
         self._most_memories = most_memories
-        self._by_latency: dict[str, _Timer] = {}
+        self._timers: dict[tuple[str, bool], _Timer] = {}
 
-    def time(self, stream: CommandStream, gwrite_latency: str | None = None) -> StreamTiming:
+    def time(
+        self, stream: CommandStream, gwrite_latency: str | None = None, reopens_rows: bool = False
+    ) -> StreamTiming:
         """Exact timing of one channel's stream.
 
         Args:
             stream: what the channel executes.
             gwrite_latency: "hidden" or "exposed"; the machine's if None.
+            reopens_rows: whether the controller opens rows again that a refresh closed, if the profile leaves that.
 
         Raises:
             OptionError: no such latency.
             CommandOrderError: the machine would refuse a command; names its index in the expanded stream.
         """
         latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
-        timer = self._by_latency.get(latency)
+        timer = self._timers.get((latency, reopens_rows))
         if timer is None:
-            timer = self._by_latency[latency] = _Timer(self.profile, latency, self._most_memories)
+            timer = _Timer(self.profile, latency, reopens_rows, self._most_memories)
+            self._timers[latency, reopens_rows] = timer
         return timer.time(stream)
 
 
@@ -66,15 +70,16 @@ class _Shape(NamedTuple):
 
 
 class _Timer:
-    """Times streams under one profile and GWRITE latency."""
+    """Times streams under one profile, GWRITE latency and controller."""
 
-    def __init__(self, profile: TimingProfile, gwrite_latency: str, most_memories: int) -> None:
+    def __init__(self, profile: TimingProfile, gwrite_latency: str, reopens_rows: bool, most_memories: int) -> None:
         self.pim = profile.pim
-        self._profile, self._gwrite_latency, self._most_memories = profile, gwrite_latency, most_memories
+        self._profile, self._most_memories = profile, most_memories
+        self._gwrite_latency, self._reopens_rows = gwrite_latency, reopens_rows
         self._engine = self._new_engine()
 
     def _new_engine(self) -> Engine:
-        return Engine(self._profile.rules(self._gwrite_latency), self._most_memories)
+        return Engine(self._profile.rules(self._gwrite_latency, self._reopens_rows), self._most_memories)
 
     def time(self, stream: CommandStream) -> StreamTiming:
         if self._engine.full():

@@ -69,6 +69,17 @@ def test_auto_is_never_slower_than_newton(timing: str) -> None:
         assert newton.cycles <= cost(problem, "newton+", timing).cycles
 
 
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_no_comp_of_autos_runs_on_a_row_that_a_refresh_closed(profile: str) -> None:
+    published = 0
+    for problem, _, _ in layers():
+        newton, auto = cost(problem, "newton++", profile), cost(problem, "auto", profile)
+        assert auto.comps_on_closed_rows == 0
+        assert newton.comps_on_closed_rows <= 0.06 * newton.commands.comp
+        published += newton.comps_on_closed_rows
+    assert bool(published) == (profile == "artifact")
+
+
 def test_newton_is_not_slower_than_published() -> None:
     for problem, published, complete in layers():
         if complete:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
 from pimflow.errors import OptionError
 from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.result import CycleParts
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import PimSpec
 from support.newton import oracle_artifact
@@ -19,7 +21,7 @@ from support.newton.streams import COMP, PIM, READRES, SWEEP, artifact_word, com
 from support.newton.timing import time_stream
 
 
-def oracle(program: CommandStream, **changes: int) -> tuple[int, Counter[str], list[tuple[int, str]]]:
+def oracle(program: CommandStream, **changes: Any) -> tuple[int, Counter[str], list[tuple[int, str]]]:
     words = [artifact_word(command) for command, _ in program.expand()]
     return oracle_artifact.simulate(words, oracle_artifact.Published(**changes))
 
@@ -28,14 +30,28 @@ def cycles(program: CommandStream, pim: PimSpec = PIM, latency: str = "hidden") 
     return time_stream(program, pim, "artifact", latency).cycles
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(stray=True), st.booleans(), st.sampled_from((1900, 700, 400)), st.sampled_from((350, 60)))
-def test_equals_oracle(program: CommandStream, hidden: bool, interval: int, refresh: int) -> None:
-    pim = with_timing("artifact", refresh_interval=interval, ref_to_act=refresh)
-    timing = time_stream(program, pim, "artifact", "hidden" if hidden else "exposed")
-    want, issued, _ = oracle(program, gwrite_to_next=1 if hidden else 64, refresh_interval=interval, ref_to_act=refresh)
+def assert_equals_oracle(program: CommandStream, latency: str, reopens: bool, **changes: int) -> None:
+    timing = time_stream(program, with_timing("artifact", **changes), "artifact", latency, reopens)
+    hidden = latency == "hidden"
+    want, issued, _ = oracle(program, gwrite_to_next=1 if hidden else 64, reopens_rows=reopens, **changes)
     assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
-    assert timing.commands == count_commands(program.body)
+    acts = sum(count for name, count in issued.items() if name.startswith("G_ACT"))
+    assert timing.commands == dataclasses.replace(count_commands(program.body), g_act=acts)
+    assert timing.comps_on_closed_rows == issued["COMP on closed rows"]
+    assert timing.parts.total == timing.cycles
+    assert min(dataclasses.astuple(timing.parts)) >= 0
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    nests(stray=True),
+    st.sampled_from(("hidden", "exposed")),
+    st.booleans(),
+    st.sampled_from((1900, 700, 400)),
+    st.sampled_from((350, 60)),
+)
+def test_equals_oracle(program: CommandStream, latency: str, reopens: bool, interval: int, refresh: int) -> None:
+    assert_equals_oracle(program, latency, reopens, refresh_interval=interval, ref_to_act=refresh)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -56,11 +72,10 @@ def test_equals_oracle(program: CommandStream, hidden: bool, interval: int, refr
         ),
         st.integers(1, 90),
     ),
+    st.booleans(),
 )
-def test_equals_oracle_on_other_machines(program: CommandStream, changes: dict[str, int]) -> None:
-    timing = time_stream(program, with_timing("artifact", **changes), "artifact", "hidden")
-    want, issued, _ = oracle(program, **changes)
-    assert (timing.cycles, timing.prea, timing.ref) == (want, issued["PREA"], issued["REF"])
+def test_equals_oracle_on_other_machines(program: CommandStream, changes: dict[str, int], reopens: bool) -> None:
+    assert_equals_oracle(program, "hidden", reopens, **changes)
 
 
 def test_two_bank_groups() -> None:
@@ -138,6 +153,51 @@ def test_a_request_in_the_cycle_after_the_last_refresh_is_never_seen() -> None:
         assert (timing.cycles, timing.ref) == want
         end, issued, _ = oracle(program, gwrite_to_next=64, **machine)
         assert (end, issued["REF"]) == want
+
+
+@pytest.mark.parametrize(("late", "refs"), [(1, 1), (2, 0)])
+def test_rows_are_opened_again_before_a_comp(late: int, refs: int) -> None:
+    """READRES issues at 66. A request made at 67 is served: PREA, 11, REF, 350, three times 17, 11, COMP."""
+    program = stream(SWEEP, COMP, COMP, READRES, COMP)
+    machine = {"refresh_interval": 66 + late}
+    pim = with_timing("artifact", **machine | {"ref_to_act": 40})
+    for reopens in (False, True):
+        end, issued, log = oracle(program, reopens_rows=reopens, **machine, ref_to_act=40)
+        timing = time_stream(program, pim, "artifact", "hidden", reopens)
+        assert (timing.cycles, timing.comps_on_closed_rows) == (end, refs * (not reopens))
+        comp = max(clock for clock, name in log if name == "COMP")
+        assert comp == 66 + (1 if not refs else 1 + 11 + (40 + 51 + 11 if reopens else 1))
+        assert timing.commands.g_act == issued["G_ACT0"] + 3 * issued["G_ACT3"] == 4 + 4 * refs * reopens
+
+
+def test_rows_are_not_opened_again_for_a_sweep() -> None:
+    """The stream opens all rows itself: whether the controller would makes no difference."""
+    program = stream(gwrite(), Loop("t", 300, (gwrite(), *SWEEP, comps(8), READRES)))
+    published, reopening = (time_stream(program, PIM, "artifact", "hidden", reopens) for reopens in (False, True))
+    assert published == reopening
+    assert published.ref > 5
+    assert published.comps_on_closed_rows == 0
+
+
+def test_comps_on_closed_rows_are_counted() -> None:
+    """Two pixels a fill: behind the first READRES a refresh may have closed the rows."""
+    program = stream(gwrite(), Loop("t", 3000, (*SWEEP, comps(8), READRES, comps(8), READRES)))
+    published, reopening = (time_stream(program, PIM, "artifact", "hidden", reopens) for reopens in (False, True))
+    assert published.ref > 100
+    assert 0 < published.comps_on_closed_rows < 8 * published.ref
+    assert published.comps_on_closed_rows % 8 == 0
+    assert reopening.comps_on_closed_rows == 0
+    assert reopening.commands.g_act > 4 * 3000 == published.commands.g_act
+    assert time_stream(stream(COMP, COMP), PIM, "artifact").comps_on_closed_rows == 2
+
+
+def test_cycles_by_part() -> None:
+    """G_ACTs at 1, 18, 35 and 52, COMPs at 63 and 65, READRES at 66, its result 13 later."""
+    assert time_stream(stream(SWEEP, COMP, COMP, READRES), PIM, "artifact").parts == CycleParts(
+        comp=1 + 2 + 2, activation=62, readout=12
+    )
+    fill = time_stream(stream(SWEEP, COMP, READRES, gwrite(), COMP), PIM, "artifact").parts
+    assert fill == CycleParts(comp=1 + 2 + 1, activation=62, fill=5 + 50, readout=0)
 
 
 def test_long_loops_follow_by_arithmetic() -> None:
