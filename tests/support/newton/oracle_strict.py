@@ -80,17 +80,24 @@ class Channel:
             count += 1
         return count
 
-    def change(self, registers: bool) -> int:
-        return self.machine.t_mod if registers != self.registers else 0
+    def with_banks(self, clock: int) -> int:
+        """Later by a change of mode, which the last burst of register access goes before."""
+        if not self.registers:
+            return clock
+        while clock <= max(self.last_read_burst, self.last_write_burst):
+            clock += 1
+        return clock + self.machine.t_mod
+
+    def with_registers(self, clock: int) -> int:
+        return clock if self.registers else clock + self.machine.t_mod
 
     def precharge(self, clock: int) -> None:
         """PREA in the first free cycle from `clock` on that tRAS and tRTP allow."""
         machine = self.machine
         while clock < self.last_act + machine.t_ras or clock < self.last_comp + machine.t_rtp or clock in self.bus:
             clock += 1
-        if self.registers:
-            clock += machine.t_mod
-            self.registers = False
+        clock = self.with_banks(clock)
+        self.registers = False
         self.issue(clock, "PREA")
         self.precharged_at = clock + machine.t_rp
 
@@ -110,8 +117,7 @@ class Channel:
         if command[0] == "G_ACT":
             return self.can_activate(clock)
         if command[0] == "COMP":
-            rows = clock >= self.last_act + machine.t_rcd
-            return rows and clock >= self.last_comp + machine.t_ccd_l and clock >= self.filled_at[command[1]]
+            return clock >= self.last_act + machine.t_rcd and clock >= self.last_comp + machine.t_ccd_l
         if command[0] == "READRES":
             drained = clock >= self.last_comp + machine.t_ccd_l + machine.t_drain
             written = clock >= self.last_write_burst + machine.t_cwl + machine.t_bl + machine.t_wtr
@@ -171,16 +177,20 @@ class Channel:
     def plan(self, command: Word) -> tuple[list[int], int]:
         """(G_ACTs that open rows again, issue of the command), if no refresh comes in between."""
         clock, acts = self.last_issue + 1, []
-        registers = command[0] in ("GWRITE", "READRES")
         if command[0] == "COMP" and self.shut_groups:
             while not self.can_activate(clock):
                 clock += 1
-            clock += self.change(False)
+            clock = self.with_banks(clock)
             acts = [clock + index * self.machine.t_faw for index in range(len(self.shut_groups))]
             clock = acts[-1] + self.machine.t_rcd
         while not self.allowed(command, clock):
             clock += 1
-        return acts, clock if acts else clock + self.change(registers)
+        if command[0] in ("GWRITE", "READRES"):
+            return acts, self.with_registers(clock)
+        clock = clock if acts else self.with_banks(clock)
+        while command[0] == "COMP" and clock < self.filled_at[command[1]]:
+            clock += 1
+        return acts, clock
 
     def force(self, limit: int) -> None:
         """Close all rows and serve all requests; the stream waits until the last REF has issued."""
@@ -191,7 +201,7 @@ class Channel:
         else:
             while clock < self.refreshed_at:
                 clock += 1
-            clock += self.change(False)
+            clock = self.with_banks(clock)
         self.registers = False
         while True:
             self.refresh(clock)
@@ -208,11 +218,11 @@ class Channel:
             self.precharge(clock if self.registers else max(self.last_act, self.last_comp))
             closed_at, act_at = self.precharged_at, clock
         else:
-            closed_at = max(clock, self.refreshed_at) + self.change(False)
+            closed_at = self.with_banks(max(clock, self.refreshed_at))
             act_at = clock
             while not self.can_activate(act_at):
                 act_at += 1
-            act_at += self.change(False)
+            act_at = self.with_banks(act_at)
         self.open_groups.clear()
         self.shut_groups.clear()
         while True:
@@ -232,7 +242,7 @@ class Channel:
             self.precharge(clock if self.registers else max(self.last_act, self.last_comp))
             clock = max(clock, self.precharged_at)
         else:
-            clock = max(clock, self.refreshed_at) + self.change(False)
+            clock = self.with_banks(max(clock, self.refreshed_at))
         while self.oldest_request <= end:
             clock = max(clock, self.oldest_request)
             self.refresh(clock)

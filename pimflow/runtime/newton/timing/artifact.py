@@ -86,7 +86,7 @@ class ArtifactRules(Rules):
         refs += 1
         last = self.step(state, code)
         now += last.cycles
-        spent = self._spent(vector, code, undisturbed) + tally.REFRESH * (now - undisturbed)
+        spent = self._spent(vector, code, undisturbed) + tally.delayed(undisturbed, now, vector[_BUSY])
         spent += tally.counts(last.tally) + tally.PREA * preas + tally.REF * refs
         return Struck(now, last.state, phase + refs * self.interval - now, spent)
 
@@ -127,7 +127,7 @@ class ArtifactRules(Rules):
             step = self.step(state, code)
             now += step.cycles
             state = step.state
-        spent = self._spent(vector, _COMP, undisturbed) + tally.REFRESH * (now - undisturbed)
+        spent = self._spent(vector, _COMP, undisturbed) + tally.delayed(undisturbed, now, vector[_BUSY])
         return Step(now, state, NEVER, spent + tally.counts(step.tally) + tally.REOPENED * len(groups))
 
     def _wait(self, vector: tuple[int, ...], code: int) -> int:

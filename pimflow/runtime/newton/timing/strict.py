@@ -22,8 +22,10 @@ stream issue in order, the first at clock 1. PREA, REF, and G_ACTs that open row
   of a READRES (from read to write), and tCCD_L after the last COMP that reads the same buffer. So it overlaps with
   G_ACT, and with COMP only where a channel holds a second buffer.
 - Modes, where tMOD is not 0: COMP, G_ACT, PREA and REF work on banks, GWRITE and READRES on registers; the channel
-  starts with banks. A command of the other mode issues tMOD later than it otherwise could. Where a sweep is to close
-  rows while the channel is with registers, its PREA does, and does not go before the G_ACT has its turn.
+  starts with banks. A command of the other mode issues tMOD later than it otherwise could, and one that works on banks
+  tMOD + 1 after the last burst of the GWRITE or READRES before it at the earliest (a COMP waits for the fill of its
+  buffer meanwhile). Where a sweep is to close rows while the channel is with registers, all that holds of its PREA,
+  which then does not go before the G_ACT has its turn.
 - Refresh: a request every tREFI, served by a REF of tRFC with all banks precharged. A sweep serves all requests made
   by the cycle in which its G_ACT could go: REFs when that G_ACT has its turn, tRP after PREA and tRFC apart. A request
   that finds no sweep is postponed, by up to the given number of intervals; the cycle in which one more has gone by is
@@ -46,11 +48,11 @@ from pimflow.targets import PimSpec
 _READRES = 0
 # A state: bank groups open, bank groups that a forced refresh closed, buffers written (bit masks), whether latches hold
 # results, whether the channel is in register mode; then cycles from the last issue until: all data transfers are over;
-# the last COMP is done (tCCD_L); the last REF is (tRFC); an exposed GWRITE lets G_ACTs go. Then the earliest G_ACT,
-# PREA, COMP, READRES and GWRITE; then per buffer the earliest COMP that reads it and the earliest GWRITE that fills it.
-_OPEN, _SHUT, _WRITTEN, _LATCHED, _REGISTERS, _DUE, _BUSY, _HELD, _FILLING, _ACT, _PRE, _COMP, _RES, _BUS, _BUFFERS = (
-    range(15)
-)
+# the last COMP is done (tCCD_L); the last REF is (tRFC); an exposed GWRITE lets G_ACTs go; register access is over.
+# Then the earliest G_ACT, PREA, COMP, READRES and GWRITE; then per buffer the earliest COMP that reads it and the
+# earliest GWRITE that fills it.
+_OPEN, _SHUT, _WRITTEN, _LATCHED, _REGISTERS, _DUE, _BUSY, _HELD, _FILLING, _ACCESS = range(10)
+_ACT, _PRE, _COMP, _RES, _BUS, _BUFFERS = range(10, 16)
 _Vector = tuple[int, ...]
 
 
@@ -114,16 +116,17 @@ class StrictRules(Rules):
         spent = self._spent(vector, code, undisturbed)
         if self._starts_sweep(vector, code):
             refs, now = self._served(self._precharged(vector), undisturbed, phase)
-            spent += tally.REFRESH * (now - undisturbed) + tally.REF * refs + tally.PREA * bool(vector[_OPEN])
+            spent += tally.delayed(undisturbed, now, vector[_BUSY])
+            spent += tally.REF * refs + tally.PREA * bool(vector[_OPEN])
             return Struck(now, self._after(vector, code, now), phase + refs * self.interval - now, spent)
-        before, cycles = 0, undisturbed
+        before, cycles, busy = 0, undisturbed, vector[_BUSY]
         while phase + self._patience <= cycles:
             spent += tally.PREA * bool(vector[_OPEN])
             vector, elapsed, refs = self._forced(vector, phase)
             spent += tally.REF * refs
             before, phase = before + elapsed, phase + refs * self.interval - elapsed
             cycles = self._earliest(vector, code)
-        spent += tally.REFRESH * (before + cycles - undisturbed) + self._reopened(vector, code)
+        spent += tally.delayed(undisturbed, before + cycles, busy) + self._reopened(vector, code)
         return Struck(before + cycles, self._after(vector, code, cycles), phase - cycles, spent)
 
     def finish(self, state: State, phase: int) -> Finish:
@@ -148,9 +151,9 @@ class StrictRules(Rules):
         """Close and refresh: (vector after the last REF, cycles to its issue, REFs)."""
         timing, limit = self._timing, phase + self._patience
         if vector[_OPEN]:
-            now = max(limit, vector[_PRE]) + self._mode_change(vector, False) + timing.t_rp
+            now = self._with_banks(vector, max(limit, vector[_PRE])) + timing.t_rp
         else:
-            now = max(limit, vector[_HELD]) + self._mode_change(vector, False)
+            now = self._with_banks(vector, max(limit, vector[_HELD]))
         more = max(0, (now - phase) // self.interval)  # requests made by the first REF, and then by those that follow
         refs = 1
         while refs <= more:
@@ -186,37 +189,41 @@ class StrictRules(Rules):
         is_comp = self._first_comp <= code < self._first_gwrite
         return tally.REOPENED * vector[_SHUT].bit_count() if is_comp else 0
 
-    def _mode_change(self, vector: _Vector, registers: bool) -> int:
-        return self._timing.t_mod if registers != bool(vector[_REGISTERS]) else 0
+    def _with_banks(self, vector: _Vector, ready: int) -> int:
+        """When a command that works on banks issues, which is ready otherwise."""
+        return max(ready, vector[_ACCESS]) + self._timing.t_mod if vector[_REGISTERS] else ready
+
+    def _with_registers(self, vector: _Vector, ready: int) -> int:
+        """When a command that works on registers issues, which is ready otherwise."""
+        return ready if vector[_REGISTERS] else ready + self._timing.t_mod
 
     def _precharged(self, vector: _Vector) -> int:
         """When all banks are precharged at the earliest, not before the command that asks for it has its turn."""
-        change = self._mode_change(vector, False)
         if not vector[_OPEN]:
-            return max(1, vector[_HELD]) + change
-        turn = max(1, vector[_PRE]) + change if change else vector[_PRE]
+            return self._with_banks(vector, max(1, vector[_HELD]))
+        turn = self._with_banks(vector, max(1, vector[_PRE])) if vector[_REGISTERS] else vector[_PRE]
         return max(1, turn + self._timing.t_rp)
 
     def _earliest(self, vector: _Vector, code: int) -> int:
         """Cycles from the last issue to this command's, with no further refresh."""
         if code == _READRES:
-            return vector[_RES] + self._mode_change(vector, True)
+            return self._with_registers(vector, vector[_RES])
         if code < self._first_comp:
             ready = max(vector[_ACT], vector[_FILLING], vector[_HELD])
             if vector[_OPEN] and self._starts_sweep(vector, code):
                 return max(ready, self._precharged(vector))
-            return ready + self._mode_change(vector, False)
+            return self._with_banks(vector, ready)
         if code < self._first_gwrite:
-            ready = max(vector[_COMP], vector[_BUFFERS + code - self._first_comp])
+            filled = vector[_BUFFERS + code - self._first_comp]
             if vector[_SHUT]:
-                return max(ready, self._last_reopened(vector) + self._timing.t_rcd)
-            return ready + self._mode_change(vector, False)
+                return max(vector[_COMP], filled, self._last_reopened(vector) + self._timing.t_rcd)
+            return max(self._with_banks(vector, vector[_COMP]), filled)
         buffer, _ = self._gwrites[code - self._first_gwrite]
-        return max(vector[_BUS], vector[_BUFFERS + self._buffers + buffer]) + self._mode_change(vector, True)
+        return self._with_registers(vector, max(vector[_BUS], vector[_BUFFERS + self._buffers + buffer]))
 
     def _last_reopened(self, vector: _Vector) -> int:
         """When the last of the G_ACTs that open rows again issues."""
-        first = max(vector[_ACT], vector[_FILLING], vector[_HELD]) + self._mode_change(vector, False)
+        first = self._with_banks(vector, max(vector[_ACT], vector[_FILLING], vector[_HELD]))
         return first + (vector[_SHUT].bit_count() - 1) * self._timing.t_faw
 
     def _spent(self, vector: _Vector, code: int, cycles: int) -> int:
@@ -224,17 +231,14 @@ class StrictRules(Rules):
         busy = vector[_BUSY]
         if code == _READRES or code >= self._first_gwrite:
             return tally.own(tally.FILL if code else tally.READOUT, cycles, busy)
-        change = self._mode_change(vector, False)
         if code < self._first_comp:
-            rows = vector[_ACT] + change
+            rows, filling = (self._with_banks(vector, ready) for ready in (vector[_ACT], vector[_FILLING]))
             if vector[_OPEN] and self._starts_sweep(vector, code):
                 rows = max(vector[_ACT], self._precharged(vector))
-            return tally.activation_of(cycles, busy, rows, vector[_FILLING] + change)
-        ready = max(vector[_COMP], vector[_BUFFERS + code - self._first_comp]) + change
-        if vector[_SHUT]:
-            spent = tally.comp_of(min(cycles, ready), busy, vector[_COMP] + change)
-            return spent + tally.REFRESH * max(0, cycles - ready)
-        return tally.comp_of(cycles, busy, vector[_COMP] + change)
+            return tally.activation_of(cycles, busy, rows, filling)
+        rows = self._with_banks(vector, vector[_COMP])
+        ready = max(rows, vector[_BUFFERS + code - self._first_comp]) if vector[_SHUT] else cycles
+        return tally.comp_of(min(cycles, ready), busy, rows) + tally.REFRESH * max(0, cycles - ready)
 
     def _later(self, vector: _Vector, cycles: int) -> list[int]:
         """The vector as seen from a command that issues so many cycles after the one before."""
@@ -254,6 +258,7 @@ class StrictRules(Rules):
             new[_RES] = max(new[_RES], self._reading + self._burst)
             new[_BUS] = max(new[_BUS], self._reading + timing.t_rtw)
             new[_DUE] = max(new[_DUE], timing.t_cl + self._reading + timing.t_bl)
+            new[_ACCESS] = (self._reading + 1) * new[_REGISTERS]
         elif code < self._first_comp:
             self._open(new, vector, code)
         elif code < self._first_gwrite:
@@ -294,5 +299,6 @@ class StrictRules(Rules):
         new[_RES] = max(new[_RES], filled + timing.t_wtr)
         new[_DUE] = max(new[_DUE], filled)
         new[_BUFFERS + buffer] = filled
+        new[_ACCESS] = (filled - timing.t_cwl - timing.t_bl + 1) * new[_REGISTERS]
         if self._exposed:
             new[_FILLING] = filled

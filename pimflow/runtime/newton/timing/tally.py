@@ -61,6 +61,12 @@ def comp_of(cycles: int, busy: int, rows: int) -> int:
     return COMP * comp + ACTIVATION * (opened - comp) + FILL * (cycles - opened)
 
 
+def delayed(undisturbed: int, cycles: int, busy: int) -> int:
+    """What a refresh adds to the cycles to a command: all but those in the tCCD behind a COMP."""
+    comp = min(cycles, busy) - min(undisturbed, busy)
+    return COMP * comp + REFRESH * (cycles - undisturbed - comp)
+
+
 def tail(cycles: int, busy: int, due: int) -> int:
     """The cycles from the last issue to the end, `due` of which go by for transfers; the rest for refreshes."""
     return own(READOUT, due, busy) + REFRESH * (cycles - due)

@@ -221,12 +221,12 @@ def test_the_controller_takes_a_free_cycle_of_the_command_bus(t_ras: int, prea: 
 
 @pytest.mark.parametrize("t_mod", [0, 1, 32])
 def test_modes_change_between_registers_and_banks(t_mod: int) -> None:
-    """To registers for the GWRITE, to banks for the sweep, to registers for the READRES, and to banks for the PREA."""
+    """To registers for the GWRITE, to banks for the sweep, to registers for the READRES, to banks behind its bursts."""
     pim = with_timing("strict", NO_REFRESH, t_mod=t_mod)
     read = 1 + t_mod + 1 + t_mod + 3 * 17 + 11 + 3 + 2 + t_mod
     assert cycles(stream(START, COMP, READRES), pim) == read + 2 + 11 + 2
     last_act = read - 5 - t_mod - 11
-    prea = max(read + 1, last_act + 25) + t_mod if t_mod else last_act + 25
+    prea = max(read + 2 + 1, last_act + 25) + t_mod if t_mod else last_act + 25
     assert cycles(stream(START, COMP, READRES, SWEEP[0]), pim) == prea + 11
 
 
