@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pimflow.codegen.newton.commands import CommandStream, count_commands
+from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.emit import Emitter, Items, RowBase, ShareWork, WeightGroups, loop, term
 from pimflow.codegen.newton.im2col import (
     Geometry,
@@ -270,14 +270,21 @@ class _Lowering:
             tails |= {run for run, _ in lengths if runs[run].pitch}
             dealt = self.visits[number]
             for index in range(group.channels):
-                if any(visits[index] for visits in dealt.values()):
+                if self._computes(number, index):
                     key = tuple(_shape_key(visits[index], run in tails) for run, visits in dealt.items())
                     alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
             base += group.channels
         for channels in alike.values():
-            stream = self.stream(channels[0])
-            if count_commands(stream.body).comp:  # else a fill too short for the channel's part is all that it gets
-                yield StreamClass(stream, tuple(channels))
+            yield StreamClass(self.stream(channels[0]), tuple(channels))
+
+    def _computes(self, number: int, index: int) -> bool:
+        """Whether any fill of a channel's group reaches the pixels that the channel works on."""
+        for share in self.mapping.groups[number].shares:
+            run = self.mapping.runs[share.run]
+            filled = min(run.pixels, self.shape.row_pixels if run.pitch else share.stop - share.start)
+            if any(visit.pixels[0] < filled for visit in self.visits[number][share.run][index]):
+                return True
+        return False
 
     def stream(self, channel: int) -> CommandStream:
         """The stream of a channel that computes something."""

@@ -6,7 +6,7 @@ Candidates are ranked by a closed-form estimate; the shortlist is lowered and ti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
@@ -48,14 +48,33 @@ class MappingSearch:
 
     def _search(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The best of the likely mappings; of all, where the banks have no room for any of those."""
-        every = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
-        likely = self._likely(every, problem)
-        if policy == "auto":
-            ranked = candidates(problem, self.profile)
-            every = (*(entry.mapping for entry in ranked), *map(_reopening, every))
-            likely = (*_shortlist(ranked, self.profile.pim.buffers_per_channel), *map(_reopening, likely))
-        cost = self._best(likely, problem)
-        return self._best(every, problem) if isinstance(cost, Refusal) else cost
+        race = _Race(problem, self.profile, self.timer)
+        newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
+        likely = self._likely(newton, problem)
+        if policy != "auto":
+            race.enter(likely)
+            if race.best is None:
+                race.enter(newton)
+            return race.result()
+        ranked = candidates(problem, self.profile)
+        self._enter_auto(race, ranked)
+        race.enter(map(_reopening, likely))
+        if race.best is None:
+            race.enter(entry.mapping for entry in ranked)
+            race.enter(map(_reopening, newton))
+        return race.result()
+
+    def _enter_auto(self, race: _Race, ranked: list[Candidate]) -> None:
+        """The likeliest for every number of buffers that a channel may hold, and the other order of READRES and GWRITE.
+
+        What wins with fewer buffers is in the race too, so that more of them never make the choice slower. Which order
+        is better, the closed forms say of all alike; the best is timed with the other one as well.
+        """
+        for held in range(1, self.profile.pim.buffers_per_channel + 1):
+            race.enter(_shortlist([entry for entry in ranked if entry.mapping.fills_held <= held]))
+            best = race.best.mapping if race.best else None
+            if best is not None and best.order == "rows" and not best.prefetch:
+                race.enter([replace(best, early_fill=not best.early_fill)])
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
@@ -68,23 +87,43 @@ class MappingSearch:
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
-    def _best(self, mappings: Iterable[Mapping], problem: MatrixProblem) -> PimCost | Refusal:
-        """The fastest of some mappings by exact timing (of equals the first), or why the nearest miss does not fit."""
-        best: tuple[int, PimProgram, tuple[StreamTiming, ...]] | None = None
-        refusal: Refusal | None = None
+
+@dataclass
+class _Race:
+    """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit."""
+
+    problem: MatrixProblem
+    profile: TimingProfile
+    timer: StreamTimer
+    best: PimProgram | None = None
+    timings: tuple[StreamTiming, ...] = ()
+    cycles: int = 0
+    refusal: Refusal | None = None
+    entered: set[Mapping] = field(default_factory=set)
+
+    def enter(self, mappings: Iterable[Mapping]) -> None:
+        """Lowers and times some mappings, each once."""
         for mapping in mappings:
-            program = lower(problem, mapping, self.profile.pim)
-            if isinstance(program, Refusal):
-                if refusal is None or (program.gap or 0) < (refusal.gap or 0):
-                    refusal = program
-                continue
-            timings = time_classes(program, self.timer)
-            cycles = total_cycles(program, timings, self.profile)
-            if best is None or cycles < best[0]:
-                best = (cycles, program, timings)
-        if best is None:
-            return refusal or Refusal("no mapping of the policy fits the machine")
-        return price(best[1], best[2], self.profile)
+            if mapping not in self.entered:
+                self.entered.add(mapping)
+                self._time(mapping)
+
+    def result(self) -> PimCost | Refusal:
+        """The fastest, priced."""
+        if self.best is None:
+            return self.refusal or Refusal("no mapping of the policy fits the machine")
+        return price(self.best, self.timings, self.profile)
+
+    def _time(self, mapping: Mapping) -> None:
+        program = lower(self.problem, mapping, self.profile.pim)
+        if isinstance(program, Refusal):
+            if self.refusal is None or (program.gap or 0) < (self.refusal.gap or 0):
+                self.refusal = program
+            return
+        timings = time_classes(program, self.timer)
+        cycles = total_cycles(program, timings, self.profile)
+        if self.best is None or cycles < self.cycles:
+            self.best, self.timings, self.cycles = program, timings, cycles
 
 
 def _reopening(mapping: Mapping) -> Mapping:
@@ -92,22 +131,7 @@ def _reopening(mapping: Mapping) -> Mapping:
     return replace(mapping, reopens_rows=True)
 
 
-def _shortlist(ranked: list[Candidate], buffers: int) -> list[Mapping]:
-    """The likeliest candidates for every number of buffers that a channel may hold, each with either order of READRES.
-
-    What is likely with fewer buffers is timed too, so that more of them never make the choice slower. Whether a GWRITE
-    is better before or behind the READRES of the fill before it, estimates are too coarse to say.
-    """
-    likely: dict[Mapping, None] = {}
-    for held in range(1, buffers + 1):
-        likely |= dict.fromkeys(_likeliest([entry for entry in ranked if entry.mapping.fills_held <= held]))
-    for mapping in tuple(likely):
-        if mapping.order == "rows" and not mapping.prefetch:
-            likely[replace(mapping, early_fill=False)] = None
-    return list(likely)
-
-
-def _likeliest(ranked: list[Candidate]) -> list[Mapping]:
+def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
     """The candidates with the best estimates, and the best of every kind, as estimates err differently by kind."""
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:

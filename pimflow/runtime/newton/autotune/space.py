@@ -27,14 +27,6 @@ _MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A mapping and what it is estimated to take."""
-
-    cycles: float
-    mapping: Mapping
-
-
-@dataclass(frozen=True, slots=True)
 class _Scheme:
     """Everything about a candidate but its channel groups.
 
@@ -47,6 +39,7 @@ class _Scheme:
         pitch: of a window strip in slots; 0 for none.
         window_block: as in `Mapping`.
         spread: every channel group has weight groups of its own.
+        early: whether a GWRITE goes before the READRES of the fill before it.
     """
 
     chunks: Chunks
@@ -58,6 +51,15 @@ class _Scheme:
     pitch: int = 0
     window_block: int = 0
     spread: bool = False
+    early: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mapping and what it is estimated to take."""
+
+    cycles: float
+    mapping: Mapping
 
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
@@ -66,7 +68,8 @@ def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate
     shape = geometry(problem, pim)
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
-    for scheme in _schemes(problem, shape, pim):
+    early = costs.early <= costs.plain
+    for scheme in (replace(scheme, early=early) for scheme in _schemes(problem, shape, pim)):
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
             found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
@@ -388,6 +391,7 @@ def _with_groups(
         groups,
         order=scheme.order,
         deal="tiles",
+        early_fill=scheme.prefetch or scheme.early,
         acts_first=pim.bank_groups if pim.gwrite_latency == "exposed" else acts_before_fill(pim),
         fills_held=scheme.held,
         prefetch=scheme.prefetch,
