@@ -147,7 +147,7 @@ def test_it_is_imported_and_has_shapes_text_and_a_verdict() -> None:
 
 
 @pytest.mark.usefixtures("_registered")
-@pytest.mark.parametrize(("policy", "mode"), [("pim", "pim"), ("md-dp", "md-dp"), ("auto", "pim")])
+@pytest.mark.parametrize(("policy", "mode"), [("pim", "pim"), ("md-dp", "md-dp"), ("auto", "md-dp")])
 def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, mode: str, tmp_path: Path) -> None:
     compiled = pimflow.compile(model(), policy=policy, use_cache=False)
     on_pim = [node for node in compiled.graph.nodes if node.device == "pim"]
