@@ -17,7 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.folder import new_output, read_json, read_manifest, write_json
+from pimflow.bundle.files import read_json, write_json
+from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
 from pimflow.codegen.newton import PimProgram
@@ -311,9 +312,10 @@ def load(folder: str | Path) -> CompiledModel:
 
     Raises:
         ModelError: it is not one, or files in it are missing or damaged.
+        OutputError: a killed run had moved it aside, and it cannot be put back.
     """
     folder = Path(folder)
-    if read_manifest(folder) is None:
+    if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     header, options = _read_config(folder)
     original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original

@@ -13,7 +13,7 @@ FORMATS = {
     "inspect": 1,
     "layer": 1,
     "memory": 1,
-    "output": 1,
+    "output": 2,
     "passes": 1,
     "plan": 1,
     "simulate": 1,

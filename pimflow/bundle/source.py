@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pimflow.bundle.files import sha256_of
 from pimflow.errors import OptionError
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ class ModelSource:
         if not isinstance(content, str):
             data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
             return hashlib.sha256(data).hexdigest()
-        digest = hashlib.sha256()
-        with Path(content).open("rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-        return digest.hexdigest()
+        return sha256_of(Path(content))
 
 
 def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> ModelSource:

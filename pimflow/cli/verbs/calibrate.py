@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fits, writes the target and prints the errors of the fit; with --check, those of the target as it is."""
-    from pimflow.bundle.folder import write_whole
+    from pimflow.bundle.files import write_whole
     from pimflow.runtime.gpu.calibrate import calibrate, check
     from pimflow.targets import to_toml
 

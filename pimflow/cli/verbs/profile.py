@@ -29,7 +29,7 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Times the kernels and writes the table."""
-    from pimflow.bundle.folder import write_whole
+    from pimflow.bundle.files import write_whole
     from pimflow.compiler import profile_source
     from pimflow.runtime.gpu.measured import table_text
 

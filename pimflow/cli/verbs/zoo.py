@@ -44,7 +44,7 @@ def _list(as_json: bool) -> int:
 
 
 def _export(name: str, output: str | None) -> int:
-    from pimflow.bundle.folder import write_whole
+    from pimflow.bundle.files import write_whole
     from pimflow.bundle.source import model_source
 
     source = model_source(f"zoo:{name}")

@@ -1,0 +1,134 @@
+"""The manifest of an output folder: by it a folder is known as ours, and whatever was changed in it since."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pimflow.bundle.files import json_text, read_json, sha256_of, write_json
+from pimflow.data import decode, encode
+from pimflow.errors import DataError
+from pimflow.version import format_of
+
+MANIFEST = "manifest.json"
+_FORMAT = format_of("output")
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file as it was written."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All files of an output folder but the manifest itself, by name."""
+
+    format: str
+    files: Mapping[str, _File]
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """The folders that the files lie in."""
+        return frozenset(parent.as_posix() for name in self.files for parent in PurePosixPath(name).parents)
+
+    def changed(self, folder: Path) -> str | None:
+        """The name of an entry that was added, removed or changed since; None where all is as it was written.
+
+        Raises:
+            OSError: something cannot be read.
+        """
+        present = _entries(folder)
+        altered = {name for name, path in present.items() if not self._is_as_written(name, path)}
+        return min(altered | (self.files.keys() - present.keys()), default=None)
+
+    def remove(self, folder: Path) -> None:
+        """Removes what is as it was written, and the folder if that is all. The manifest goes last, so that what a
+        killed process leaves is still known.
+
+        Raises:
+            OSError: something cannot be read or removed, other than because it was changed.
+        """
+        for name, path in sorted(_entries(folder).items(), reverse=True):  # what lies in a folder before the folder
+            if name != MANIFEST and self._is_as_written(name, path):
+                _remove(path)
+        if set(_entries(folder)) == {MANIFEST} and self._is_as_written(MANIFEST, folder / MANIFEST):
+            (folder / MANIFEST).unlink()
+            _remove(folder)
+
+    def _is_as_written(self, name: str, path: Path) -> bool:
+        try:
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                return name in self.folders
+            if not stat.S_ISREG(status.st_mode):  # a link, FIFO or device is not ours, and is not read
+                return False
+            if name == MANIFEST:
+                return path.read_bytes() == json_text(encode(self)).encode()
+            listed = self.files.get(name)
+            return listed is not None and listed == _File(status.st_size, sha256_of(path))
+        except FileNotFoundError:  # it went while it was looked at
+            return False
+
+
+def write_manifest(folder: Path) -> None:
+    """Lists what a folder holds, files alone, in a manifest."""
+    files = {
+        name: _File(path.stat().st_size, sha256_of(path))
+        for name, path in sorted(_entries(folder).items())
+        if path.is_file()
+    }
+    write_json(folder / MANIFEST, encode(Manifest(_FORMAT, files)))
+
+
+def is_output(folder: Path) -> bool:
+    """Whether a folder is an output of this or another version."""
+    form = _read(folder).get("format")
+    return isinstance(form, str) and form.startswith(_FORMAT.partition("/")[0] + "/")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of an output folder of this version; None if it is not one."""
+    try:
+        manifest = decode(Manifest, _read(folder))
+    except DataError:
+        return None
+    return manifest if manifest.format == _FORMAT else None
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """A manifest as plain data; empty where there is none."""
+    path = folder / MANIFEST
+    document = None
+    with suppress(OSError, ValueError, RecursionError):
+        document = read_json(path) if path.is_file() else None  # to open a FIFO would be to wait for its writer
+    return document if isinstance(document, dict) else {}
+
+
+def _entries(folder: Path) -> dict[str, Path]:
+    """Every entry below a folder by its name in it: folders, and links as themselves, too."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    paths = (
+        Path(place, name) for place, folders, files in os.walk(folder, onerror=fail) for name in (*folders, *files)
+    )
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, or a folder if it is empty."""
+    if not path.is_dir():
+        path.unlink()
+        return
+    with suppress(OSError):
+        path.rmdir()

@@ -1,0 +1,219 @@
+"""The scratch folder beside an output folder, `.NAME.pimflow-XXXXXXXX`: where an output is made and the last one waits.
+
+It holds `new`, the output that is being made, until that is put in place; and `old`, what was in its place, from
+shortly before. So an `old` beside a `new` is still needed, and an `old` alone is not.
+
+Two advisory locks, which end with their process, keep processes apart. One is on the scratch folder, as long as its
+process lives: by it what a killed process left is known. The other is on the folder around both, while anything is
+moved in it. Where the file system has no locks, nothing is swept, and of two processes that race one may fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+
+from pimflow.bundle.manifest import read_manifest
+from pimflow.errors import OutputError
+
+NEW, OLD = "new", "old"
+_MARK = ".pimflow-"
+_RANDOM = 8  # letters that tempfile adds to a prefix
+LONGEST_NAME_BYTES = 255 - len(f".{_MARK}") - _RANDOM
+"""Of an output folder: its scratch folder has a longer one."""
+_WAIT_S = 60.0
+_TRY_EVERY_S = 0.01
+
+
+class OutputWarning(UserWarning):
+    """Something about output folders that a user should know: an earlier output was put back, or kept elsewhere."""
+
+
+@contextmanager
+def settled(folder: Path) -> Iterator[None]:
+    """No other process moves an output folder meanwhile, and what killed ones left of it is swept first: an output that
+    they had moved aside is put back.
+
+    Args:
+        folder: an absolute path; it need not exist.
+
+    Raises:
+        OutputError: another process does not come to an end, or what was moved aside cannot be put back.
+    """
+    with _locked(folder.parent, _WAIT_S) as lock:
+        if lock is _Lock.TAKEN:
+            raise OutputError(f"another process is writing into {folder.parent}", "try again when it has ended")
+        if lock is _Lock.HELD:
+            _sweep(folder)
+        yield
+
+
+@contextmanager
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """A scratch folder for one output, with an empty `new`; see `_close` for what becomes of it.
+
+    Raises:
+        OSError: it cannot be made.
+        OutputError: see `settled`.
+    """
+    with ExitStack() as stack:
+        with settled(folder):  # nobody sweeps it before it has its lock
+            scratch = Path(tempfile.mkdtemp(prefix=_prefix(folder), dir=folder.parent))
+            stack.enter_context(_locked(scratch))
+        try:
+            (scratch / NEW).mkdir()
+            yield scratch
+        finally:
+            _close(scratch, folder)
+
+
+def put_in_place(scratch: Path, folder: Path, check: Callable[[Path], None]) -> None:
+    """Puts `new` in the place of a folder, which becomes `old`; whatever fails, what was there goes back.
+
+    Args:
+        scratch: the scratch folder of this output.
+        folder: an absolute path; it need not exist.
+        check: raises if what was there, now out of everybody's way, must not be replaced.
+
+    Raises:
+        OSError: a folder cannot be renamed.
+        OutputError: see `settled`; or another process made the folder anew.
+    """
+    with settled(folder):
+        try:
+            if os.path.lexists(folder):
+                check(folder.rename(scratch / OLD))
+            _rename_new(scratch, folder)
+        finally:
+            _restore(scratch, folder)
+
+
+def _rename_new(scratch: Path, folder: Path) -> None:
+    try:
+        (scratch / NEW).rename(folder)
+    except OSError:
+        if not os.path.lexists(folder):
+            raise
+        raise OutputError(f"another process made {folder} meanwhile", "try again when it has ended") from None
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}{_MARK}"
+
+
+def _sweep(folder: Path) -> None:
+    prefix = _prefix(folder)
+    places: list[Path] = []
+    with suppress(OSError):
+        places = [path for path in folder.parent.iterdir() if path.name.startswith(prefix)]
+    for scratch in sorted(places):
+        if len(scratch.name) != len(prefix) + _RANDOM or scratch.is_symlink() or not scratch.is_dir():
+            continue
+        with _locked(scratch) as lock:
+            if lock is _Lock.HELD:
+                _close(scratch, folder)
+
+
+def _close(scratch: Path, folder: Path) -> None:
+    """Removes a scratch folder. An old output goes back where nothing took its place; what was changed in one that was
+    replaced stays, and that is said.
+
+    Raises:
+        OutputError: the old output cannot be put back.
+    """
+    old, new = scratch / OLD, scratch / NEW
+    if _restore(scratch, folder):
+        _warn(f"{folder} is put back: a run that was cut short had moved it aside")
+    if _is_needed(scratch):
+        _warn(f"something else took the place of {folder} while it was replaced; what was there is in {old}")
+        return
+    if os.path.lexists(old) and not _removed(old):
+        _warn(f"{folder} was changed while it was replaced; what was changed is in {old}")
+    shutil.rmtree(new, ignore_errors=True)
+    with suppress(OSError):
+        scratch.rmdir()
+
+
+def _is_needed(scratch: Path) -> bool:
+    """Whether a scratch folder holds an old output that no new one has replaced."""
+    return os.path.lexists(scratch / OLD) and (scratch / NEW).exists()
+
+
+def _restore(scratch: Path, folder: Path) -> bool:
+    """Puts the old output back if it is needed, and nothing took its place; returns whether it did."""
+    if not _is_needed(scratch) or os.path.lexists(folder):
+        return False
+    try:
+        (scratch / OLD).rename(folder)
+    except OSError as error:
+        raise OutputError(
+            f"cannot put back what was in {folder}: {error.strerror}; it is in {scratch / OLD}", f"move it to {folder}"
+        ) from None
+    return True
+
+
+def _removed(old: Path) -> bool:
+    """Removes an output that was replaced, as far as it is as it was written; returns whether that is all."""
+    manifest = read_manifest(old)
+    with suppress(OSError):
+        if manifest is None:
+            old.rmdir()
+        else:
+            manifest.remove(old)
+    return not os.path.lexists(old)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, OutputWarning, stacklevel=2)
+
+
+class _Lock(Enum):
+    """What came of an attempt to lock a folder."""
+
+    HELD = auto()
+    TAKEN = auto()
+    """Another process, or another thread, holds it."""
+    NONE = auto()
+    """This folder, file system or platform has no locks."""
+
+
+@contextmanager
+def _locked(folder: Path, wait_s: float = 0.0) -> Iterator[_Lock]:
+    """Holds the advisory lock of a folder, if it can be had within a time."""
+    if sys.platform == "win32":
+        yield _Lock.NONE
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield _Lock.NONE
+        return
+    try:
+        yield _lock(handle, wait_s)
+    finally:
+        os.close(handle)  # gives the lock back
+
+
+def _lock(handle: int, wait_s: float) -> _Lock:
+    import fcntl
+
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return _Lock.TAKEN
+            time.sleep(_TRY_EVERY_S)
+        except OSError:
+            return _Lock.NONE
+        else:
+            return _Lock.HELD
