@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_MARK = "        options: "
+_MARK = "options: "
 
 
 def takes_options(function: F) -> F:
@@ -217,10 +217,17 @@ def takes_options(function: F) -> F:
         for f in fields(Options)
     ]
     function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
-    lines = (function.__doc__ or "").split("\n")
-    meant = [f"        {name}: {text.help}." for name, text in option_texts().items()]
-    function.__doc__ = "\n".join(new for old in lines for new in (meant if old.startswith(_MARK) else [old]))
+    function.__doc__ = "\n".join(_spelled_out(line) for line in (function.__doc__ or "").split("\n"))
     return function
+
+
+def _spelled_out(line: str) -> str:
+    """A line of a docstring; the one about options becomes one for each, as far indented (3.13 takes common blanks)."""
+    text = line.lstrip()
+    if not text.startswith(_MARK):
+        return line
+    blanks = line[: len(line) - len(text)]
+    return "\n".join(f"{blanks}{name}: {meaning.help}." for name, meaning in option_texts().items())
 
 
 def _default(option: Field[Any]) -> Any:

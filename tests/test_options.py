@@ -36,7 +36,7 @@ def test_the_signature_and_the_docstring_of_compile_name_every_option() -> None:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert parameter.default == (None if field.default is MISSING else field.default)
         assert parameter.annotation == OptionKeywords.__annotations__[field.name].__forward_arg__
-        assert f"        {field.name}: {option_texts()[field.name].help}." in (pimflow.compile.__doc__ or "")
+        assert f"\n    {field.name}: {option_texts()[field.name].help}." in (inspect.getdoc(pimflow.compile) or "")
 
 
 def test_every_option_says_what_it_does() -> None:

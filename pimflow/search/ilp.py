@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pulp
 
@@ -60,12 +60,17 @@ def solve_intervals(
     problem += pulp.lpSum(interval.cost * variable for interval, variable in zip(candidates, take, strict=True))
     for variables in covering:
         problem += pulp.lpSum(variables) == 1
-    status = problem.solve(_solver(solver))
-    if pulp.LpStatus[status] != "Optimal":
-        raise ValueError(f"the integer program is {pulp.LpStatus[status].lower()}: no exact cover")
+    status = status_name(problem.solve(_solver(solver)))
+    if status != "Optimal":
+        raise ValueError(f"the integer program is {status.lower()}: no exact cover")
     chosen = [interval for interval, variable in zip(candidates, take, strict=True) if variable.value() > 0.5]
     chosen.sort(key=lambda interval: interval.start)
     return sum(interval.cost for interval in chosen), tuple(chosen)
+
+
+def status_name(outcome: Any) -> str:
+    """What a solver came to, "Optimal" or another word. PuLP returns a number, from version 4 on statistics."""
+    return str(outcome.status.name if hasattr(outcome, "status") else pulp.LpStatus[outcome])
 
 
 def _solver(name: SolverName | None) -> pulp.LpSolver:
