@@ -247,4 +247,5 @@ def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
         raise ModelError(f"external data of tensor {tensor.name!r}: {place.length} bytes do not fill {name}{shape}")
     if not place.length:
         return np.zeros(shape, dtype)
-    return np.memmap(place.path, dtype, "r", place.offset, shape)
+    mapped: Array = np.memmap(place.path, dtype, "r", place.offset, shape)
+    return mapped

@@ -120,7 +120,7 @@ class SourceView:
 
 
 def _check_range(index: Positions, stop: int, what: str) -> None:
-    if index.size and (index.min() < 0 or index.max() >= stop):
+    if index.size and (np.min(index) < 0 or np.max(index) >= stop):
         raise IndexError(f"a {what} lies outside 0 .. {stop - 1}")
 
 

@@ -297,4 +297,4 @@ def _equal_rows(codes: Ints) -> list[Ints]:
     if all((codes[group] == codes[group[0]]).all() for group in groups):
         return groups
     _, inverse = np.unique(codes, axis=0, return_inverse=True)
-    return [np.flatnonzero(inverse.ravel() == value) for value in range(int(inverse.max()) + 1)]
+    return [np.flatnonzero(inverse.ravel() == value) for value in range(int(np.max(inverse)) + 1)]
