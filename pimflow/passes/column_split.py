@@ -76,7 +76,7 @@ class ColumnSplit(DecisionPass):
 
 def _anchor_refusal(graph: Graph, node: Node) -> Refusal | None:
     if not isinstance(node.op, Contraction):
-        return Refusal(f"{node.name}: {node.kind} is no convolution or matrix product")
+        return Refusal(f"{node.name}: {node.kind} is not a convolution or matrix product")
     if isinstance(node.op, Conv2d) and node.op.groups > 1:
         return Refusal(f"{node.name}: its {node.op.groups} groups read different channels")
     shapes = [graph.value(name).shape for name in (node.inputs[1], node.output)]

@@ -42,7 +42,8 @@ class Memories(Protocol):
 class Places:
     """Where in the units' memories the nodes of a placed graph keep what they keep, one behind the other.
 
-    Parts of one node that arrange its weights alike share them.
+    Parts of one node that arrange its weights alike share them. Nodes that read the same constants do not: one may read
+    them transposed.
 
     Attributes:
         used: by device, what is kept so far, in the unit of its capacity.
@@ -60,7 +61,7 @@ class Places:
         if device not in self.used:
             return 0
         kept = self._costs.kept(self._graph, node)
-        what = (device, self._constants(node), kept.arrangement)
+        what = (device, node.placement.origin or node.name, self._constants(node), kept.arrangement)
         if what not in self._first:
             self._first[what] = self.used[device]
             self.used[device] += kept.amount
@@ -217,7 +218,8 @@ def _charged_rest(n: int, starting: Sequence[Sequence[_Loaded[Payload]]], price:
 def _undominated(labels: list[_Label[Payload]]) -> list[_Label[Payload]]:
     kept: list[_Label[Payload]] = []
     for label in sorted(labels, key=lambda label: (label.cost, label.shares)):
-        if not any(better.dominates(label) for better in kept):
+        rivals = kept[-1:] if len(label.shares) == 1 else kept  # of one memory the last takes the least
+        if not any(better.dominates(label) for better in rivals):
             kept.append(label)
     return kept
 

@@ -86,7 +86,9 @@ def solve(
     space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress)
     best = _best_in_pim_mode(space)
     if not _fits(best, costs):
-        space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress, prune=False)
+        left_s = None if options.time_budget_s is None else options.time_budget_s - (time.perf_counter() - started)
+        if left_s is None or left_s > 0:
+            space = price_space(graph, chosen, costs, prices, left_s, progress, prune=False)
         best = _best_that_fits(space, best.cost, costs)
     if not chosen.pim_mode and space.baseline_us <= best.cost:
         best = _Choice(space.baseline_us, space.baseline, limit=best.limit)

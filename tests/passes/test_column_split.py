@@ -101,7 +101,7 @@ def test_epilogues_are_fused_part_by_part_and_nothing_is_copied() -> None:
         (SplitColumns("up", 16, "", ("down",)), "not elementwise"),
         (SplitColumns("up", 16, "", ("residual",)), "does not read"),
         (SplitColumns("up", 64, ""), "64 of 64 columns on the host leave a part empty"),
-        (SplitColumns("act", 4, ""), "no convolution or matrix product"),
+        (SplitColumns("act", 4, ""), "not a convolution or matrix product"),
         (SplitColumns("nothing", 4, ""), "nothing"),
     ],
 )

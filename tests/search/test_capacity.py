@@ -15,7 +15,9 @@ from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.weight_layout import WeightLayout
 from pimflow.compiled import CompiledModel
 from pimflow.compiler import compile
-from pimflow.search.capacity import Fitting, cover_that_fits
+from pimflow.ir import Builder, Gemm
+from pimflow.runtime.costs import CostModel
+from pimflow.search.capacity import Fitting, Places, cover_that_fits
 from pimflow.search.chain import Interval
 from pimflow.search.ilp import status_name
 from pimflow.targets import Target, load_target
@@ -137,6 +139,31 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     assert f"what would take {free.plan.predicted_us:,.1f} us does not fit" in tight.summary()
     assert "rows of every bank" in free.summary()
     assert "does not fit" not in free.summary()
+
+
+def test_nodes_that_share_weights_do_not_share_rows() -> None:
+    """One reads them as they are, the other transposed: what lies in the banks differs, though the mappings do not."""
+    build = Builder()
+    weights = build.weights(64, 64)
+    x = build.input(4, 64)
+    first = build.op(Gemm(), x, weights, name="plain")
+    graph = build.graph(first, build.op(Gemm(trans_b=True), x, weights, name="transposed"))
+    placed = graph.replace(nodes=[node.placed(device="pim", choice="newton++") for node in graph.nodes])
+    places = Places(placed, CostModel(load_target("pimflow")))
+    assert places.of(placed.node("plain")) == places.of(placed.node("plain")) == 0
+    assert places.of(placed.node("transposed")) == places.used["pim"] // 2 > 0
+
+
+def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number() -> None:
+    """A knapsack of 40 distinct pairs: its labels are many, and every one is compared with one other."""
+    n = 40
+    found: list[Interval[Load]] = [Interval(place, place + 1, 1000.0 + place, (0,)) for place in range(n)]
+    found += [Interval(place, place + 1, 1.0 * (place * 37 % 101), (100 + place * 53 % 97,)) for place in range(n)]
+    best = fit(n, found, {"pim": 2000})
+    assert best is not None
+    assert_sound(best, n, {"pim": 2000})
+    assert best.bound == pytest.approx(best.cost)
+    assert best.cost == pytest.approx(by_integer_program(n, found, {"pim": 2000}))
 
 
 def test_traces_name_the_rows_where_the_weights_lie() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -32,7 +33,7 @@ class GpuEnergy(BoardEnergy):
 
 
 @dataclass(frozen=True)
-class Gpu(Unit):
+class Gpu(Unit, ABC):
     """The GPU beside the PIM channels, whatever its kernels are priced by.
 
     `memory_channels` counts all channels; with PIM in use, `memory_channels - pim.channels` of them serve the GPU.
@@ -66,9 +67,9 @@ class Gpu(Unit):
         return 4 if self.operand == "fp32" else 2
 
     @property
+    @abstractmethod
     def mac_pj(self) -> float:
         """Energy of one multiply-accumulate of a matrix product, in pJ."""
-        raise NotImplementedError
 
 
 @register_kind
