@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
+from pimflow.errors import printable
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.options import Debug, OptionKeywords, Options, Shapes, takes_options
@@ -86,7 +87,7 @@ def _show_times(records: Sequence[PassRecord], options: Options) -> None:
 
 
 def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(printable(text, keep="\n"), file=sys.stderr)
 
 
 def compile_with(source: ModelSource, options: Options, progress: ProgressSink = _silent) -> CompiledModel:

@@ -1,4 +1,4 @@
-"""One class per kind of user error; each message says what is wrong, where, and what to do.
+"""One class per kind of user error; each message says what is wrong, where, and what to do; and text safe to show.
 
 `PimflowError` is what the command line turns into one line on stderr and exit code 2.
 Everything else that escapes is a bug and keeps its traceback.
@@ -13,17 +13,32 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=str)
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Text that a terminal shows and does not obey: what does not print (control characters, marks that turn the order
+    of writing, halves of surrogate pairs) as escapes. Names in models, files and targets may hold anything.
+
+    Args:
+        text: any text.
+        keep: characters to leave as they are, as the newlines of a table.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
 class PimflowError(Exception):
     """A mistake of the user's, or a limit of the tool, that one line can explain.
 
     Args:
-        what: what is wrong, and where.
+        what: what is wrong, and where; what does not print becomes escapes.
         hint: what to do about it; may be empty.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
-        self.what = " ".join(what.split())
-        self.hint = " ".join(hint.split())
+        self.what = printable(" ".join(what.split()))
+        self.hint = printable(" ".join(hint.split()))
         super().__init__(f"{self.what}; {self.hint}" if self.hint else self.what)
 
 

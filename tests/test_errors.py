@@ -3,7 +3,7 @@
 import pytest
 
 from pimflow.cli import main
-from pimflow.errors import OptionError, TargetError, choice, choose_one, did_you_mean
+from pimflow.errors import OptionError, TargetError, choice, choose_one, did_you_mean, printable
 from pimflow.search.policy import find_policy
 from pimflow.targets import load_target, override
 
@@ -64,3 +64,20 @@ def test_an_override_is_a_choice() -> None:
     assert override(target, timing="STRICT").pim.timing.default == "strict"
     with pytest.raises(OptionError, match="unknown timing profile 'loose'; choose one of artifact, strict"):
         override(target, timing="loose")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("conv/übung 卷积", "conv/übung 卷积"),
+        ("\x1b[31mred\x1b]0;title\x07", "\\x1b[31mred\\x1b]0;title\\x07"),
+        ("over\rwritten\nline", "over\\rwritten\\nline"),
+        ("right\u202eto left", "right\\u202eto left"),
+        ("half\udc80", "half\\udc80"),
+        ("\x9b31m", "\\x9b31m"),
+    ],
+)
+def test_a_terminal_obeys_no_text(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(text, keep="\n") == shown.replace("\\n", "\n")
+    assert str(OptionError(text.replace("\r", "").replace("\n", ""), "hint \x1b[2J")).isprintable()

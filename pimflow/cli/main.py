@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pimflow.cli import verbs as verb_files
+from pimflow.cli.output import say
 from pimflow.cli.parsing import Parser
 from pimflow.errors import PimflowError
 from pimflow.version import __version__
@@ -45,7 +46,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
     """A warning as one line, without the place in our source."""
-    print(f"pimflow: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    say(f"pimflow: warning: {' '.join(str(message).split())}", sys.stderr)
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except PimflowError as error:
-        print(f"pimflow: error: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"pimflow: error: {' '.join(str(error).split())}", sys.stderr)
         return 2
     except BrokenPipeError:  # the reader went away (`pimflow ... | head`): not an error
         _silence_stdout()
@@ -87,10 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL or error.filename is not None:
             raise
         _silence_stdout()
-        print(f"pimflow: error: cannot write to stdout: {error.strerror}; make space", file=sys.stderr)
+        say(f"pimflow: error: cannot write to stdout: {error.strerror}; make space", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("pimflow: interrupted", file=sys.stderr)
+        say("pimflow: interrupted", sys.stderr)
         return 130
 
 

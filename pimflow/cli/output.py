@@ -1,4 +1,4 @@
-"""What the command line prints beside tables: JSON documents on stdout, progress on stderr."""
+"""How the command line prints: text and JSON documents on stdout, remarks and progress on stderr."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pimflow.errors import printable
 from pimflow.version import format_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _EVERY_S = 0.1
+
+
+def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    """Lines of text on stdout or another stream: the one way from here to a terminal, which what does not print (in
+    names of nodes, say) reaches as escapes."""
+    print(printable(text, keep="\n"), file=stream or sys.stdout, end=end)
 
 
 def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = None) -> None:
@@ -41,7 +48,7 @@ class Progress:
         if not self._tty or now - self._last < _EVERY_S:
             return
         self._last = now
-        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
+        text = printable(text)[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
         sys.stderr.write("\r" + text.ljust(self._shown))
         self._shown = len(text)
         sys.stderr.flush()

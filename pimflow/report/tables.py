@@ -7,13 +7,15 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from pimflow.errors import printable
+
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table with a ruled header. `right`: indexes of right-aligned columns.
+    """A table with a ruled header; what does not print in a cell is shown as escapes. `right`: right-aligned columns.
 
     The widest left-aligned column is shortened (in its middle) when the table is wider than the terminal.
     """
-    table = [list(map(str, header)), *(list(map(str, row)) for row in rows)]
+    table = [[printable(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     _fit(table, widths, set(right))
     lines = ["  ".join(_cell(row[c], widths[c], c in right) for c in range(len(header))).rstrip() for row in table]

@@ -1,13 +1,19 @@
-"""Progress is for people who look on: it is shown on a terminal, and wiped at the end."""
+"""Progress is for people: on a terminal only, wiped at the end. No name gets at a terminal raw."""
 
 from __future__ import annotations
 
+import ast
 import io
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-from pimflow.cli import output
+from pimflow.cli import output, verbs
 from pimflow.cli.output import Progress
+from support.cli import Capture, run
 
 
 class Screen(io.StringIO):
@@ -50,3 +56,45 @@ def test_it_is_not_written_more_often_than_ten_times_a_second(monkeypatch: pytes
     with Progress() as progress:
         progress("at once")
     assert screen.getvalue() == ""
+
+
+EVIL = "\x1b[31m\x1b]0;title\x07\r\n\x9b\u202e"
+
+
+def evil_model(path: Path) -> Path:
+    """A convolution and a Relu whose every name has escape sequences."""
+    names = {name: f"{EVIL}{name}" for name in ("x", "w", "y", "z", "conv", "relu")}
+    weights = np.ones((8, 8, 1, 1), np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", [names["x"], names["w"]], [names["y"]], names["conv"]),
+            helper.make_node("Relu", [names["y"]], [names["z"]], names["relu"]),
+        ],
+        f"{EVIL}graph",
+        [helper.make_tensor_value_info(names["x"], TensorProto.FLOAT, [1, 8, 8, f"{EVIL}W"])],
+        [helper.make_tensor_value_info(names["z"], TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, names["w"])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_no_name_reaches_the_terminal_raw(tmp_path: Path, capsys: Capture) -> None:
+    model, folder = evil_model(tmp_path / "evil.onnx"), tmp_path / "out"
+    shape = ("--shape", f"{EVIL}W=8")
+    assert run("compile", model) == 2  # the error names the unbound dim
+    assert run("compile", model, *shape, "-o", folder, "-v", "--policy", "pim", "--print-ir-after-all") == 0
+    assert run("inspect", model, *shape) == 0
+    assert run("inspect", model, *shape, "--text") == 0
+    assert run("opt", model, *shape, "-p", "cleanup", "-v") == 0
+    assert run("verify", folder) == 0
+    assert run("trace", folder, f"{EVIL}nothing") == 2
+    captured = capsys.readouterr()
+    assert "\\x1b[31m" in captured.out
+    assert all(char.isprintable() or char == "\n" for char in captured.out + captured.err)
+
+
+def test_every_verb_prints_in_one_way() -> None:
+    for path in sorted(Path(verbs.__path__[0]).glob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        assert "print" not in {ast.unparse(call.func) for call in calls}, path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.data import encode
 from pimflow.report.tables import number
@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.action == "clear":
         removed = cache_clear()
-        print(f"removed {removed} {'file' if removed == 1 else 'files'} of the price cache")
+        say(f"removed {removed} {'file' if removed == 1 else 'files'} of the price cache")
         return 0
     info = cache_info()
     if arguments.json:
         print_json("cache", encode(info))
         return 0
-    print(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
-    print(f"damaged  {info.damaged}\nbytes    {number(info.bytes, 0)}")
+    say(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
+    say(f"damaged  {info.damaged}\nbytes    {number(info.bytes, 0)}")
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, get_args
 
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
 from pimflow.errors import OptionError
 
@@ -62,5 +62,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("calibrate", result.as_json())
     else:
-        print(result.text())
+        say(result.text())
     return 0

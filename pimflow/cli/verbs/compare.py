@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, options_of
-from pimflow.cli.output import Progress, print_json
+from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.options import DEBUGGING
 
@@ -36,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("compare", comparison_json(arguments.model, results))
     else:
-        print(comparison_text(results))
+        say(comparison_text(results))
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, options_of
-from pimflow.cli.output import Progress, print_json
+from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.errors import OptionError
 
@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("compile", compiled.document(str(folder)))
         return 0
-    print(compiled.summary(verbose=arguments.verbose > 0, by=arguments.by))
-    print(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")
+    say(compiled.summary(verbose=arguments.verbose > 0, by=arguments.by))
+    say(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")
     return 0

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 
 
@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     report = inspect_model(arguments.model, **keywords_of(arguments))
     if arguments.text:
-        print(report.text_form(), end="")
+        say(report.text_form(), end="")
     elif arguments.json:
         print_json("inspect", report.as_json())
     else:
-        print(report.text())
+        say(report.text())
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, options_of
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.errors import OptionError
 from pimflow.options import DEBUGGING
@@ -67,14 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
         None if on_stdin else arguments.constants,
     )
     for record in result.records if arguments.verbose else ():
-        print(f"{record.name}: {'changed' if record.changed else 'no change'}", file=sys.stderr)
+        say(f"{record.name}: {'changed' if record.changed else 'no change'}", sys.stderr)
         for note in record.notes:
-            print(f"  {note}", file=sys.stderr)
+            say(f"  {note}", sys.stderr)
     if output is None:
         sys.stdout.write(graph_text(result.graph, arguments.inline))
     else:
         write_graph(result.graph, output, inline=arguments.inline, overwrite=arguments.overwrite)
-        print(output)
+        say(str(output))
     return 0
 
 
@@ -84,5 +84,5 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("passes", {"passes": [item.as_json() for item in all_passes_help()]})
     else:
-        print(pass_list_text())
+        say(pass_list_text())
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress
+from pimflow.cli.output import Progress, say
 from pimflow.cli.parsing import Parser, add_model, positive_int, whole_number
 
 
@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     text = table_text(rows)
     if not arguments.output:
-        print(text, end="")
+        say(text, end="")
         return 0
     write_whole(Path(arguments.output), text.encode())
-    print(arguments.output)
+    say(arguments.output)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_target, target_of
 
 
@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("simulate", report.as_json())
     else:
-        print(report.text())
+        say(report.text())
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.targets import targets_json, targets_text
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(name: str) -> int:
     from pimflow.targets import target_text
 
-    print(target_text(name), end="")
+    say(target_text(name), end="")
     return 0
 
 
@@ -41,5 +41,5 @@ def _list(as_json: bool) -> int:
     if as_json:
         print_json("targets", {"targets": targets_json(targets)})
     else:
-        print(targets_text(targets))
+        say(targets_text(targets))
     return 0

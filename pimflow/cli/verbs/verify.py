@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import Progress, print_json
+from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, positive_float, whole_number
 from pimflow.errors import OptionError
 
@@ -56,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("verify", result.as_json())
     else:
-        print(result.text())
+        say(result.text())
     return 0 if result.passed else 1

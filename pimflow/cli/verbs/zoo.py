@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.output import print_json
+from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.tables import render_table
 
@@ -39,7 +39,7 @@ def _list(as_json: bool) -> int:
         listed = [{"name": name, "description": description} for name, description in models.items()]
         print_json("zoo", {"models": listed})
     else:
-        print(render_table(("model", "description"), list(models.items())))
+        say(render_table(("model", "description"), list(models.items())))
     return 0
 
 
@@ -52,5 +52,5 @@ def _export(name: str, output: str | None) -> int:
     content = source.content
     assert not isinstance(content, (str, bytes))
     write_whole(path, content.SerializeToString(deterministic=True))
-    print(path)
+    say(str(path))
     return 0
