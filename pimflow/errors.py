@@ -82,6 +82,10 @@ class InputDataError(PimflowError):
     """Data given to run or verify a model does not match the model's inputs."""
 
 
+class GraphDataError(PimflowError):
+    """A graph given as data cannot be read, or is none: an edge, a weight or an array is not what it has to be."""
+
+
 class DataError(PimflowError):
     """Plain data, as of a JSON or TOML file, do not have the form they should; the message names the key."""
 

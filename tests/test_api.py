@@ -24,7 +24,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("onnx", "onnxruntime", "numpy", "networkx", "pulp")
+    heavy = ("onnx", "onnxruntime", "numpy", "networkx", "pulp", "scipy")
     code = f"import sys, pimflow; print([name for name in {heavy} if name in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

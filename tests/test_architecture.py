@@ -12,12 +12,13 @@ PACKAGE = ROOT / "pimflow"
 
 # Room -> the rooms that it may import from (besides itself). Rooms are packages of pimflow/, or the top-level files.
 BASE = {"errors", "data"}
-FORMS = {"ir", "targets"} | BASE
+FORMS = {"ir", "sparse", "targets"} | BASE
 ALLOWED = {
     "errors": set(),
     "data": {"errors"},
     "version": set(),
     "ir": BASE,
+    "sparse": BASE,
     "targets": BASE,
     "options": {"targets"} | BASE,
     "onnxio": FORMS,
@@ -44,7 +45,7 @@ ALLOWED = {
     }
     | FORMS,
 }
-ALLOWED["cli"] = {"compiler", "options", "report", "bundle", "search", "targets", "zoo", "version"} | BASE
+ALLOWED["cli"] = {"compiler", "options", "report", "bundle", "search", "sparse", "targets", "zoo", "version"} | BASE
 # The command line decides nothing: of the rooms that do the work it calls these modules, and no others.
 ALSO = {
     "cli": {"pimflow.codegen", "pimflow.runtime.gpu.calibrate", "pimflow.runtime.gpu.measured"},

@@ -1,0 +1,344 @@
+"""`Graph`: edges in compressed rows, a row per destination, and what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphDataError
+from pimflow.sparse import checks
+from pimflow.sparse.checks import Floats, Ids, Ints, Longs
+
+Number = TypeVar("Number", bound=np.generic)
+
+_HASHED_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """A directed graph in CSR form: row d holds the sources of the edges into d, in the order that they were given in.
+
+    Duplicates, self loops and vertices without edges are legal. Arrays are read-only, and may be mapped from a file.
+
+    Args:
+        rowptr: int64 [num_dst + 1], where each row begins in `col`.
+        col: int32 [E], the source of every edge.
+        num_src: how many sources there are; as many as destinations, but in bipartite graphs.
+        order: int32 or int64 [E], the position of every edge in the list that it was given in; None where that list was
+            sorted by destination already.
+        weight: float32 [E], in the order of `col`; None where edges have none.
+        edge_type: int32 [E], in the order of `col`; None where edges have none.
+    """
+
+    rowptr: Longs
+    col: Ints
+    num_src: int
+    order: Ids | None = None
+    weight: Floats | None = None
+    edge_type: Ints | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rowptr", "col", "order", "weight", "edge_type"):
+            array = getattr(self, name)
+            if array is not None:
+                object.__setattr__(self, name, _read_only(array))
+
+    def __repr__(self) -> str:
+        vertices = f"{self.num_dst}" if self.num_dst == self.num_src else f"{self.num_src} to {self.num_dst}"
+        return f"Graph({vertices} vertices, {self.num_edges} edges)"
+
+    @property
+    def num_dst(self) -> int:
+        """How many destinations there are."""
+        return len(self.rowptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are, duplicates counted as often as they occur."""
+        return len(self.col)
+
+    @cached_property
+    def num_types(self) -> int:
+        """One more than the largest edge type; 0 where edges have none."""
+        if self.edge_type is None or not self.num_edges:
+            return 0
+        return int(self.edge_type.max()) + 1
+
+    @cached_property
+    def sha256(self) -> str:
+        """Names the content: structure and values in CSR order, however they were read.
+
+        The order in which edges were given beyond that of each row is no part of it.
+        """
+        digest = hashlib.sha256(f"pimflow-graph/1 {self.num_src} {self.num_dst} {self.num_edges}".encode())
+        for name in ("rowptr", "col", "weight", "edge_type"):
+            array = getattr(self, name)
+            digest.update(f" {name} {array is not None} ".encode())
+            if array is not None:
+                _hash(digest, array)
+        return digest.hexdigest()
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: npt.ArrayLike,
+        num_nodes: int | None = None,
+        edge_weight: npt.ArrayLike | None = None,
+        edge_type: npt.ArrayLike | None = None,
+        *,
+        where: str = "graph",
+    ) -> Graph:
+        """A graph from an edge list, as PyTorch Geometric has it.
+
+        Args:
+            edge_index: integers [2, E]: a row of sources, a row of destinations.
+            num_nodes: how many vertices there are; None: one more than the largest id.
+            edge_weight: numbers [E] or [E, 1].
+            edge_type: integers [E], from 0.
+            where: what is read, for errors.
+
+        Raises:
+            GraphDataError: the arrays are not those of a graph.
+        """
+        src, dst = checks.pairs(np.asarray(edge_index), where)
+        return cls.from_edges(src, dst, num_nodes, num_nodes, edge_weight, edge_type, where=where)
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: npt.NDArray[Any],
+        dst: npt.NDArray[Any],
+        num_src: int | None = None,
+        num_dst: int | None = None,
+        edge_weight: npt.ArrayLike | None = None,
+        edge_type: npt.ArrayLike | None = None,
+        *,
+        where: str = "graph",
+    ) -> Graph:
+        """A graph, bipartite if need be, from the sources and destinations of its edges, integers [E] each.
+
+        Time and memory are linear: rows are made by a counting sort. Where numbers of vertices are None, there is one
+        more, of either kind, than the largest id.
+
+        Raises:
+            GraphDataError: the arrays are not those of a graph.
+        """
+        if src.shape != dst.shape or src.ndim != 1:
+            raise GraphDataError(f"{where}: sources have shape {list(src.shape)}, destinations {list(dst.shape)}")
+        edges = len(src)
+        num_src, num_dst = (None if num is None else checks.vertex_count(num, where) for num in (num_src, num_dst))
+        sources = checks.ids(checks.integers(src, "src", where), "source", num_src, where)
+        destinations = checks.ids(checks.integers(dst, "dst", where), "destination", num_dst, where)
+        if num_src is None or num_dst is None:
+            num_src = num_dst = checks.vertices_of(sources, destinations, where)
+        weight = None if edge_weight is None else checks.weights(np.asarray(edge_weight), edges, where)
+        kinds = None if edge_type is None else checks.types(np.asarray(edge_type), edges, where)
+        rowptr, col, order = _rows_of(sources, destinations, num_src, num_dst)
+        if order is None:
+            return cls(
+                rowptr, checks.kept(col, src), num_src, None, _kept(weight, edge_weight), _kept(kinds, edge_type)
+            )
+        return cls(rowptr, col, num_src, order, _arranged(weight, order), _arranged(kinds, order))
+
+    @classmethod
+    def from_csr(
+        cls,
+        rowptr: npt.ArrayLike,
+        col: npt.ArrayLike,
+        num_src: int | None = None,
+        edge_weight: npt.ArrayLike | None = None,
+        edge_type: npt.ArrayLike | None = None,
+        *,
+        order: npt.ArrayLike | None = None,
+        where: str = "graph",
+    ) -> Graph:
+        """A graph from compressed rows: `col[rowptr[d]:rowptr[d + 1]]` are the sources of the edges into d.
+
+        Args:
+            rowptr: integers [num_dst + 1].
+            col: integers [E].
+            num_src: how many sources there are; None: as many as destinations.
+            edge_weight, edge_type: as of `from_edge_index`, in the order of `col`.
+            order: positions of the edges in a list of their own, a permutation; None: they are in order.
+            where: what is read, for errors.
+
+        Raises:
+            GraphDataError: the arrays are not those of a graph.
+        """
+        columns = np.asarray(col)
+        if columns.ndim != 1:
+            raise GraphDataError(f"{where}: col has shape {list(columns.shape)}; it must be [E]")
+        edges = len(columns)
+        pointers = checks.rows(np.asarray(rowptr), edges, where)
+        sources = checks.vertex_count(len(pointers) - 1 if num_src is None else num_src, where)
+        weight = None if edge_weight is None else checks.weights(np.asarray(edge_weight), edges, where)
+        kinds = None if edge_type is None else checks.types(np.asarray(edge_type), edges, where)
+        columns = checks.ids(checks.integers(columns, "col", where), "source", sources, where)
+        positions = None if order is None else checks.permutation(np.asarray(order), edges, where)
+        return cls(
+            checks.kept(pointers, rowptr),
+            checks.kept(columns, col),
+            sources,
+            _kept(positions, order),
+            _kept(weight, edge_weight),
+            _kept(kinds, edge_type),
+        )
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, *, where: str = "graph") -> Graph:
+        """A graph from any of scipy's sparse matrices: entry [i, j] is an edge from i to j, its value the weight.
+
+        This is how PyTorch Geometric and networkx read such matrices. A matrix of booleans, or of ones alone, has no
+        weights; one that is not square is a bipartite graph. Entries keep their order and are not added up.
+
+        Raises:
+            GraphDataError: it is no such matrix, or its arrays are not those of a graph.
+        """
+        import scipy.sparse
+
+        if not scipy.sparse.issparse(matrix) or matrix.ndim != 2:
+            raise GraphDataError(f"{where}: a {type(matrix).__name__} is no sparse matrix of scipy's")
+        entries = matrix.tocoo()
+        num_src, num_dst = (checks.vertex_count(size, where) for size in matrix.shape)
+        weight = checks.matrix_weights(entries.data)
+        return cls.from_edges(entries.row, entries.col, num_src, num_dst, weight, where=where)
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, where: str = "graph") -> Graph:
+        """A graph from a `torch_geometric.data.Data`, or what has its attributes.
+
+        Read are `edge_index`, `num_nodes`, and where they are there `edge_weight` (else an `edge_attr` of one column)
+        and `edge_type`.
+
+        Raises:
+            GraphDataError: there is no edge_index, or the arrays are not those of a graph.
+        """
+        index = getattr(data, "edge_index", None)
+        if index is None:
+            raise GraphDataError(f"{where}: a {type(data).__name__} has no edge_index", "give a homogeneous graph")
+        weight = getattr(data, "edge_weight", None)
+        attributes = getattr(data, "edge_attr", None)
+        if weight is None and attributes is not None and attributes.ndim <= 2 and attributes.shape[1:] in ((), (1,)):
+            weight = attributes
+        kinds = getattr(data, "edge_type", None)
+        return cls.from_edge_index(
+            _as_array(index),
+            getattr(data, "num_nodes", None),
+            None if weight is None else _as_array(weight),
+            None if kinds is None else _as_array(kinds),
+            where=where,
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """The graph in a file.
+
+        Raises:
+            GraphDataError: it cannot be read, or holds no graph.
+        """
+        from pimflow.sparse.reading import Rows, read_graph
+
+        read, where = read_graph(Path(path)), str(path)
+        weight, kinds = read.weight, read.edge_type
+        if isinstance(read, Rows):
+            return cls.from_csr(read.rowptr, read.col, read.num_src, weight, kinds, order=read.order, where=where)
+        return cls.from_edges(read.src, read.dst, read.num_src, read.num_dst, weight, kinds, where=where)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the graph to an .npz file, which `load` maps instead of reading it.
+
+        The same graph gives the same bytes.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from pimflow.sparse.npz import write_arrays
+
+        arrays = {name: getattr(self, name) for name in ("rowptr", "col", "order", "weight", "edge_type")}
+        present = {name: array for name, array in arrays.items() if array is not None}
+        scalars = {"format": np.array(checks.FORMAT), "num_src": np.array(self.num_src)}
+        write_arrays(Path(path), {**scalars, **present})
+
+    def destinations(self) -> Ints:
+        """The destination of every edge, int32 [E], in the order of `col`."""
+        return np.repeat(np.arange(self.num_dst, dtype=np.int32), np.diff(self.rowptr))
+
+    def as_given(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """Values of edges ([E, ...], in the order of `col`) in the order in which the edges were given."""
+        if self.order is None:
+            return values
+        given = np.empty_like(values)
+        given[self.order] = values
+        return given
+
+    def edge_index(self) -> Longs:
+        """Sources and destinations, int64 [2, E], in the order in which the edges were given."""
+        pairs = np.empty((2, self.num_edges), np.int64)
+        positions = slice(None) if self.order is None else self.order
+        pairs[0, positions] = self.col
+        pairs[1, positions] = self.destinations()
+        return pairs
+
+    def transposed(self) -> Graph:
+        """The graph with all edges turned round: a row per source."""
+        weight = None if self.weight is None else self.as_given(self.weight)
+        kinds = None if self.edge_type is None else self.as_given(self.edge_type)
+        src, dst = self.as_given(self.col), self.as_given(self.destinations())
+        return Graph.from_edges(dst, src, self.num_dst, self.num_src, weight, kinds)
+
+
+def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, Ints, Ids | None]:
+    """`rowptr`, `col` and `order` of edges; `order` is None if they are sorted by destination already."""
+    if _is_sorted(dst):
+        counts = np.bincount(dst, minlength=num_dst)
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64))), src, None
+    from scipy.sparse import coo_matrix
+
+    positions = np.arange(len(dst), dtype=np.int32 if len(dst) < 2**31 else np.int64)
+    entries = coo_matrix((positions, (dst, src)), shape=(num_dst, num_src))
+    entries.has_canonical_format = True  # else duplicates would be added up
+    rows = entries.tocsr()
+    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
+
+
+def _is_sorted(ids: Ints) -> bool:
+    """Whether ids never fall; looked at in pieces, so that no second array of that size is made."""
+    piece = 1 << 20
+    return all(
+        bool((ids[first : first + piece][1:] >= ids[first : first + piece][:-1]).all())
+        for first in range(0, len(ids), piece - 1)
+    )
+
+
+def _arranged(values: npt.NDArray[Number] | None, order: Ids) -> npt.NDArray[Number] | None:
+    return None if values is None else values[order]
+
+
+def _kept(values: npt.NDArray[Number] | None, given: npt.ArrayLike | None) -> npt.NDArray[Number] | None:
+    return None if values is None or given is None else checks.kept(values, given)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view: npt.NDArray[Any] = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _hash(digest: Any, array: npt.NDArray[Any]) -> None:
+    """Adds an array's elements, little-endian, piece by piece: it may be mapped and larger than memory."""
+    piece = _HASHED_BYTES // array.itemsize
+    for first in range(0, len(array), piece):
+        part = array[first : first + piece]
+        digest.update(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)
+
+
+def _as_array(values: Any) -> npt.NDArray[Any]:
+    """An array, of numpy's or what turns into one (a tensor of PyTorch's, on any device)."""
+    tensor = values.detach() if hasattr(values, "detach") else values
+    return np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)

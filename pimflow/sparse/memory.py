@@ -1,0 +1,68 @@
+"""How much memory a graph may take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def available_bytes() -> int:
+    """Bytes of memory that are free for this process; a very large number where no one says."""
+    limits = [limit for limit in (_of_machine(), _of_group(), _of_process()) if limit is not None]
+    return min(limits, default=sys.maxsize)
+
+
+def size_text(count: int) -> str:
+    """Bytes for a reader."""
+    power = max(min((count.bit_length() - 1) // 10, len(_UNITS) - 1), 0)
+    return f"{count / 1024**power:,.{1 if power else 0}f} {_UNITS[power]}"
+
+
+def _of_machine() -> int | None:
+    """What Linux says is available, caches that it would drop included; elsewhere all that the machine has."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _of_group() -> int | None:
+    """What a container leaves (version 2 of Linux' control groups)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else max(int(limit) - int(used) + _reclaimable(folder), 0)
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of files that are counted as used, but would be dropped for others."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file ")))
+
+
+def _of_process() -> int | None:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            return None
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (ImportError, OSError):
+        return None
+    return max(limit - used, 0)

@@ -1,0 +1,170 @@
+"""Arrays of .npz files: mapped where they are stored as they are, else unpacked, and never larger than memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphDataError, OutputError
+from pimflow.sparse.memory import available_bytes, size_text
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_ALIGNMENT = 64
+_PIECE_BYTES = 1 << 24
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_PADDING_TAG = 0x5A45  # of no registered extra field
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a file, not read yet.
+
+    Args:
+        path: the file.
+        member: the entry of the archive.
+        shape, dtype: of the array.
+        by_columns: whether its elements lie column by column.
+        offset: where in the entry its elements begin.
+    """
+
+    path: Path
+    member: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    by_columns: bool
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is stored as it is, so that it need not be read."""
+        return self.member.compress_type == zipfile.ZIP_STORED and self.bytes > 0
+
+    def read(self) -> npt.NDArray[Any]:
+        """The array, read-only.
+
+        Raises:
+            GraphDataError: the file is damaged.
+        """
+        order: Any = "F" if self.by_columns else "C"
+        if self.is_mapped:
+            begin = _data_offset(self.path, self.member) + self.offset
+            return np.memmap(self.path, self.dtype, "r", begin, self.shape, order)
+        array: npt.NDArray[Any] = np.empty(self.shape, self.dtype, order)
+        octets = array.reshape(-1, order="A").view(np.uint8)
+        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+            file.read(self.offset)
+            for first in range(0, self.bytes, _PIECE_BYTES):
+                piece = file.read(min(_PIECE_BYTES, self.bytes - first))
+                octets[first : first + len(piece)] = np.frombuffer(piece, np.uint8)
+                if len(piece) < min(_PIECE_BYTES, self.bytes - first):
+                    raise GraphDataError(f"{self.path}: {self.member.filename} ends too early", "save the file again")
+            file.read(1)  # at the end the checksum is compared
+        array.flags.writeable = False
+        return array
+
+
+def open_arrays(path: Path, wanted: frozenset[str]) -> dict[str, StoredArray]:
+    """The arrays of an .npz file, by name, none of them read yet.
+
+    Args:
+        path: the file.
+        wanted: names to look at; all others are left out.
+
+    Raises:
+        GraphDataError: it is no such file, an array holds objects, or they do not fit into memory.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.removesuffix(".npy") in wanted]
+        arrays = {info.filename.removesuffix(".npy"): _opened(path, archive, info) for info in members}
+    unpacked = sum(array.bytes for array in arrays.values() if not array.is_mapped)
+    room = available_bytes()
+    if unpacked > room:
+        raise GraphDataError(
+            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory are free",
+            "use a machine with more memory",
+        )
+    return arrays
+
+
+def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:
+    name = info.filename
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise GraphDataError(f"{path}: {name} has version {version} of numpy's format", "save it with numpy.savez")
+        shape, by_columns, dtype = _HEADERS[version](file)
+        array = StoredArray(path, info, shape, dtype, by_columns, file.tell())
+    if dtype.hasobject:
+        raise GraphDataError(f"{path}: {name} holds Python objects, which are never loaded", "save arrays of numbers")
+    if array.offset + array.bytes != info.file_size:
+        raise GraphDataError(
+            f"{path}: {name} should have {array.bytes} bytes of elements, but has {info.file_size - array.offset}",
+            "the file is damaged; save it again",
+        )
+    return array
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where in the file an entry's bytes begin: the local header repeats the names with lengths of its own."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
+        raise GraphDataError(f"{path}: {info.filename} has no local header", "the file is damaged; save it again")
+    *_, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    begin: int = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    if begin + info.file_size > path.stat().st_size:
+        raise GraphDataError(f"{path}: {info.filename} ends too early", "the file is damaged; save it again")
+    return begin
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes arrays by name so that they can be mapped; the same arrays give the same bytes.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        _write(beside, arrays)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "choose another file") from None
+
+
+def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")
+            assert archive.fp is not None
+            info.extra = _padding(archive.fp.tell() + _LOCAL_HEADER.size + len(info.filename))
+            with archive.open(info, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _padding(begin: int) -> bytes:
+    """An extra field after which an entry's bytes are aligned, as mapped arrays are faster then; `begin`: without it.
+
+    numpy's own header is a multiple of the alignment long; zipfile adds 20 bytes for sizes of 64 bits.
+    """
+    length = -(begin + 20 + 4) % _ALIGNMENT
+    return struct.pack("<HH", _PADDING_TAG, length) + bytes(length)
+
+
+DAMAGED = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+"""What reading a file that is no .npz file, or a damaged one, may raise."""

@@ -1,0 +1,154 @@
+"""Graphs from files: which reader a file is for, and what of an .npz file makes a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphDataError
+from pimflow.sparse import checks
+from pimflow.sparse.memory import available_bytes, size_text
+from pimflow.sparse.npz import DAMAGED, StoredArray, open_arrays
+
+PYG_NAMES = ("edge_index", "edge_weight", "edge_type", "num_nodes")
+SCIPY_NAMES = ("format", "shape", "data", "indices", "indptr", "row", "col")
+OWN_NAMES = ("rowptr", "order", "weight", "num_src")
+BYTES_PER_EDGE = 28
+"""Peak memory of reading an edge: source, destination and position as int32, the same again as rows, a weight."""
+
+Arrays = Mapping[str, StoredArray]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What a file says of a graph as a list: sources, destinations, and how many of each there are, if it says so."""
+
+    src: npt.NDArray[Any]
+    dst: npt.NDArray[Any]
+    num_src: int | None
+    num_dst: int | None
+    weight: npt.NDArray[Any] | None
+    edge_type: npt.NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a file says of a graph as compressed rows, one per destination."""
+
+    rowptr: npt.NDArray[Any]
+    col: npt.NDArray[Any]
+    num_src: int
+    weight: npt.NDArray[Any] | None
+    edge_type: npt.NDArray[Any] | None = None
+    order: npt.NDArray[Any] | None = None
+
+
+def read_graph(path: Path) -> Edges | Rows:
+    """The graph in a file; which form it has is told by its content.
+
+    Raises:
+        GraphDataError: it cannot be read, or holds no graph.
+    """
+    try:
+        return _from_npz(path)
+    except FileNotFoundError:
+        raise GraphDataError(f"no such file: {path}") from None
+    except DAMAGED as error:
+        raise GraphDataError(f"{path} cannot be read as an .npz file: {error}", "make it with numpy.savez") from None
+    except MemoryError:
+        raise _too_large(f"{path} does not fit") from None
+
+
+def _from_npz(path: Path) -> Edges | Rows:
+    arrays = open_arrays(path, frozenset(PYG_NAMES + SCIPY_NAMES + OWN_NAMES))
+    where = str(path)
+    if "edge_index" in arrays:
+        return _from_edge_index(arrays, where)
+    if "rowptr" in arrays:
+        return _from_own(arrays, where)
+    if "format" in arrays:
+        return _from_scipy(arrays, where)
+    raise GraphDataError(
+        f"{path} has no edge_index, and is no sparse matrix of scipy's", "save edge_index, [2, E], with numpy.savez"
+    )
+
+
+def check_memory(edges: int, where: str) -> None:
+    """Refuses more edges than memory has room for.
+
+    Raises:
+        GraphDataError: there are.
+    """
+    if edges * BYTES_PER_EDGE > available_bytes():
+        raise _too_large(f"{where} has {edges} edges, which take {size_text(edges * BYTES_PER_EDGE)}")
+
+
+def _too_large(what: str) -> GraphDataError:
+    return GraphDataError(f"{what}; {size_text(available_bytes())} of memory are free", "use a machine with more")
+
+
+def _from_edge_index(arrays: Arrays, where: str) -> Edges | Rows:
+    shape = arrays["edge_index"].shape
+    check_memory(shape[-1] if shape else 0, where)
+    count = _read(arrays, "num_nodes")
+    vertices = None if count is None else checks.vertex_count(count, where)
+    src, dst = checks.pairs(arrays["edge_index"].read(), where)
+    return Edges(src, dst, vertices, vertices, _read(arrays, "edge_weight"), _read(arrays, "edge_type"))
+
+
+def _from_own(arrays: Arrays, where: str) -> Edges | Rows:
+    form = _read(arrays, "format")
+    if form is not None and str(form) != checks.FORMAT:
+        raise GraphDataError(f"{where} has the format {form}", "save the graph again with this version of pimflow")
+    for name in ("col", "num_src"):
+        if name not in arrays:
+            raise GraphDataError(f"{where} has rowptr, but no {name}", "save the graph with Graph.save")
+    return Rows(
+        arrays["rowptr"].read(),
+        arrays["col"].read(),
+        checks.vertex_count(_read(arrays, "num_src"), where),
+        _read(arrays, "weight"),
+        _read(arrays, "edge_type"),
+        _read(arrays, "order"),
+    )
+
+
+def _from_scipy(arrays: Arrays, where: str) -> Edges | Rows:
+    """A matrix as scipy.sparse.save_npz writes it: entry [i, j] is an edge from i to j, as in `Graph.from_scipy`."""
+    form = arrays["format"].read().item()
+    kind = form.decode("ascii", "replace") if isinstance(form, bytes) else str(form)
+    lists = {"coo": ("row", "col"), "csr": ("indptr", "indices"), "csc": ("indptr", "indices")}
+    if kind not in lists:
+        raise GraphDataError(f"{where} is a sparse matrix in the form {kind!r}", "save it as csr, csc or coo")
+    for name in ("shape", "data", *lists[kind]):
+        if name not in arrays:
+            raise GraphDataError(f"{where} is a sparse matrix without {name}", "save it with scipy.sparse.save_npz")
+    check_memory(arrays["data"].shape[0] if arrays["data"].shape else 0, where)
+    sizes = arrays["shape"].read()
+    if sizes.shape != (2,):
+        raise GraphDataError(f"{where} is a sparse array of {sizes.size} dimensions; it must be a matrix")
+    num_src, num_dst = (checks.vertex_count(size, where) for size in sizes)
+    first, second = (arrays[name].read() for name in lists[kind])
+    weight = checks.matrix_weights(arrays["data"].read())
+    if kind == "csc":
+        _check_rows(first, num_dst, where)
+        return Rows(first, second, num_src, weight)
+    if kind == "csr":
+        _check_rows(first, num_src, where)
+        pointers = checks.rows(first, len(second), where)
+        first = np.repeat(np.arange(num_src, dtype=np.int32), np.diff(pointers))
+    return Edges(first, second, num_src, num_dst, weight)
+
+
+def _check_rows(pointers: npt.NDArray[Any], rows: int, where: str) -> None:
+    if pointers.shape != (rows + 1,):
+        raise GraphDataError(f"{where}: indptr has shape {list(pointers.shape)}, but there are {rows} rows")
+
+
+def _read(arrays: Arrays, name: str) -> npt.NDArray[Any] | None:
+    return arrays[name].read() if name in arrays else None
