@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,26 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def folder_around(place: Path) -> Iterator[None]:
+    """Missing folders around a file or folder that the block writes; they go again if it fails.
+
+    Raises:
+        OSError: they cannot be made.
+    """
+    missing = [folder for folder in place.absolute().parents if not folder.exists()]
+    place.absolute().parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):  # another process writes there
+                folder.rmdir()
+        raise
+
+
 def write_whole(path: Path, data: bytes) -> None:
-    """One file, whole or not at all; an existing file is not overwritten.
+    """One file, whole or not at all; an existing file is not overwritten, missing folders around it are made.
 
     Raises:
         OutputError: it exists, or cannot be written.
@@ -54,20 +74,25 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.exists():
         raise OutputError(f"{path} exists", "choose another name, or remove it first")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        scratch = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            scratch.chmod(0o666 & ~_umask())
-            scratch.rename(path)
-        except BaseException:
-            scratch.unlink(missing_ok=True)
-            raise
+        with folder_around(path):
+            _write_aside(path, data)
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}", "check the folder and its permissions"
         ) from None
+
+
+def _write_aside(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        scratch.chmod(0o666 & ~_umask())
+        scratch.rename(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:

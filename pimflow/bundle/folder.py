@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pimflow.bundle.files import folder_around
 from pimflow.bundle.manifest import is_output, read_manifest, write_manifest
 from pimflow.bundle.scratch import LONGEST_NAME_BYTES, NEW, put_in_place, scratch_folder, settled
 from pimflow.errors import OutputError
@@ -26,10 +27,13 @@ def check_output(folder: Path) -> None:
     if len(os.fsencode(place.name)) > LONGEST_NAME_BYTES:
         raise OutputError(f"the name of the output folder is longer than {LONGEST_NAME_BYTES} bytes", _ANOTHER)
     with _one_line(folder):
-        if not place.parent.is_dir():
-            raise OutputError(f"the folder {place.parent} does not exist", f"create it, or {_ANOTHER}")
-        if not os.access(place.parent, os.W_OK):
-            raise OutputError(f"the folder {place.parent} cannot be written", _ANOTHER)
+        around = next(parent for parent in place.parents if parent.exists())
+        if not around.is_dir():
+            raise OutputError(f"{around} is not a folder", _ANOTHER)
+        if not os.access(around, os.W_OK):
+            raise OutputError(f"the folder {around} cannot be written", _ANOTHER)
+        if around != place.parent:
+            return  # nothing is there yet
         with settled(place):
             _check_ours(place, folder)
 
@@ -55,6 +59,8 @@ def find_output(folder: Path) -> bool:
 def new_output(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
 
+    Missing folders around it are made.
+
     What was in `folder` is moved aside, looked at once more, and removed when the new one is in its place; whatever
     fails before that, it goes back.
 
@@ -62,7 +68,7 @@ def new_output(folder: Path) -> Iterator[Path]:
         OutputError: see `check_output`; or the disk is full or not writable.
     """
     check_output(folder)
-    with _one_line(folder), scratch_folder(folder.absolute()) as scratch:
+    with _one_line(folder), folder_around(folder), scratch_folder(folder.absolute()) as scratch:
         yield scratch / NEW
         write_manifest(scratch / NEW)
         put_in_place(scratch, folder.absolute(), lambda old: _check_ours(old, folder))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pimflow.bundle.files import folder_around
 from pimflow.bundle.source import model_source
 from pimflow.errors import GraphError, ModelError, OptionError, OutputError, TextError
 from pimflow.frontend import load_model
@@ -131,7 +132,10 @@ def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bo
     """
     check_graph_file(path, overwrite)
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as scratch:
+        with (
+            folder_around(path),
+            tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as scratch,
+        ):
             made = Path(scratch, path.name)
             if path.suffix == TEXT_SUFFIX:
                 _write_text(graph, made, inline)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pimflow.bundle.files import sha256_of
-from pimflow.errors import OptionError
+from pimflow.errors import ModelError, OptionError, did_you_mean
 
 if TYPE_CHECKING:
     import onnx
@@ -65,6 +65,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
 
     Raises:
         OptionError: the zoo has no such model.
+        ModelError: a text names no file, but nearly a model of the zoo.
     """
     if isinstance(model, ModelSource):
         return model
@@ -72,10 +73,24 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
         return ModelSource(*_zoo_name(model[len(ZOO_PREFIX) :]))
     if isinstance(model, (str, Path)):
         path = Path(model)
+        if isinstance(model, str):
+            _check_not_of_zoo(path)
         return ModelSource(path.stem or "model", path=path)
     if isinstance(model, bytes):
         return ModelSource("model", given=model)
     return ModelSource(model.graph.name or "model", given=model)
+
+
+def _check_not_of_zoo(path: Path) -> None:
+    """Refuses the name of a zoo model that was given without its prefix, or nearly so."""
+    if path.exists() or path.parent != Path():
+        return
+    import pimflow_zoo
+
+    name = path.name.lower().removesuffix(".onnx")
+    if did_you_mean(name, pimflow_zoo.names()):
+        known = (f"{ZOO_PREFIX}{model}" for model in pimflow_zoo.names())
+        raise ModelError(f"no such file: {path}", did_you_mean(f"{ZOO_PREFIX}{name}", known))
 
 
 def _zoo_name(name: str) -> tuple[str, None, str]:

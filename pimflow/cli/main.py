@@ -11,10 +11,11 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 from pimflow.cli import verbs as verb_files
-from pimflow.cli.output import say
+from pimflow.cli.output import any_text, say
 from pimflow.cli.parsing import Parser
 from pimflow.errors import PimflowError
 from pimflow.version import __version__
@@ -27,18 +28,41 @@ _EPILOG = """examples:
 """
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
+def verb_names() -> tuple[str, ...]:
+    """All verbs."""
+    return tuple(module.name for module in pkgutil.iter_modules(verb_files.__path__))
+
+
+def build_parser(described: Sequence[str] | None = None) -> Parser:
+    """The command line with the verbs `described`: all by default, which takes long for what they import."""
     parser = Parser(
         prog="pimflow",
-        description="A deep-learning compiler, profiler and simulator for processing-in-memory DRAM.",
+        description="A deep-learning compiler, profiler and simulator for processing-in-memory DRAM.\n"
+        "`pimflow help VERB` says what a verb takes.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
-    for module in pkgutil.iter_modules(verb_files.__path__, f"{verb_files.__name__}."):
-        importlib.import_module(module.name).add(verbs)
+    for name in verb_names() if described is None else described:
+        importlib.import_module(f"{verb_files.__name__}.{name}").add(verbs)
     return parser
+
+
+def _words(argv: Sequence[str]) -> list[str]:
+    """The words of a command line, the verb first: `help VERB` is `VERB --help`, and -v and -q may stand before it."""
+    words = list(argv)
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    before = list(takewhile({"-v", "--verbose", "-q", "--quiet"}.__contains__, words))
+    verb, rest = words[len(before) : len(before) + 1], words[len(before) + 1 :]
+    return [*verb, *before, *rest]
+
+
+def _described(words: Sequence[str]) -> Sequence[str] | None:
+    """The verbs that a command line needs to have described."""
+    if words and words[0] in verb_names():
+        return words[:1]
+    return () if words[:1] == ["--version"] else None
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -72,11 +96,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 where a check failed, 2 for a mistake of the user's, 130 when interrupted.
     """
     try:
-        with _rare_collections(), warnings.catch_warnings():
+        with any_text(), _rare_collections(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            arguments = build_parser().parse_args(argv)
+            words = _words(sys.argv[1:] if argv is None else argv)
+            arguments = build_parser(_described(words)).parse_args(words)
             code: int = arguments.run(arguments)
-        sys.stdout.flush()
+            if sys.stdout is not None:  # closed by whoever started us
+                sys.stdout.flush()
         return code
     except PimflowError as error:
         say(f"pimflow: error: {' '.join(str(error).split())}", sys.stderr)

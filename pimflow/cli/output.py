@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pimflow.errors import printable
@@ -24,6 +26,43 @@ def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
     print(printable(text, keep="\n"), file=stream or sys.stdout, end=end)
 
 
+@contextmanager
+def any_text() -> Iterator[None]:
+    """Whatever stdout's encoding lacks is escaped, as Python does on stderr, in place of an error.
+
+    An encoding of Windows or of the C locale has no box drawing, and not every sign of a model's names.
+    """
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    encoding, errors = stream.encoding, stream.errors
+    if errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is full, or its reader went away, which has been said
+            stream.reconfigure(encoding=encoding, errors=errors)
+
+
+def print_data(texts: Iterable[str]) -> None:
+    """Text on stdout that programs read again: as it is and in UTF-8, whatever the locale says.
+
+    On a terminal it is shown as `say` shows text.
+    """
+    if sys.stdout is None:  # closed by whoever started us
+        return
+    if sys.stdout.isatty():
+        for text in texts:
+            say(text, end="")
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    for text in texts:
+        sys.stdout.write(text)
+
+
 def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
     document = {"format": format_of(kind), **content}
@@ -34,11 +73,11 @@ def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = No
 class Progress:
     """Shows on stderr how far long work has come, on a terminal only: a line that rewrites itself.
 
-    A context manager: the line is wiped when the work ends, well or not.
+    A context manager: the line is wiped when the work ends, well or not. Nothing is shown if it is `quiet`.
     """
 
-    def __init__(self) -> None:
-        self._tty = sys.stderr.isatty()
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._tty = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._last = time.monotonic()
         self._shown = 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pimflow.data import Limits
-from pimflow.errors import OptionError, choose_one
+from pimflow.errors import OptionError, choose_one, did_you_mean
 from pimflow.options import option_texts
 from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES
 
@@ -24,6 +24,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises the complaint."""
         raise OptionError(message, f"see `{self.prog} --help`")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; what no argument takes is told with the option that it may be a slip of."""
+        known, rest = self.parse_known_args(args, namespace)
+        if rest:
+            parser, word = self._chosen(known), rest[0].partition("=")[0]
+            hint = did_you_mean(word, parser._option_string_actions) if word.startswith("-") else ""
+            raise OptionError(f"unrecognized arguments: {' '.join(rest)}", hint or f"see `{parser.prog} --help`")
+        return known
+
+    def _chosen(self, known: argparse.Namespace) -> Parser:
+        """The parser of the verb, and within that of the action, that were chosen."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                chosen: Parser = action.choices[getattr(known, action.dest)]
+                return chosen._chosen(known)
+        return self
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -59,6 +76,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """--quiet."""
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print nothing but errors, and the document of --json if there is one",
+    )
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
     """--target and the knobs that override it."""
     text = option_texts()["target"]
@@ -82,7 +109,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The positional model."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or zoo:NAME (see `pimflow zoo list`)")
+    help = "an ONNX file, zoo:NAME (see `pimflow zoo list`), or - for an ONNX file on stdin"
+    parser.add_argument("model", metavar="MODEL", help=help)
 
 
 def target_of(arguments: argparse.Namespace) -> Any:

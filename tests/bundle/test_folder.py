@@ -446,3 +446,16 @@ def test_the_command_line_says_what_was_put_back(tmp_path: Path, capsys: Capture
         assert run("verify", out) == 0
     assert capsys.readouterr().err.startswith(f"pimflow: warning: {out} is put back: a run that was cut short")
     assert alone(out)
+
+
+def test_missing_folders_around_it_are_made(tmp_path: Path) -> None:
+    check_output(tmp_path / "a" / "b" / "out")
+    assert not any(tmp_path.iterdir())
+    save(tmp_path / "a" / "b" / "out", "first")
+    assert held(tmp_path / "a" / "b" / "out") == "first"
+
+
+def test_what_lies_in_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="file is not a folder"):
+        check_output(tmp_path / "file" / "a" / "out")

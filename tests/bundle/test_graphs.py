@@ -59,6 +59,12 @@ def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
-        write_graph(GRAPHS["large"], tmp_path / "no" / "graph.pimir")
-    assert not list(tmp_path.iterdir())
+        write_graph(GRAPHS["large"], tmp_path / "file" / "graph.pimir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    write_graph(GRAPHS["large"], tmp_path / "a" / "b" / "graph.pimir")
+    assert (tmp_path / "a" / "b" / "graph.pimir").is_file()

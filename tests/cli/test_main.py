@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 
 from pimflow.cli.main import main
 from pimflow.cli.verbs import zoo
+from pimflow.ir import Builder
+from pimflow.onnxio import save_onnx
+from support.cli import Capture, assert_one_line, run
 
 FULL = Path("/dev/full")
 
@@ -47,3 +51,83 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("pimflow: error: cannot write to stdout: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_version_needs_no_verb() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "pimflow", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("pimflow ")
+    assert "pimflow.cli.main" in done.stderr
+    assert not [name for name in ("numpy", "onnx", "pimflow.cli.verbs.compile") if f" {name}\n" in done.stderr]
+
+
+def test_help_of_a_verb(capsys: Capture) -> None:
+    shown = []
+    for words in (("compile", "--help"), ("help", "compile")):
+        with pytest.raises(SystemExit) as ended:
+            run(*words)
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "usage: pimflow compile" in shown[0]
+
+
+def test_help_of_what_is_no_verb(capsys: Capture) -> None:
+    assert run("help", "compil") == 2
+    assert_one_line(capsys, "unknown verb 'compil'; did you mean 'compile'?")
+
+
+def test_quiet_prints_nothing(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    assert run("-q", "compile", "zoo:toy", "-o", out, "--policy", "gpu", "--no-cache") == 0
+    assert run("verify", out, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert run("-q", "verify", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_a_slip_in_an_option(capsys: Capture) -> None:
+    assert run("compile", "zoo:toy", "--polcy=md-dp") == 2
+    assert_one_line(capsys, "unrecognized arguments: --polcy=md-dp; did you mean '--policy'?")
+    assert run("targets", "list", "--jsn") == 2
+    assert_one_line(capsys, "did you mean '--json'?")
+    assert run("zoo", "list", "more") == 2
+    assert_one_line(capsys, "unrecognized arguments: more; see `pimflow zoo list --help`")
+
+
+VERBS = (
+    ("--help",),
+    ("cache", "info"),
+    ("compare", "MODEL", "--policies", "gpu,pim", "--no-cache"),
+    ("compile", "MODEL", "-o", "out", "--policy", "pim", "--no-cache", "-v"),
+    ("inspect", "MODEL"),
+    ("layer", "--matmul", "m=1,k=64,n=64"),
+    ("opt", "MODEL"),
+    ("profile", "MODEL", "--runs", "1", "--warmup", "0"),
+    ("targets", "list"),
+    ("trace", "out", "卷积"),
+    ("verify", "out"),
+    ("zoo", "list"),
+)
+
+
+def exit_code(*words: str) -> object:
+    try:
+        return run(*words)
+    except SystemExit as end:  # of --help
+        return end.code
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_no_verb_fails_on_a_stdout_that_is_not_utf_8(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "Kälte ─ 冷"))
+    build = Builder("模型")
+    graph = build.graph(build.conv(build.input(1, 64, 6, 6, name="输入"), 64, name="卷积"))
+    save_onnx(graph, Path("模型.onnx"))
+    for words in VERBS:
+        screen = io.TextIOWrapper(io.BytesIO(), encoding)
+        monkeypatch.setattr("sys.stdout", screen)
+        assert exit_code(*(word.replace("MODEL", "模型.onnx") for word in words)) == 0, words

@@ -1,9 +1,10 @@
-"""Progress is for people: on a terminal only, wiped at the end. No name gets at a terminal raw."""
+"""Stdout takes any text in any encoding, and no name raw; progress is for people: on a terminal, wiped at the end."""
 
 from __future__ import annotations
 
 import ast
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pimflow.cli import output, verbs
-from pimflow.cli.output import Progress
+from pimflow.cli.output import Progress, any_text, print_data
 from support.cli import Capture, run
 
 
@@ -98,3 +99,37 @@ def test_every_verb_prints_in_one_way() -> None:
     for path in sorted(Path(verbs.__path__[0]).glob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         assert "print" not in {ast.unparse(call.func) for call in calls}, path
+
+
+def test_nothing_is_shown_if_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", screen := Screen(terminal=True))
+    monkeypatch.setattr(output, "_EVERY_S", 0.0)
+    with Progress(quiet=True) as progress:
+        progress("searching")
+    assert screen.getvalue() == ""
+
+
+def windows(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """Makes stdout one of an encoding that lacks most signs; returns what is written to it."""
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "cp1252"))
+    return written
+
+
+def test_signs_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = windows(monkeypatch)
+    with any_text():
+        print("Größe ─ 模型 \udcff")
+        sys.stdout.flush()
+    assert written.getvalue().decode("cp1252") == "Größe \\u2500 \\u6a21\\u578b \\udcff\n"
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    assert (sys.stdout.encoding, sys.stdout.errors) == ("cp1252", "strict")
+
+
+def test_what_programs_read_again_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = windows(monkeypatch)
+    with any_text():
+        print_data(("模", "型\n"))
+        sys.stdout.flush()
+    assert written.getvalue() == "模型\n".encode()
+    assert sys.stdout.encoding == "cp1252"

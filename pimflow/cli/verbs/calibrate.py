@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pimflow.cli.output import print_json, say
-from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
-from pimflow.errors import OptionError
+from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
+from pimflow.errors import OptionError, choice
 
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    from pimflow.runtime.gpu.calibrate import FoldsBy
-
     parser: Parser = verbs.add_parser(
         "calibrate",
         help="fit a target's GPU parameters to measured times",
@@ -33,34 +31,36 @@ def add(verbs: Any) -> None:
     parser.add_argument("--folds", type=positive_int, default=5, metavar="K", help="folds of the cross-validation")
     parser.add_argument(
         "--folds-by",
-        choices=get_args(FoldsBy),
+        metavar="turn|size",
         default="turn",
         help="what is held out together: every K-th kernel, or kernels of neighbouring size (default: turn)",
     )
     add_target(parser)
     add_json(parser)
+    add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fits, writes the target and prints the errors of the fit; with --check, those of the target as it is."""
     from pimflow.bundle.files import write_whole
-    from pimflow.runtime.gpu.calibrate import calibrate, check
+    from pimflow.runtime.gpu.calibrate import FoldsBy, calibrate, check
     from pimflow.targets import to_toml
 
     if arguments.folds < 2:
         raise OptionError("--folds 1 leaves nothing to validate on", "give 2 or more")
+    by = choice("--folds-by", arguments.folds_by, get_args(FoldsBy))
     if arguments.check and arguments.output:
         raise OptionError("--check fits nothing that --output could write", "leave one of them out")
     target = target_of(arguments)
     if arguments.check:
         result = check(target, arguments.tables)
     else:
-        result = calibrate(target, arguments.tables, folds=arguments.folds, by=arguments.folds_by)
+        result = calibrate(target, arguments.tables, folds=arguments.folds, by=by)
     if arguments.output:
         write_whole(Path(arguments.output), to_toml(result.target).encode())
     if arguments.json:
         print_json("calibrate", result.as_json())
-    else:
+    elif not arguments.quiet:
         say(result.text())
     return 0

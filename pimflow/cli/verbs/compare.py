@@ -8,6 +8,7 @@ from typing import Any
 from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.cli.stdin import given_model
 from pimflow.options import DEBUGGING
 
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None
     with Progress() as progress:
-        results = compare_policies(arguments.model, options_of(arguments), names, progress)
+        results = compare_policies(given_model(arguments.model), options_of(arguments), names, progress)
     if arguments.json:
         print_json("compare", comparison_json(arguments.model, results))
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, options_of
 from pimflow.cli.output import Progress, print_json, say
-from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.cli.parsing import Parser, add_json, add_model, add_quiet
+from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
 
 _QUANTITIES = ("energy", "time")
@@ -29,7 +31,8 @@ def add(verbs: Any) -> None:
         "--by", choices=_QUANTITIES, help="say what energy or time is spent on: by part, by kind of op, by node"
     )
     add_json(parser)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more; may be repeated")
+    add_quiet(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
     parser.set_defaults(run=run)
 
 
@@ -41,16 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.by and arguments.json:
         raise OptionError("--by is for the tables: --json has all parts", "leave --by or --json out")
-    source = model_source(arguments.model)
+    source = model_source(given_model(arguments.model))
     folder = Path(arguments.output or f"{source.name}.pimflow")
     check_output(folder)
-    with Progress() as progress:
+    with Progress(quiet=arguments.quiet) as progress:
         compiled = compile_with(source, options_of(arguments), progress)
         progress(f"writing {folder}")
         compiled.save(folder)
     if arguments.json:
         print_json("compile", compiled.document(str(folder)))
         return 0
-    say(compiled.summary(verbose=arguments.verbose > 0, by=arguments.by))
-    say(f"\nwritten to {folder}  (check it with: pimflow verify {folder})")
+    if arguments.quiet:
+        return 0
+    say(compiled.summary(verbose=arguments.verbose, by=arguments.by))
+    say(f"\nwritten to {folder}  (check it with: pimflow verify {shlex.quote(str(folder))})")
     return 0

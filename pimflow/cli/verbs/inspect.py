@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.cli.stdin import given_model
 
 
 def add(verbs: Any) -> None:
@@ -28,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Inspects and prints."""
     from pimflow.compiler import inspect_model
 
-    report = inspect_model(arguments.model, **keywords_of(arguments))
+    report = inspect_model(given_model(arguments.model), **keywords_of(arguments))
     if arguments.text:
-        say(report.text_form(), end="")
+        print_data((report.text_form(),))
     elif arguments.json:
         print_json("inspect", report.as_json())
     else:

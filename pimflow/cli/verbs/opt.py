@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, options_of
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
-from pimflow.errors import OptionError
+from pimflow.cli.stdin import STDIN, stdin_bytes
+from pimflow.errors import OptionError, TextError
 from pimflow.options import DEBUGGING
 
 _EPILOG = """MODEL is an ONNX file, zoo:NAME, a graph in text form (FILE.pimir), or - for such a text on stdin.
@@ -59,9 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output) if arguments.output else None
     if output is not None:
         check_graph_file(output, arguments.overwrite)
-    on_stdin, options = arguments.model == "-", options_of(arguments)
+    on_stdin, options = arguments.model == STDIN, options_of(arguments)
     result = opt_with(
-        graph_of_text(sys.stdin.read(), arguments.constants, "stdin") if on_stdin else arguments.model,
+        graph_of_text(_stdin_text(), arguments.constants, "stdin") if on_stdin else arguments.model,
         arguments.passes,
         options,
         None if on_stdin else arguments.constants,
@@ -71,11 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
         for note in record.notes:
             say(f"  {note}", sys.stderr)
     if output is None:
-        sys.stdout.write(graph_text(result.graph, arguments.inline))
+        print_data((graph_text(result.graph, arguments.inline),))
     else:
         write_graph(result.graph, output, inline=arguments.inline, overwrite=arguments.overwrite)
         say(str(output))
     return 0
+
+
+def _stdin_text() -> str:
+    try:
+        return stdin_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise TextError(f"stdin is not text: {error}", "give a graph in text form") from None
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress, say
-from pimflow.cli.parsing import Parser, add_model, positive_int, whole_number
+from pimflow.cli.output import Progress, print_data, say
+from pimflow.cli.parsing import Parser, add_model, add_quiet, positive_int, whole_number
+from pimflow.cli.stdin import given_model
 
 
 def add(verbs: Any) -> None:
@@ -24,6 +25,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel")
     parser.add_argument("--warmup", type=whole_number, default=5, metavar="N", help="runs before those")
     parser.add_argument("-o", "--output", metavar="FILE.csv", help="default: standard output")
+    add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -33,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pimflow.compiler import profile_source
     from pimflow.runtime.gpu.measured import table_text
 
-    with Progress() as progress:
+    with Progress(quiet=arguments.quiet) as progress:
         rows = profile_source(
-            arguments.model,
+            given_model(arguments.model),
             device=arguments.device,
             runs=arguments.runs,
             warmup=arguments.warmup,
@@ -44,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     text = table_text(rows)
     if not arguments.output:
-        say(text, end="")
+        print_data((text,))
         return 0
     write_whole(Path(arguments.output), text.encode())
-    say(arguments.output)
+    if not arguments.quiet:
+        say(arguments.output)
     return 0

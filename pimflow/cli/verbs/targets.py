@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.targets import targets_json, targets_text
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(name: str) -> int:
     from pimflow.targets import target_text
 
-    say(target_text(name), end="")
+    print_data((target_text(name),))
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
+from pimflow.cli.output import print_data
 from pimflow.cli.parsing import Parser, whole_number
 
 
@@ -26,6 +26,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the commands, as they are expanded."""
     from pimflow.compiled import load
 
-    for line in load(arguments.folder).trace(arguments.node, arguments.channel):
-        sys.stdout.write(line)
+    print_data(load(arguments.folder).trace(arguments.node, arguments.channel))
     return 0

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.output import Progress, print_json, say
-from pimflow.cli.parsing import Parser, add_json, positive_float, whole_number
+from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_float, whole_number
 from pimflow.errors import OptionError
 
 
@@ -33,6 +33,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")
     add_json(parser)
+    add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.operand and arguments.pim != "values":
         raise OptionError("--operand needs --pim values", "add --pim values")
     compiled = load(arguments.folder)
-    with Progress() as progress:
+    with Progress(quiet=arguments.quiet) as progress:
         result = compiled.verify(
             inputs=arguments.inputs,
             seed=arguments.seed,
@@ -55,6 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.json:
         print_json("verify", result.as_json())
-    else:
+    elif not arguments.quiet:
         say(result.text())
     return 0 if result.passed else 1

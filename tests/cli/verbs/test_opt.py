@@ -62,9 +62,13 @@ def test_texts_are_written_with_their_constants_beside_them(model: Path, tmp_pat
     assert_same_values(constants_of(model), again)
 
 
+def on_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "ascii"))
+
+
 def test_inline_texts_go_through_pipes(model: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed(capsys, model, "-p", "fuse-epilogues", "--inline")
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    on_stdin(monkeypatch, text.encode())
     assert printed(capsys, "-", "-p", "remove-dead-code", "--inline") == text.replace(
         next(line + "\n" for line in text.splitlines() if "@dead" in line), ""
     )
@@ -75,9 +79,9 @@ def test_constants_of_a_text_on_stdin(
 ) -> None:
     assert run("opt", model, "-o", tmp_path / "net.pimir") == 0
     text = (tmp_path / "net.pimir").read_text()
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    on_stdin(monkeypatch, text.encode())
     assert printed(capsys, "-", "--constants", tmp_path / "net.pimir.npz") == text
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    on_stdin(monkeypatch, text.encode())
     assert run("opt", "-") == 2
     assert_one_line(capsys, "stdin: line 3", "is elided and its array is not given; give the arrays")
 

@@ -1,0 +1,35 @@
+"""What a verb reads from stdin in place of a file."""
+
+from __future__ import annotations
+
+import sys
+
+from pimflow.errors import ModelError
+
+STDIN = "-"
+MOST_BYTES = 2**31 - 1
+"""What protobuf can read in one message."""
+
+
+def stdin_bytes(most: int = MOST_BYTES) -> bytes:
+    """All of stdin.
+
+    Raises:
+        ModelError: there is none, or nothing or too much in it.
+    """
+    if sys.stdin is None:
+        raise ModelError("stdin is closed", "give a file")
+    try:
+        data = sys.stdin.buffer.read(most + 1)
+    except OSError as error:
+        raise ModelError(f"stdin cannot be read: {error.strerror}", "give a file") from None
+    if not data:
+        raise ModelError("stdin is empty", "pipe a model into it, or give a file")
+    if len(data) > most:
+        raise ModelError(f"stdin holds more than {most:,} bytes", "give a file, with its weights as external data")
+    return data
+
+
+def given_model(text: str) -> str | bytes:
+    """The model that an argument names: the bytes on stdin for "-", and otherwise what it says."""
+    return stdin_bytes() if text == STDIN else text

@@ -1,0 +1,34 @@
+"""Single files: whole or not at all, with the folders that they lie in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pimflow.bundle.files import folder_around, write_whole
+from pimflow.errors import OutputError
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a" / "b" / "file", b"data")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"data"
+
+
+def test_folders_that_were_made_go_again_if_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+
+    def fail() -> None:
+        with folder_around(tmp_path / "there" / "a" / "b" / "file"):
+            assert (tmp_path / "there" / "a" / "b").is_dir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write"):
+        write_whole(tmp_path / "file" / "more", b"data")
