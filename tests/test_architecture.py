@@ -158,8 +158,8 @@ def test_no_path_of_one_machine_is_committed() -> None:
 
 
 TESTS = ROOT / "tests"
-NO_ROOMS = {"data", "models", "support"}
-"""Folders of tests/ that are no room of the package: data, the zoo's tests, and what tests share."""
+NO_ROOMS = {"data", "fuzz", "models", "support"}
+"""Folders of tests/ that are no room of the package: data, the campaign, the zoo's tests, and what tests share."""
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
