@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Floats, Ids, Ints, Longs
+from pimflow.sparse.forms import Progress, Rows
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -236,18 +237,27 @@ class Graph:
         )
 
     @classmethod
-    def load(cls, path: str | Path) -> Graph:
-        """The graph in a file.
+    def load(cls, path: str | Path, progress: Progress = lambda line: None) -> Graph:
+        """The graph in a file; which form it has is told by its content.
+
+        An .npz file has `edge_index` [2, E], and maybe `edge_weight`, `edge_type` and `num_nodes`; or it is a sparse
+        matrix of scipy's, or from `save`. Text, plain or gzip, is in the MatrixMarket format or has a line per edge:
+        source, destination and maybe a weight.
+
+        Args:
+            path: the file.
+            progress: receives lines of text that say how far it has come.
 
         Raises:
             GraphDataError: it cannot be read, or holds no graph.
         """
-        from pimflow.sparse.reading import Rows, read_graph
+        from pimflow.sparse.reading import read_graph
 
-        read, where = read_graph(Path(path)), str(path)
+        read, where = read_graph(Path(path), progress), str(path)
         weight, kinds = read.weight, read.edge_type
         if isinstance(read, Rows):
             return cls.from_csr(read.rowptr, read.col, read.num_src, weight, kinds, order=read.order, where=where)
+        progress(f"sorting {len(read.src):,} edges into rows")
         return cls.from_edges(read.src, read.dst, read.num_src, read.num_dst, weight, kinds, where=where)
 
     def save(self, path: str | Path) -> None:

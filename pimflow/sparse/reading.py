@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,56 +11,36 @@ import numpy.typing as npt
 
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
-from pimflow.sparse.memory import available_bytes, size_text
+from pimflow.sparse.forms import Edges, Progress, Rows, check_memory, too_large
 from pimflow.sparse.npz import DAMAGED, StoredArray, open_arrays
+from pimflow.sparse.text import read_text
 
 PYG_NAMES = ("edge_index", "edge_weight", "edge_type", "num_nodes")
 SCIPY_NAMES = ("format", "shape", "data", "indices", "indptr", "row", "col")
 OWN_NAMES = ("rowptr", "order", "weight", "num_src")
-BYTES_PER_EDGE = 28
-"""Peak memory of reading an edge: source, destination and position as int32, the same again as rows, a weight."""
-
 Arrays = Mapping[str, StoredArray]
 
-
-@dataclass(frozen=True)
-class Edges:
-    """What a file says of a graph as a list: sources, destinations, and how many of each there are, if it says so."""
-
-    src: npt.NDArray[Any]
-    dst: npt.NDArray[Any]
-    num_src: int | None
-    num_dst: int | None
-    weight: npt.NDArray[Any] | None
-    edge_type: npt.NDArray[Any] | None = None
+_ZIP, _NUMPY = b"PK", b"\x93NUMPY"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What a file says of a graph as compressed rows, one per destination."""
-
-    rowptr: npt.NDArray[Any]
-    col: npt.NDArray[Any]
-    num_src: int
-    weight: npt.NDArray[Any] | None
-    edge_type: npt.NDArray[Any] | None = None
-    order: npt.NDArray[Any] | None = None
-
-
-def read_graph(path: Path) -> Edges | Rows:
-    """The graph in a file; which form it has is told by its content.
+def read_graph(path: Path, progress: Progress) -> Edges | Rows:
+    """What a file says of a graph; which form it has is told by its content.
 
     Raises:
         GraphDataError: it cannot be read, or holds no graph.
     """
     try:
-        return _from_npz(path)
+        with path.open("rb") as file:
+            head = file.read(len(_NUMPY))
+        if head == _NUMPY:
+            raise GraphDataError(f"{path} holds one bare array", "save edge_index, [2, E], by name with numpy.savez")
+        return _from_npz(path) if head.startswith(_ZIP) else read_text(path, progress)
     except FileNotFoundError:
         raise GraphDataError(f"no such file: {path}") from None
     except DAMAGED as error:
-        raise GraphDataError(f"{path} cannot be read as an .npz file: {error}", "make it with numpy.savez") from None
+        raise GraphDataError(f"{path} cannot be read: {error}", "the file is damaged; make it again") from None
     except MemoryError:
-        raise _too_large(f"{path} does not fit") from None
+        raise too_large(f"{path} does not fit") from None
 
 
 def _from_npz(path: Path) -> Edges | Rows:
@@ -76,20 +55,6 @@ def _from_npz(path: Path) -> Edges | Rows:
     raise GraphDataError(
         f"{path} has no edge_index, and is no sparse matrix of scipy's", "save edge_index, [2, E], with numpy.savez"
     )
-
-
-def check_memory(edges: int, where: str) -> None:
-    """Refuses more edges than memory has room for.
-
-    Raises:
-        GraphDataError: there are.
-    """
-    if edges * BYTES_PER_EDGE > available_bytes():
-        raise _too_large(f"{where} has {edges} edges, which take {size_text(edges * BYTES_PER_EDGE)}")
-
-
-def _too_large(what: str) -> GraphDataError:
-    return GraphDataError(f"{what}; {size_text(available_bytes())} of memory are free", "use a machine with more")
 
 
 def _from_edge_index(arrays: Arrays, where: str) -> Edges | Rows:

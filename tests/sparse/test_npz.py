@@ -80,10 +80,10 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
     for save in (np.savez, np.savez_compressed):
         save(good, edge_index=np.arange(2000).reshape(2, 1000) % 7)
         content = good.read_bytes()
-        cases.append((content[: len(content) // 2], "cannot be read as an .npz file"))
+        cases.append((content[: len(content) // 2], "cannot be read: "))
     flipped = bytearray(content)  # of the compressed one
     flipped[len(content) // 3] ^= 255
-    cases.append((bytes(flipped), "cannot be read as an .npz file"))
+    cases.append((bytes(flipped), "cannot be read: "))
     for broken, message in cases:
         file.write_bytes(broken)
         with pytest.raises(GraphDataError, match=message):

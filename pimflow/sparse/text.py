@@ -1,0 +1,235 @@
+"""Graphs as text: edge lists and MatrixMarket files, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphDataError
+from pimflow.sparse import checks
+from pimflow.sparse.checks import Ints
+from pimflow.sparse.forms import Edges, Progress, check_memory
+
+MATRIX_MARKET = b"%%MatrixMarket"
+GZIP = b"\x1f\x8b"
+
+_PIECE_BYTES = 1 << 24
+_BLANKS = bytes.maketrans(b",;\t\r", b"    ")
+_COMMENT = re.compile(rb"(?:[#%]|//)[^\n]*")
+_VERTICES = re.compile(rb"(?i)^\s*(?:[#%]|//).*?\b(?:num_)?nodes\b\s*[:=]?\s*(\d+)", re.MULTILINE)
+_NEWLINE, _DOT, _SPACE, _NINE = b"\n. 9"
+
+
+def read_text(path: Path, progress: Progress) -> Edges:
+    """The edges in a file of text, plain or gzip.
+
+    A MatrixMarket file is told by its first line: entry [i, j] is an edge from i to j, its value the weight. Anything
+    else is an edge list: a line per edge with source, destination and maybe a weight, separated by blanks or commas;
+    comments begin with #, % or //, and one that says `nodes: N` says how many vertices there are.
+
+    Raises:
+        GraphDataError: a line is neither.
+        OSError, EOFError, zlib.error: the file cannot be read.
+    """
+    with _opened(path) as file:
+        head = file.read(len(MATRIX_MARKET))
+    return _read_matrix(path, progress) if head.lower() == MATRIX_MARKET.lower() else _read_list(path, progress)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        is_packed = file.read(len(GZIP)) == GZIP
+    return gzip.open(path) if is_packed else path.open("rb")  # type: ignore[return-value]
+
+
+def _read_matrix(path: Path, progress: Progress) -> Edges:
+    from scipy.io import mmread
+
+    with _opened(path) as file:
+        stated = _stated_entries(path, file)
+        check_memory(stated, str(path))
+    progress(f"reading {stated:,} entries of {path.name}")
+    with _opened(path) as file:
+        try:
+            matrix = mmread(file)
+        except (ValueError, OverflowError, IndexError) as error:
+            raise GraphDataError(f"{path} is no MatrixMarket file: {error}", "write it with scipy.io.mmwrite") from None
+    num_src, num_dst = matrix.shape
+    return Edges(matrix.row, matrix.col, num_src, num_dst, checks.matrix_weights(matrix.data))
+
+
+def _stated_entries(path: Path, file: IO[bytes]) -> int:
+    """How many entries the head of a MatrixMarket file says that there are, symmetric ones twice."""
+    words = file.readline(1000).decode("ascii", "replace").lower().split()
+    if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
+        raise GraphDataError(
+            f"{path}: its first line is {' '.join(words)!r}; a graph is a 'matrix coordinate'", "write it as sparse"
+        )
+    for line in iter(lambda: file.readline(1 << 16), b""):
+        if line.strip() and not line.startswith(b"%"):
+            sizes = line.split()
+            if len(sizes) == 3 and all(size.isdigit() for size in sizes):
+                return int(sizes[2]) * (1 if words[4] == "general" else 2)
+            break
+    raise GraphDataError(f"{path} does not say how many rows, columns and entries it has", "write it again")
+
+
+@dataclass
+class _List:
+    """An edge list as far as it has been read."""
+
+    where: str
+    columns: int = 0  # of a line; 0 until the first one is seen
+    is_headed: bool = False  # whether a line had names of columns
+    lines: int = 0
+    edges: int = 0
+    ids: list[Ints] = field(default_factory=list)  # [edges of a piece, 2]
+    weights: list[npt.NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, piece: bytes) -> None:
+        """Takes in whole lines."""
+        text = piece.translate(_BLANKS)
+        if b"#" in text or b"%" in text or b"/" in text:
+            text = _COMMENT.sub(b"", text)
+        if not self.columns:
+            text = self._begin(text)
+        if self.columns:
+            self._add_numbers(text)
+            check_memory(self.edges, self.where)
+        self.lines += piece.count(b"\n")
+
+    def _begin(self, text: bytes) -> bytes:
+        """Looks for the first edge, which says how many columns there are; a line that only names them is taken out."""
+        lines = text.split(b"\n")
+        for number, line in enumerate(lines):
+            words = line.split()
+            if words and any(_is_number(word) for word in words):
+                if len(words) not in (2, 3):
+                    self._refuse(number, f"{len(words)} numbers", "write a source, a destination and maybe a weight")
+                self.columns = len(words)
+                break
+            if words and self.is_headed:
+                self._refuse(number, repr(words[0].decode("utf-8", "replace")[:40]), "write numbers")
+            self.is_headed = self.is_headed or bool(words)
+            lines[number] = b""
+        return b"\n".join(lines)
+
+    def _add_numbers(self, text: bytes) -> None:
+        octets = np.frombuffer(text, np.uint8)
+        filled = octets > _SPACE
+        begins = filled.copy()
+        begins[1:] &= ~filled[:-1]
+        words = np.cumsum(begins, dtype=np.int32)  # how many have begun, up to each character
+        ends = np.flatnonzero(octets == _NEWLINE)
+        per_line = np.diff(words[ends], prepend=np.int32(0))
+        wrong = np.flatnonzero((per_line != self.columns) & (per_line != 0))
+        if wrong.size:
+            line = int(wrong[0])
+            self._refuse(line, f"{per_line[line]} numbers", f"the lines before have {self.columns}")
+        marked = np.flatnonzero((octets > _NINE) | (octets == _DOT))  # what no integer has
+        fractions = (words[marked] - 1) % self.columns < 2
+        if fractions.any():
+            self._refuse_word(octets, int(marked[np.argmax(fractions)]), "where a vertex id, an integer, should be")
+        numbers = self._parse(text, marked.size > 0, int(words[-1]), octets, begins)
+        self._take(numbers.reshape(-1, self.columns))
+
+    def _parse(self, text: bytes, floats: bool, count: int, octets: Any, begins: Any) -> npt.NDArray[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)
+            try:
+                numbers = np.fromstring(text, np.float64 if floats else np.int64, sep=" ")
+            except (DeprecationWarning, ValueError):
+                numbers = np.empty(0)
+        if numbers.size != count:
+            for begin in np.flatnonzero(begins):
+                if not _is_number(bytes(octets[begin : begin + 400]).split()[0]):
+                    self._refuse_word(octets, int(begin), "where a number should be")
+        return numbers
+
+    def _take(self, table: npt.NDArray[Any]) -> None:
+        ids = table[:, :2]
+        faults = np.flatnonzero(((ids < 0) | (ids >= checks.MOST_VERTICES)).any(axis=1))
+        if faults.size:
+            edge = int(faults[0])
+            self._refuse_edge(self.edges + edge, ids[edge])
+        self.ids.append(ids.astype(np.int32))
+        if self.columns == 3:
+            self.weights.append(table[:, 2].astype(np.float64))
+        self.edges += len(table)
+
+    def _refuse_edge(self, edge: int, pair: Any) -> None:
+        src, dst = (int(number) for number in pair)
+        bounds = f"vertices are numbered from 0 to {checks.MOST_VERTICES - 1}"
+        raise GraphDataError(f"{self.where}: edge {edge} goes from {src} to {dst}; {bounds}")
+
+    def _refuse(self, line: int, found: str, hint: str) -> None:
+        raise GraphDataError(f"{self.where}, line {self.lines + line + 1}: {found} where an edge should be", hint)
+
+    def _refuse_word(self, octets: Any, place: int, what: str) -> None:
+        line = int(np.count_nonzero(octets[:place] == _NEWLINE))
+        begin = place - len(bytes(octets[max(place - 400, 0) : place + 1]).split()[-1]) + 1
+        word = bytes(octets[begin : begin + 400]).split()[0][:40].decode("utf-8", "replace")
+        raise GraphDataError(f"{self.where}, line {self.lines + line + 1}: {word!r} {what}", "correct the line")
+
+
+def _read_list(path: Path, progress: Progress) -> Edges:
+    found = _List(str(path))
+    stated: int | None = None
+    total = path.stat().st_size
+    for done, piece in _whole_lines(path):
+        if not found.lines:
+            if b"\0" in piece[:4096]:
+                raise GraphDataError(f"{path} is neither text nor an .npz file", "give a graph")
+            says = _VERTICES.search(piece[:65536])
+            stated = int(says.group(1)) if says else None
+        found.add(piece)
+        progress(f"reading {path.name}: {100 * min(done / total, 1.0):.0f} %, {found.edges:,} edges")
+    src, dst = (_joined([ids[:, side] for ids in found.ids], np.int32) for side in (0, 1))
+    found.ids.clear()
+    weight = checks.matrix_weights(_joined(found.weights, np.float64)) if found.columns == 3 else None
+    largest = max(int(src.max(initial=-1)), int(dst.max(initial=-1)))
+    vertices = stated if stated is not None and stated > largest else None
+    return Edges(src, dst, vertices, vertices, weight)
+
+
+def _joined(pieces: list[Any], dtype: Any) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *pieces])
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The file in pieces that end with a line, each with how many bytes of the file have been read by then."""
+    rest = b""
+    with path.open("rb") as raw, _unpacked(raw) as file:
+        while piece := file.read(_PIECE_BYTES):
+            lines, newline, tail = piece.rpartition(b"\n")
+            if newline:
+                yield raw.tell(), rest + lines + newline
+                rest = tail
+            else:
+                rest += piece
+            if len(rest) > _PIECE_BYTES:
+                raise GraphDataError(f"{path} has a line of over {_PIECE_BYTES} characters", "give a graph")
+        if rest:
+            yield raw.tell(), rest + b"\n"
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    is_packed = raw.read(len(GZIP)) == GZIP
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if is_packed else raw  # type: ignore[return-value]
+
+
+def _is_number(word: bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
