@@ -145,8 +145,9 @@ class CompiledModel:
         Args:
             inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
             seed: of the random inputs; by default the compilation's.
-            rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and with fp16 or
-                bf16 operands what their rounding justifies.
+            rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and where the model
+                or the machine rounds to fewer digits twice what that does to the model's own outputs, which is measured
+                (never more than half of what other inputs change).
             pim: how nodes on PIM are executed: "ort" (by ONNX Runtime) or "values" (from their programs, by value).
             operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
             arena: run inside the planned memory arena.

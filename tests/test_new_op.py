@@ -5,7 +5,7 @@ The op is ONNX Runtime's `com.microsoft.TransposeMatMul`, alpha * (A @ B). Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -89,13 +89,16 @@ def forgetful_values(op: TransposeMatMul, inputs: Sequence[Array | None], multip
     return pim_values(TransposeMatMul(alpha=1.0), inputs, multiply)
 
 
-def register() -> None:
+Values = Callable[[TransposeMatMul, Sequence["Array | None"], Multiply], Array]
+
+
+def register(values: Values = pim_values) -> None:
     register_op(TransposeMatMul)
     converts("TransposeMatMul", domain=DOMAIN)(convert)
     EXPORT.add(TransposeMatMul, export)
     MATRIX_PROBLEMS.add(TransposeMatMul, pim_work)
     GPU_WORK.add(TransposeMatMul, gpu_work)
-    PRODUCT_VALUES.add(TransposeMatMul, pim_values)
+    PRODUCT_VALUES.add(TransposeMatMul, values)
     CUDA_KERNELS.leave_out("no GPU is timed here", TransposeMatMul)
 
 
@@ -175,5 +178,5 @@ def test_a_wrong_rule_is_found_out_by_value() -> None:
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)
     with scratch_registrations():
-        PRODUCT_VALUES.add(TransposeMatMul, forgetful_values)
+        register(forgetful_values)
         assert not compiled.verify(pim="values", operand="fp32").passed

@@ -313,8 +313,16 @@ class Backend(ABC, Generic[W, P]):
             DataError: the data are not a program, or not one for this machine.
         """
 
+    def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
+        """A node's operands as the unit computes with them, in single precision where they lose digits."""
+        return tuple(inputs)
+
     def tolerance(self, operand: str) -> float:
-        """Largest error of a network's output, over its largest magnitude, that operands of this type justify."""
+        """Largest error of a node that its program computes, over its largest magnitude.
+
+        What it is compared with is the node computed in single precision from operands that are `rounded` to the type:
+        the bound is of sums alone.
+        """
         return 1e-4
 
     def parts(self, program: P) -> int:

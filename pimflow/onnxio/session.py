@@ -37,14 +37,21 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 _FATAL = 4
 
 
-def session_options(threads: int = 2, optimise: bool = True) -> ort.SessionOptions:
-    """Quiet options with a fixed number of threads."""
+def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> ort.SessionOptions:
+    """Quiet options with a fixed number of threads.
+
+    Args:
+        threads: of one operator.
+        optimise: whether ONNX Runtime may fuse and fold.
+        fuse_quantised: whether it may compute in 8 bits what stands between a DequantizeLinear and a QuantizeLinear,
+            as it does for users; without, it computes that in single precision, as it is written.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # its fusions of (de)quantisation compute in 8 bits what the model computes in single precision
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if not fuse_quantised:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -70,12 +77,12 @@ class GraphSession:
         ModelError: ONNX Runtime refuses the graph.
     """
 
-    def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True) -> None:
+    def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> None:
         self.name = graph.name
         self.outputs = graph.outputs
         self._dtypes = {name: graph.value(name).dtype for name in graph.outputs}
         model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
-        options = session_options(threads, optimise)
+        options = session_options(threads, optimise, fuse_quantised)
         self._lent = {name: to_ort_value(array) for name, array in lent.items()}
         if self._lent:
             options.add_external_initializers(list(self._lent), list(self._lent.values()))

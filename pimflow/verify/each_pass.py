@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pimflow.ir import Array, Graph
 from pimflow.runtime.execute.ort import random_inputs, run_graph
-from pimflow.verify.compare import DEFAULT_RTOL, compare_outputs
+from pimflow.verify.outputs import DEFAULT_RTOL, compare_outputs
 
 
 @dataclass
@@ -20,10 +21,15 @@ class EachPass:
     def __call__(self, before: Graph, after: Graph) -> str | None:
         """How the outputs differ, or None."""
         inputs = random_inputs(before, self.seed)
-        expected = self._last[1] if self._last is not None and self._last[0] is before else run_graph(before, inputs)
-        actual = run_graph(after, inputs)
+        expected = self._last[1] if self._last is not None and self._last[0] is before else _run(before, inputs)
+        actual = _run(after, inputs)
         self._last = (after, actual)
         for check in compare_outputs(expected, actual, self.rtol):
             if not check.passed:
                 return f"output {check.name!r} {check.problem}, by {check.max_rel_err:.3g} of its largest magnitude"
         return None
+
+
+def _run(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """As written: ONNX Runtime's fusions of quantised nodes round otherwise before a pass than behind it."""
+    return run_graph(graph, inputs, fuse_quantised=False)

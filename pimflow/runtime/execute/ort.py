@@ -22,19 +22,28 @@ class OrtRunner:
         fetch: values to return beside the graph's outputs (any node's results).
         threads: of one operator.
         optimise: whether ONNX Runtime may fuse and fold; without, it runs node by node as written.
+        fuse_quantised: whether it may compute in 8 bits what stands between (de)quantisations.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
     """
 
-    def __init__(self, graph: Graph, fetch: Sequence[str] = (), *, threads: int = 2, optimise: bool = True) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        fetch: Sequence[str] = (),
+        *,
+        threads: int = 2,
+        optimise: bool = True,
+        fuse_quantised: bool = False,
+    ) -> None:
         self.graph = graph
         extra = [name for name in dict.fromkeys(fetch) if name not in graph.outputs]
         made = {name for node in graph.nodes for name in node.outputs}
         unknown = [name for name in extra if name not in made]
         if unknown:
             raise ModelError(f"graph {graph.name!r} makes no value {unknown[0]!r}")
-        self._session = GraphSession(graph.replace(outputs=(*graph.outputs, *extra)), threads, optimise)
+        self._session = GraphSession(graph.replace(outputs=(*graph.outputs, *extra)), threads, optimise, fuse_quantised)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs (and fetched values) by name.
@@ -75,7 +84,12 @@ def _same_type(dtype: str, array: Array) -> bool:
 
 
 def run_graph(
-    graph: Graph, inputs: Mapping[str, Array], fetch: Sequence[str] | None = None, *, threads: int = 2
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    fetch: Sequence[str] | None = None,
+    *,
+    threads: int = 2,
+    fuse_quantised: bool = False,
 ) -> dict[str, Array]:
     """Runs a graph once.
 
@@ -84,13 +98,14 @@ def run_graph(
         inputs: arrays by input name.
         fetch: the values to return, of any node; None for the graph's outputs.
         threads: of one operator.
+        fuse_quantised: whether ONNX Runtime may compute in 8 bits what stands between (de)quantisations.
 
     Raises:
         InputDataError: the inputs do not fit.
         ModelError: ONNX Runtime refuses the graph or fails.
     """
     names = graph.outputs if fetch is None else tuple(fetch)
-    results = OrtRunner(graph, names, threads=threads).run(inputs)
+    results = OrtRunner(graph, names, threads=threads, fuse_quantised=fuse_quantised).run(inputs)
     return {name: results[name] for name in names}
 
 

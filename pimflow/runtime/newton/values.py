@@ -237,7 +237,8 @@ class _Machine:
         count, comps, lanes = vectors.shape
         if not self.half:
             stacked = weights.transpose(0, 2, 1).reshape(comps * lanes, -1)
-            return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, np.float32)
+            with np.errstate(invalid="ignore", over="ignore"):  # operands that overflowed give infinities and NaN
+                return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, np.float32)
         latch = np.zeros((count, weights.shape[1]), np.float16)
         for index in range(comps):
             latch = (latch + vectors[:, index] @ weights[index].T).astype(np.float16)

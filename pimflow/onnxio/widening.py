@@ -1,0 +1,84 @@
+"""A graph in single precision: what a model of 16-bit numbers computes but for their rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from pimflow.ir import Array, Graph, OnnxOp, OpaqueAttribute, Value
+from pimflow.ir.ops.opaque import AttributeValue
+from pimflow.onnxio.captures import subgraphs
+from pimflow.onnxio.tensors import attribute_proto, dtype_code, to_array, to_tensor
+
+NARROW = frozenset({"float16", "bfloat16"})
+"""Element types that hold fewer digits than single precision."""
+
+WIDE = "float32"
+
+_CODES = frozenset(map(dtype_code, NARROW))
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+"""Attributes that say which element type a node makes."""
+
+
+def is_narrow(graph: Graph) -> bool:
+    """Whether some value is a 16-bit floating-point number."""
+    return any(value.dtype in NARROW for value in graph.values.values())
+
+
+def widened(graph: Graph) -> Graph:
+    """The same graph with single precision in place of 16-bit floating-point numbers, in subgraphs too."""
+    return graph.replace(
+        nodes=[replace(node, op=_wide_op(node.op)) if isinstance(node.op, OnnxOp) else node for node in graph.nodes],
+        values={name: _wide_value(value) for name, value in graph.values.items()},
+        constants={name: single_precision(array) for name, array in graph.constants.items()},
+    )
+
+
+def single_precision(array: Array) -> Array:
+    """The array, in single precision if it is of 16-bit floating-point numbers."""
+    wide: Array = array.astype(WIDE) if array.dtype.name in NARROW else array
+    return wide
+
+
+def _wide_value(value: Value) -> Value:
+    dtype = value.dtype
+    for narrow in NARROW:
+        dtype = WIDE if dtype == narrow else dtype.replace(f"({narrow})", f"({WIDE})")
+    return value if dtype == value.dtype else replace(value, dtype=dtype)
+
+
+def _wide_op(op: OnnxOp) -> OnnxOp:
+    return replace(op, attributes=tuple((name, _wide_attribute(name, value)) for name, value in op.attributes))
+
+
+def _wide_attribute(name: str, value: AttributeValue) -> AttributeValue:
+    if name in _TYPE_ATTRIBUTES and isinstance(value, int):
+        return dtype_code(WIDE) if value in _CODES else value
+    if not isinstance(value, OpaqueAttribute):
+        return value
+    proto = attribute_proto(name, value)
+    _widen(proto)
+    return OpaqueAttribute(proto.SerializeToString(deterministic=True))
+
+
+def _widen(proto: onnx.AttributeProto) -> None:
+    """In place."""
+    if proto.name in _TYPE_ATTRIBUTES and proto.i in _CODES:
+        proto.i = dtype_code(WIDE)
+    for tensor in [proto.t] if proto.HasField("t") else list(proto.tensors):
+        _widen_tensor(tensor)
+    for graph in subgraphs([proto]):
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if info.type.tensor_type.elem_type in _CODES:
+                info.type.tensor_type.elem_type = dtype_code(WIDE)
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            _widen(attribute)
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in _CODES:
+        tensor.CopyFrom(to_tensor(tensor.name, to_array(tensor).astype(np.float32)))

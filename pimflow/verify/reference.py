@@ -1,0 +1,168 @@
+"""What a compiled graph computes in the machine's own precision, without any program: the judge of programs.
+
+A node on a unit is the node as ONNX Runtime computes it in single precision, from operands that are rounded as the unit
+rounds them. What is left between that and the unit's program is the order in which products are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pimflow.codegen.backend import Backend
+from pimflow.ir import Array, Graph, Node
+from pimflow.onnxio.session import GraphSession
+from pimflow.onnxio.tensors import numpy_dtype
+from pimflow.onnxio.widening import NARROW, single_precision, widened
+from pimflow.runtime.execute.ort import NodeKernels, single_node_graph
+from pimflow.runtime.execute.unit_nodes import UnitExecutor
+from pimflow.verify.outputs import largest_error
+
+JITTER = 0.1
+"""Share of the errors allowed of a node that its result is moved by at random, to see what that does to the outputs."""
+
+
+SUMS_RTOL = 2e-5
+"""What two orders of adding up in single precision may differ by, over the largest magnitude of a product's result."""
+
+_STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""One step of a type's digits, where two errors fall on different sides of it."""
+
+
+class Overflow(NamedTuple):
+    """A node whose finite operands or results leave the range of a type."""
+
+    node: str
+    dtype: str
+    magnitude: float
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        limit = "65504" if self.dtype in ("fp16", "float16") else "3.39e38"
+        return (
+            f"{self.dtype} overflows in {self.node!r}: values reach {self.magnitude:.3g}, {self.dtype} ends at {limit}"
+        )
+
+
+class UnitReference:
+    """Executes the nodes of a graph, those of units in the units' precision.
+
+    Args:
+        graph: the graph whose nodes are run.
+        units: backends by device.
+        operand: the element type that units multiply; None for each one's own.
+        jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds; None leaves them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        units: Mapping[str, Backend[Any, Any]],
+        operand: str | None,
+        jitter_seed: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.units = units
+        self.operand = operand
+        self.overflow: Overflow | None = None
+        self._kernels = NodeKernels(graph)
+        self._random = None if jitter_seed is None else np.random.default_rng(jitter_seed)
+
+    def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """The node's results."""
+        unit = self.units.get(node.device or "")
+        results = self._kernels.run(node, inputs) if unit is None else [self.on_unit(node, inputs, unit)]
+        self._watch(node, inputs, results)
+        if self._random is not None and (unit is not None or node.op.is_contraction):
+            rtol = SUMS_RTOL if unit is None else self.tolerance(node)
+            return [self._moved(array, rtol, self._random) for array in results]
+        return results
+
+    def tolerance(self, node: Node) -> float:
+        """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
+        unit = self.units[node.device or ""]
+        dtype = self.graph.value(node.output).dtype
+        return unit.tolerance(self.operand or unit.operand) + _STEP.get(dtype, 0.0)
+
+    def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
+        """The result of a node on a unit, from operands that are rounded as the unit does."""
+        operand = self.operand or unit.operand
+        rounded = unit.rounded(inputs, operand)
+        for given, used in zip(inputs, rounded, strict=True):
+            if given is not None and used is not None and used is not given:
+                self._note(node, operand, given, used)
+        alone = widened(single_node_graph(self.graph, node))
+        feeds = {
+            f"i{index}": single_precision(array)
+            for index, (name, array) in enumerate(zip(node.inputs, rounded, strict=True))
+            if name and array is not None
+        }
+        constants = {name: feeds[name] for name in alone.constants}
+        session = GraphSession(replace(alone, constants=constants), fuse_quantised=False)
+        (result,) = session.run({name: feeds[name] for name in alone.inputs}).values()
+        with np.errstate(over="ignore"):
+            cast: Array = result.astype(numpy_dtype(self.graph.value(node.output).dtype))
+        return cast
+
+    def _watch(self, node: Node, inputs: Sequence[Array | None], results: Sequence[Array]) -> None:
+        """Keeps the first node that makes infinities of finite operands."""
+        dtype = self.graph.value(node.output).dtype
+        if self.overflow is not None or dtype not in NARROW:
+            return
+        if not all(map(_is_finite, results)) and all(map(_is_finite, inputs)):
+            self.overflow = Overflow(node.name, dtype, float("inf"))
+
+    def _note(self, node: Node, operand: str, given: Array, used: Array) -> None:
+        """Keeps the first operand that is finite and does not stay so."""
+        if self.overflow is None and not _is_finite(used) and _is_finite(given):
+            self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
+
+    def _moved(self, array: Array, rtol: float, random: np.random.Generator) -> Array:
+        wide = array.astype(np.float32)
+        scale = JITTER * rtol * float(np.abs(wide).max(initial=0.0))
+        if not np.isfinite(scale):
+            return array
+        with np.errstate(over="ignore"):
+            moved: Array = (wide + scale * random.uniform(-1, 1, wide.shape).astype(np.float32)).astype(array.dtype)
+        return moved
+
+
+class CheckedUnits(UnitExecutor):
+    """Executes units' programs by value, and compares each node with the reference on the very same operands."""
+
+    def __init__(self, reference: UnitReference, programs: Mapping[str, Any], progress: Any) -> None:
+        super().__init__(reference.graph, programs, reference.units, reference.operand, progress)
+        self.reference = reference
+        self.checked = 0
+        self.largest = 0.0
+        self.wrong: dict[str, float] = {}
+
+    def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """The node's one result, by its program."""
+        (result,) = super().__call__(node, inputs)
+        expected = self.reference.on_unit(node, inputs, self.units[node.device or ""])
+        error = _relative_error(result, expected)
+        self.checked += 1
+        self.largest = max(self.largest, error)
+        if not error <= self.reference.tolerance(node):
+            self.wrong[node.name] = error
+        return [result]
+
+
+def _relative_error(actual: Array, expected: Array) -> float:
+    """Infinite where NaN or infinity stands in other places."""
+    wide, other = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(wide)
+    if not np.array_equal(finite, np.isfinite(other)):
+        return float("inf")
+    return largest_error(wide[finite], other[finite])[1]
+
+
+def _is_finite(array: Array | None) -> bool:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fV":
+        return True  # sequences, integers
+    return bool(np.isfinite(array.astype(np.float32)).all())

@@ -1,0 +1,59 @@
+"""Nodes in the precision of their units: what programs are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from pimflow.runtime.newton.values import round_to
+from pimflow.verify.reference import CheckedUnits, UnitReference
+from support.onnx_models import single
+from support.values import relative_error
+
+WEIGHTS = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
+
+
+def compiled_product() -> CompiledModel:
+    return pimflow.compile(single("MatMul", (4, 48), [WEIGHTS]), policy="pim", use_cache=False)
+
+
+def test_operands_are_rounded_and_sums_are_not() -> None:
+    compiled = compiled_product()
+    feeds = random_inputs(compiled.graph, 0)
+    for operand in ("fp16", "bf16", "fp32"):
+        reference = UnitReference(compiled.graph, compiled.machine.costs.units, operand)
+        result = run_nodes(compiled.graph, feeds, reference)["y"]
+        exact = round_to(feeds["x"], operand).astype(np.float64) @ round_to(WEIGHTS, operand).astype(np.float64)
+        assert relative_error(result, exact) < 1e-6
+    assert relative_error(run_nodes(compiled.graph, feeds)["y"], run_graph(compiled.graph, feeds)["y"]) < 1e-6
+
+
+def test_a_jitter_stays_within_its_share_of_the_bound() -> None:
+    compiled = compiled_product()
+    feeds = random_inputs(compiled.graph, 0)
+    units = compiled.machine.costs.units
+    still, moved = (
+        run_nodes(compiled.graph, feeds, UnitReference(compiled.graph, units, None, jitter_seed=seed))["y"]
+        for seed in (None, 0)
+    )
+    assert 1e-6 < relative_error(moved, still) <= 0.1 * 2e-5 * 1.01
+
+
+def test_a_program_is_compared_with_its_node_on_its_own_operands() -> None:
+    compiled = compiled_product()
+    (name,) = compiled.programs
+    units = CheckedUnits(
+        UnitReference(compiled.graph, compiled.machine.costs.units, None), compiled.programs, lambda text: None
+    )
+    node = compiled.graph.node(name)
+    operands = [random_inputs(compiled.graph, 0)["x"], WEIGHTS]
+    units(node, operands)
+    assert units.checked == 1
+    assert not units.wrong
+    assert 0 <= units.largest < 1e-6
+    units.reference = UnitReference(compiled.graph, compiled.machine.costs.units, "fp32")  # of other operands
+    units(node, operands)
+    assert list(units.wrong) == [name]
