@@ -41,6 +41,7 @@ from pimflow.runtime.spending import EventCost, event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import Target, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
+from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
 
 FORMAT = "pimflow/3"
@@ -228,10 +229,13 @@ class CompiledModel:
 
         Raises:
             OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+            ModelError: the rewritten model does not run.
         """
         folder = Path(folder)
         with new_output(folder) as scratch:
             save_onnx(self.graph, scratch / "model.onnx")
+            if self.options.check:
+                check_compiled(scratch / "model.onnx", self.graph, self.options.seed)
             original = self._save_original(scratch)
             write_json(scratch / "plan.json", self._saved_plan())
             write_json(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()})

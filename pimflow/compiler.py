@@ -32,6 +32,7 @@ from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
+from pimflow.verify.running import check_original
 
 if TYPE_CHECKING:
     import onnx
@@ -102,6 +103,9 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     machine = Machine.of(options)
     progress(f"load {source.name}")
     loaded = load_model(source.content, options.shapes)
+    if options.check:
+        progress(f"run {source.name}")
+        check_original(source.content, loaded, options.seed)
     progress(f"clean {source.name}")
     clean = cleanup.run(loaded)
     progress(f"search {source.name}")

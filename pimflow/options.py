@@ -123,6 +123,12 @@ class Options:
             "table of measured kernel times that replace the GPU model's", "--profile", "TABLE.csv", SEARCH
         ),
     )
+    check: bool = field(
+        default=True,
+        metadata=_about(
+            "run the model once as it is given and once as it is written, on seeded inputs", "--no-check", saved=False
+        ),
+    )
     debug: Debug = field(
         default_factory=Debug, metadata=_about("what to show and check between passes", group=DEBUGGING, saved=False)
     )
@@ -160,6 +166,7 @@ class OptionKeywords(TypedDict, total=False):
     seed: int
     use_cache: bool
     profile: str | Path | None
+    check: bool
     debug: Debug | None
 
 

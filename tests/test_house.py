@@ -86,7 +86,10 @@ def files_that_read(option: str) -> list[str]:
     ]
 
 
-READ_TWICE = {"seed": ["compiled.py", "compiler.py"]}  # random inputs of the checks between passes, and of `verify`
+READ_TWICE = {
+    "seed": ["compiled.py", "compiler.py"],  # random inputs of the checks of a compilation, and of `verify`
+    "check": ["compiled.py", "compiler.py"],  # the model as it is given, and as it is written
+}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Options)])

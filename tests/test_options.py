@@ -96,15 +96,15 @@ def test_an_unknown_keyword_is_a_type_error() -> None:
 def test_an_output_folder_keeps_what_changes_the_result() -> None:
     asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
     kept = encode(asked)
-    assert set(NAMES) - set(kept) == {"target", "use_cache", "debug"}
+    assert set(NAMES) - set(kept) == {"target", "use_cache", "check", "debug"}
     assert decode(Options, kept) == asked
 
 
 def test_the_command_line_has_every_flag_and_reads_it() -> None:
     line = (
         "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --grid 5 --stages 2,3 "
-        "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --print-ir-before a "
-        "--print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times --verify-each"
+        "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check --verify-each "
+        "--print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times"
     )
     flags = {text.flag for text in (*option_texts().values(), *option_texts(Debug).values()) if text.flag}
     assert flags <= set(line.split())
@@ -119,6 +119,7 @@ def test_the_command_line_has_every_flag_and_reads_it() -> None:
         seed=7,
         use_cache=False,
         profile="k.csv",
+        check=False,
         debug=Debug(("a", "b"), ("c",), True, True, True),
     )
     assert options_of(build_parser().parse_args(line.split())) == expected

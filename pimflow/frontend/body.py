@@ -69,5 +69,5 @@ def read_body(
         constants=constants,
         opset=dict(opset),
     )
-    inferred = infer_graph(graph, declared_types(body))
+    inferred = infer_graph(graph, declared_types(body), judge=False)
     return Body(convert_graph(*inferred), inferred.known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,18 +15,34 @@ from onnx.defs import SchemaError
 from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
-from pimflow.frontend.convert import TypedForm, typed_form
+from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
+from pimflow.frontend.screening import screen_constants
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
 from pimflow.onnxio.session import ort_dtype
-from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, sparse_to_array, to_array, to_tensor, type_proto, type_text
+from pimflow.onnxio.tensors import (
+    NUMPY_NATIVE,
+    dtype_code,
+    sparse_to_array,
+    static_shape,
+    to_array,
+    to_tensor,
+    type_proto,
+    type_text,
+)
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
+
+TRIAL_ELEMENTS = 2**26
+"""A node whose operands hold more elements is not run to see whether it does."""
+
+_PREFIX = re.compile(r"^ONNX Runtime refuses model '.*?': (Node \(.*?\) Op \(.*?\) )?(\[\w+\] )?")
+"""What ONNX Runtime says before it comes to why it refuses a node."""
 
 Types = dict[str, Value]
 
@@ -44,7 +61,7 @@ class Inferred(NamedTuple):
     known: Mapping[str, Array]
 
 
-def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
+def infer_graph(graph: Graph, declared: Mapping[str, Value], *, judge: bool = True) -> Inferred:
     """The graph with all shapes known, as far as they do not depend on data.
 
     Sizes are often computed from shapes and constants, so what does not depend on the graph's inputs is evaluated. The
@@ -58,20 +75,23 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value]) -> Inferred:
     Args:
         graph: opaque nodes in topological order, static input shapes.
         declared: static types that the model itself states, believed where nothing else is known.
+        judge: whether a node that cannot run is an error; not in a body, which need not run at all.
 
     Raises:
-        ModelError: ONNX Runtime refuses a node of constants.
+        ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
     """
-    inference = _ShapeInference(graph, declared)
+    inference = _ShapeInference(graph, declared, judge)
     for node in graph.nodes:
         inference.visit(node)
     return Inferred(inference.finish(), inference.forms, inference.known)
 
 
 class _ShapeInference:
-    def __init__(self, graph: Graph, declared: Mapping[str, Value]) -> None:
+    def __init__(self, graph: Graph, declared: Mapping[str, Value], judge: bool) -> None:
         self.graph = graph
         self.declared = declared
+        self.judge = judge
+        self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by its name
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
         self.known: dict[str, Array] = dict(graph.constants)
@@ -89,9 +109,11 @@ class _ShapeInference:
             return
         node = _without_like(node, self.values)
         self.nodes.append(node)
+        screen_constants(node, self.known)
         arrays = evaluate(node, self.graph, self.values, self.known)
         if arrays is None or isinstance(arrays, Refusal):
             self.values |= self._types(node)
+            self._judge(node)
             return
         found = {name: array for name, array in zip(node.outputs, arrays, strict=True) if name}
         self.known |= found
@@ -129,10 +151,44 @@ class _ShapeInference:
                 break
         return types
 
+    def _judge(self, node: Node) -> None:
+        """Asks ONNX Runtime, which is the judge, about a node whose operands do not seem to fit."""
+        if node.name not in self.forms:  # Reshape and its like wait for the shape that ONNX finds
+            self._by_rule(node)
+        misfit = self.misfits.get(node.name)
+        if not self.judge or misfit is None or self._may_run(node):
+            return
+        reads = ", ".join(f"{name!r} {self.values[name].type_text}" for name in node.inputs if name)
+        raise ModelError(f"node {node.name!r} ({node.kind}) cannot run: {misfit}; it reads {reads}")
+
+    def _may_run(self, node: Node) -> bool:
+        """Whether ONNX Runtime runs the node on some data, or cannot be asked."""
+        fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name]
+        elements = sum(value.elements for value in fed)
+        typed = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
+        if not typed or elements > TRIAL_ELEMENTS or self._reads_computed_integers(node):
+            return True
+        try:
+            session = node_session(node, self.graph, self.values, {})
+            session.run({v.name: self.known[v.name] if v.name in self.known else _example(v, 0) for v in fed})
+        except ModelError:
+            return False
+        return True
+
+    def _reads_computed_integers(self, node: Node) -> bool:
+        """Whether an opaque node may fail for the elements of its operands: they may be sizes or indices."""
+        computed = (self.values[name] for name in node.inputs if name and name not in self.known)
+        assert isinstance(node.op, OnnxOp)
+        if (node.op.domain, node.op.op_type) in CONVERSIONS:
+            return False
+        return any(value.dtype.startswith(("int", "uint")) for value in computed)
+
     def _by_rule(self, node: Node) -> Types:
         """Our own formulas come first: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
         form = typed_form(node, self.values, self.known, self.graph.opset.get("", 0))
-        if form is None:
+        if isinstance(form, Refusal):
+            self.misfits[node.name] = form.reason
+        if not isinstance(form, TypedForm):
             return {}
         self.forms[node.name] = form
         return {node.output: Value(node.output, *form.result)}
@@ -153,7 +209,7 @@ class _ShapeInference:
         except (SchemaError, InferenceError, ValidationError, RuntimeError, ValueError):
             return {}  # ONNX Runtime is asked next
         self.partial |= found
-        return {name: Value(name, _static_shape(proto), type_text(proto)) for name, proto in found.items()}
+        return {name: Value(name, static_shape(proto), type_text(proto)) for name, proto in found.items()}
 
     def _onnx_type(self, value: Value) -> onnx.TypeProto:
         if value.shape is None and value.name in self.partial:
@@ -168,7 +224,8 @@ class _ShapeInference:
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)
-        except ModelError:
+        except ModelError as error:
+            self.misfits.setdefault(node.name, _PREFIX.sub("", error.what))
             return {}
         return {item.name: _ort_value(item) for item in session.session.get_outputs()}
 
@@ -232,15 +289,6 @@ def _refine(types: Types, found: Mapping[str, Value]) -> None:
             types[name] = Value(name, shape, value.dtype or new.dtype)
 
 
-def _static_shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
-    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
-        return None
-    dims = proto.tensor_type.shape.dim
-    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
-        return None
-    return tuple(int(dim.dim_value) for dim in dims)
-
-
 def _ort_value(item: object) -> Value:
     """What a session says of one of its outputs."""
     name, kind, shape = getattr(item, "name", ""), str(getattr(item, "type", "")), getattr(item, "shape", None)
@@ -263,7 +311,7 @@ def declared_types(proto: onnx.GraphProto) -> dict[str, Value]:
     """The static tensor types that a model states for its intermediate values and outputs."""
     types: Types = {}
     for info in (*proto.value_info, *proto.output):
-        shape = _static_shape(info.type)
+        shape = static_shape(info.type)
         if shape is not None:
             types[info.name] = Value(info.name, shape, type_text(info.type))
     return types

@@ -9,12 +9,13 @@ import onnx
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
 from pimflow.frontend.convert import convert_graph
+from pimflow.frontend.declarations import contradictions
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import declared_types, infer_graph
-from pimflow.frontend.reading import read_source
+from pimflow.frontend.reading import Source, outline, read_source
 from pimflow.ir import Graph
 from pimflow.ir.verify import verify_graph
-from pimflow.onnxio.session import GraphSession
+from pimflow.onnxio.session import GraphSession, open_session, session_options
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
 """Weights above this size are inputs while ONNX Runtime is asked whether it would run a model."""
@@ -44,10 +45,32 @@ def load_model(
         raise ModelError(
             f"the model holds a name that is not text ({error})", "export or download the model again"
         ) from error
-    _require_runnable(opaque)
-    graph = convert_graph(*infer_graph(opaque, declared_types(given.proto.graph)))
+    declared = declared_types(given.proto.graph)
+    try:
+        _require_runnable(opaque)
+    except ModelError:
+        infer_graph(opaque, declared)  # names the node and what it reads, where one node is at fault
+        raise
+    inferred = infer_graph(opaque, declared)
+    _check_declarations(given, inferred.graph)
+    graph = convert_graph(*inferred)
     verify_graph(graph)
     return graph
+
+
+def _check_declarations(source: Source, graph: Graph) -> None:
+    """Refuses a model that declares of a value what cannot be, if ONNX Runtime does (it overlooks some shapes).
+
+    Raises:
+        ModelError: names the value and both types.
+    """
+    wrong = next(contradictions(source.proto.graph, graph), None)
+    if wrong is None:
+        return
+    try:
+        open_session(source.handle or outline(source.proto), session_options(optimise=False), source.name)
+    except ModelError as error:
+        raise ModelError(wrong, f"correct the declaration, or leave it out; {error.what}") from error
 
 
 def _require_runnable(graph: Graph) -> None:

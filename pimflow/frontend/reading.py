@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from onnx.checker import ValidationError
 
 from pimflow.errors import ModelError
+from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.onnxio.session import open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, to_array
@@ -45,6 +46,7 @@ def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
     given = _open(source)
     label = str(source) if isinstance(source, (str, Path)) else given.name
     _require_model(given.proto, label)
+    screen(given.proto)
     for tensor in all_tensors(given.proto):
         if is_external(tensor):
             external_range(tensor, given.folder)
@@ -107,7 +109,7 @@ def _check(source: Source, label: str) -> None:
     Where both refuse, ONNX Runtime's reason is given: the checker's may be about something that does no harm.
     """
     try:
-        onnx.checker.check_model(_outline(source.proto) if source.handle is None else source.handle)
+        onnx.checker.check_model(outline(source.proto) if source.handle is None else source.handle)
     except (ValidationError, EncodeError, ValueError) as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
@@ -115,7 +117,7 @@ def _check(source: Source, label: str) -> None:
         open_session(whole, session_options(optimise=False), label)
 
 
-def _outline(proto: onnx.ModelProto) -> bytes:
+def outline(proto: onnx.ModelProto) -> bytes:
     """The model with its large initialisers as inputs: all that the checker asks about, without copying weights."""
     outline = onnx.ModelProto()
     _copy_fields(proto, outline, skip="graph")

@@ -43,6 +43,11 @@ class Value:
             count *= dim
         return count
 
+    @property
+    def type_text(self) -> str:
+        """Element type and shape, as messages show them: "float32[1, 3]"."""
+        return f"{self.dtype or 'of unknown type'}{'' if self.shape is None else list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -34,7 +34,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 )
 """What ONNX Runtime raises for a model or an input that it refuses."""
 
-_FATAL = 4
+QUIET = 4
+"""The level at which ONNX Runtime writes nothing to stderr of what it raises anyway."""
 
 
 def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> ort.SessionOptions:
@@ -47,7 +48,7 @@ def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: boo
             as it does for users; without, it computes that in single precision, as it is written.
     """
     options = ort.SessionOptions()
-    options.log_severity_level = _FATAL
+    options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     if not fuse_quantised:

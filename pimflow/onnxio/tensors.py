@@ -60,6 +60,16 @@ def type_text(proto: onnx.TypeProto) -> str:
     return ""
 
 
+def static_shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
+    """The shape of a tensor type whose dims are all sizes; None of any other."""
+    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    dims = proto.tensor_type.shape.dim
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return None
+    return tuple(int(dim.dim_value) for dim in dims)
+
+
 def type_proto(dtype: str, shape: Sequence[int | str] | None) -> onnx.TypeProto:
     """The inverse of `type_text`, with the shape (where it is a tensor's and known)."""
     for prefix, make in (

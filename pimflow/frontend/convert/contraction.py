@@ -50,14 +50,12 @@ def _conv2d(site: Site) -> Conv2d | None:
     weights = site.shape(1)
     if len(site.shape()) != 4 or len(weights) != 4 or not site.is_float():
         return None
-    kernel = site.integers("kernel_shape") or weights[2:]
+    kernel = pair(site.integers("kernel_shape") or weights[2:], 1)
     strides, dilations = pair(site.integers("strides"), 1), pair(site.integers("dilations"), 1)
-    if kernel != weights[2:] or strides is None or dilations is None:
-        return None
-    pads = resolve_pads(site, (kernel[0], kernel[1]), strides, dilations)
+    pads = resolve_pads(site, kernel, strides, dilations)
     if pads is None:
         return None
-    return Conv2d((kernel[0], kernel[1]), strides, pads, dilations, site.integer("group", 1))
+    return Conv2d(kernel, strides, pads, dilations, site.integer("group", 1))
 
 
 @converts("Gemm")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.frontend.convert.site import CONVERSIONS, Site, Typed
-from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.shapes import TensorType, infer
 
@@ -32,7 +32,7 @@ def convert_graph(graph: Graph, forms: Mapping[str, TypedForm], known: Mapping[s
     chains = _Chains(graph)
     for node in (_without_unused(node, graph) for node in graph.nodes):
         form = forms.get(node.name) or typed_form(node, graph.values, known, graph.opset.get("", 0))
-        if form is None or not _agrees(form.result, graph.value(node.output)):
+        if not isinstance(form, TypedForm) or not _agrees(form.result, graph.value(node.output)):
             nodes.append(node)
         else:
             nodes.extend(chains.write(node, form.typed))
@@ -49,8 +49,12 @@ def _agrees(result: TensorType, known: Value) -> bool:
     return (result.shape, result.dtype) == (known.shape, known.dtype)
 
 
-def typed_form(node: Node, values: Mapping[str, Value], constants: Mapping[str, Array], opset: int) -> TypedForm | None:
-    """A node's exact typed form and what it makes; None where the node has to stay opaque.
+def typed_form(
+    node: Node, values: Mapping[str, Value], constants: Mapping[str, Array], opset: int
+) -> TypedForm | Refusal | None:
+    """A node's exact typed form and what it makes.
+
+    None where the node has to stay opaque; a refusal where its operands and attributes do not fit each other.
 
     Args:
         node: an opaque node.
@@ -65,27 +69,32 @@ def typed_form(node: Node, values: Mapping[str, Value], constants: Mapping[str, 
     static = all(values[name].shape is not None and values[name].dtype for name in node.inputs if name)
     if rule is None or not static or not node.inputs or not node.inputs[0]:
         return None
-    found = rule(Site(node, values, constants, opset))
-    if found is None:
-        return None
-    typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
-    result = _result(typed, values)
-    return None if result is None else TypedForm(typed, result)
+    try:
+        found = rule(Site(node, values, constants, opset))
+        if found is None:
+            return None
+        typed = found if isinstance(found, Typed) else Typed((found,), node.inputs)
+        return TypedForm(typed, _result(typed, values))
+    except GraphError as error:
+        return Refusal(str(error))
 
 
-def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType | None:
-    """What a chain of ops makes; None where its inputs do not fit."""
+def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType:
+    """What a chain of ops makes.
+
+    Raises:
+        GraphError: its inputs do not fit.
+    """
     inputs = [_value(operand, values) for operand in typed.inputs]
     if isinstance(typed.ops[-1], OnnxOp):  # Identity
         (value,) = inputs
-        return None if value is None or value.shape is None else TensorType(value.shape, value.dtype)
-    try:
-        for place, op in enumerate(typed.ops, start=1):
-            (result,) = infer(op, inputs)
-            beside = [_value(operand, values) for operand in typed.beside.get(place, ())]
-            inputs = [Value("", result.shape, result.dtype), *beside]
-    except GraphError:
-        return None
+        if value is None or value.shape is None:
+            raise GraphError("Identity of nothing")
+        return TensorType(value.shape, value.dtype)
+    for place, op in enumerate(typed.ops, start=1):
+        (result,) = infer(op, inputs)
+        beside = [_value(operand, values) for operand in typed.beside.get(place, ())]
+        inputs = [Value("", result.shape, result.dtype), *beside]
     return result
 
 

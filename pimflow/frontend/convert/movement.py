@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pimflow.errors import GraphError
 from pimflow.frontend.convert.elementwise import decimal
 from pimflow.frontend.convert.site import Site, Typed, converts, identity
 from pimflow.ir import Concat, Op, Pad, Reshape, Slice, Transpose
@@ -10,7 +11,6 @@ from pimflow.ir import Concat, Op, Pad, Reshape, Slice, Transpose
 @converts("Slice")
 def _cut(site: Site) -> Typed | None:
     """Slice: one typed Slice for each axis that it really cuts."""
-    rank = len(site.shape())
     if site.opset < 10:
         starts, ends = site.integers("starts"), site.integers("ends")
         axes, steps = site.integers("axes"), None
@@ -23,14 +23,17 @@ def _cut(site: Site) -> Typed | None:
         return None
     axes = tuple(range(len(starts))) if axes is None else axes
     steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise GraphError(f"Slice: starts {starts}, ends {ends}, axes {axes} and steps {steps} differ in length")
     if any(step < 1 for step in steps):
         return None
     ops: list[Op] = []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = site.shape()[axis % rank]
+        place = site.axis(axis)
+        size = site.shape()[place]
         first, last, _ = slice(start, end, step).indices(size)
         if (first, last, step) != (0, size, 1):
-            ops.append(Slice(axis % rank, first, max(first, last), step))
+            ops.append(Slice(place, first, max(first, last), step))
     return Typed(tuple(ops), site.node.inputs[:1]) if ops else identity(site)
 
 
@@ -49,18 +52,22 @@ def _pad(site: Site) -> Typed | None:
         if fill is not None and fill.dtype.kind != "f" and int(value) != int(fill.reshape(())):
             return None
     axes = tuple(range(rank)) if not site.has(3) else site.constant_integers(3)
-    if pads is None or axes is None or len(pads) != 2 * len(axes) or min(pads, default=0) < 0:
+    if pads is None or axes is None:
+        return None
+    if len(pads) != 2 * len(axes):
+        raise GraphError(f"Pad: {len(pads)} widths {pads} for both ends of {len(axes)} axes")
+    if min(pads, default=0) < 0:
         return None
     before, after = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
-        before[axis % rank], after[axis % rank] = pads[index], pads[index + len(axes)]
+        place = site.axis(axis)
+        before[place], after[place] = pads[index], pads[index + len(axes)]
     return Typed((Pad(tuple(before), tuple(after), value),), site.node.inputs[:1])
 
 
 @converts("Concat")
 def _concat(site: Site) -> Op | None:
-    rank = len(site.shape())
-    return Concat(site.integer("axis", 1) % rank) if rank and all(site.node.inputs) else None
+    return Concat(site.axis(site.integer("axis", 1))) if all(site.node.inputs) else None
 
 
 @converts("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pimflow.errors import GraphError
 from pimflow.ir import Array, AttributeValue, Node, OnnxOp, Op, Value
 from pimflow.ir.registry import Registry
 
@@ -95,6 +96,17 @@ class Site:
         array = self.constant(index)
         return None if array is None else tuple(int(item) for item in array.reshape(-1))
 
+    def axis(self, axis: int) -> int:
+        """An axis of the first input, counted from the front.
+
+        Raises:
+            GraphError: the input has no such axis.
+        """
+        rank = len(self.shape())
+        if not -rank <= axis < rank:
+            raise GraphError(f"{self.node.kind}: axis {axis} of an input with {rank} dims")
+        return axis % rank
+
     def out_shape(self) -> tuple[int, ...] | None:
         """The first output's shape, None where it is not known yet."""
         value = self.values.get(self.node.output)
@@ -102,7 +114,9 @@ class Site:
 
 
 Conversion = Callable[[Site], "Typed | Op | None"]
-"""From an opaque node to its exact typed form, over all spellings since opset 7; None where it has none."""
+"""From an opaque node to its exact typed form, over all spellings since opset 7; None where it has none.
+
+It raises a `GraphError` where operands and attributes do not fit each other."""
 
 CONVERSIONS: Registry[tuple[str, str], Conversion] = Registry("conversions")
 """By domain and op_type."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 
+from pimflow.errors import GraphError
 from pimflow.frontend.convert.site import FLOATS, Site, Typed, converts
 from pimflow.ir import GlobalPool, Op, Pool2d, window_out
 
 
-def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int] | None:
-    """Two numbers from 1 up, for H and W: the default where the attribute is absent; None where it is anything else."""
+def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:
+    """Two numbers from 1 up, for H and W: the default where the attribute is absent.
+
+    Raises:
+        GraphError: it is anything else.
+    """
     if values is None:
         return (default, default)
-    return (values[0], values[1]) if len(values) == 2 and min(values) >= 1 else None
+    if len(values) != 2 or min(values) < 1:
+        raise GraphError(f"{values} where a window over two axes has two numbers, each 1 or more")
+    return (values[0], values[1])
 
 
 def resolve_pads(
@@ -22,7 +29,9 @@ def resolve_pads(
     mode = site.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
         pads = site.integers("pads") or (0, 0, 0, 0)
-        return (pads[0], pads[1], pads[2], pads[3]) if len(pads) == 4 and min(pads) >= 0 else None
+        if len(pads) != 4:
+            raise GraphError(f"pads {pads} where a window over two axes has four")
+        return (pads[0], pads[1], pads[2], pads[3]) if min(pads) >= 0 else None
     if mode == "VALID":
         return (0, 0, 0, 0)
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
@@ -39,13 +48,13 @@ def resolve_pads(
 
 @converts("MaxPool", "AveragePool")
 def _pool(site: Site) -> Op | None:
-    kernel, strides = site.integers("kernel_shape"), pair(site.integers("strides"), 1)
-    dilations = pair(site.integers("dilations"), 1)
-    if len(site.shape()) != 4 or kernel is None or len(kernel) != 2 or strides is None or dilations is None:
+    kernel = site.integers("kernel_shape")
+    if len(site.shape()) != 4 or kernel is None:
         return None
     if site.value().dtype not in FLOATS or site.integer("storage_order", 0):
         return None
-    size = (kernel[0], kernel[1])
+    size, strides = pair(kernel, 1), pair(site.integers("strides"), 1)
+    dilations = pair(site.integers("dilations"), 1)
     pads = resolve_pads(site, size, strides, dilations)
     if pads is None:
         return None
@@ -87,6 +96,6 @@ def _reduce(site: Site) -> Typed | None:
     axes = site.constant_integers(1) if site.has(1) else site.integers("axes")
     if len(site.shape()) != 4 or site.value().dtype not in ("float32", "float16") or axes is None:
         return None
-    if sorted(axis % 4 for axis in axes) != [2, 3] or not site.integer("keepdims", 1):
+    if sorted(site.axis(axis) for axis in axes) != [2, 3] or not site.integer("keepdims", 1):
         return None
     return Typed((GlobalPool("average" if site.node.kind == "ReduceMean" else "max"),), site.node.inputs[:1])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
+import onnxruntime as ort
 
 from pimflow.ir import Array
 from pimflow.onnxio.session import (
     ORT_ERRORS,
+    QUIET,
     from_ort_value,
     needs_ort_value,
     open_session,
@@ -22,27 +26,69 @@ from pimflow.onnxio.session import (
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code
 
 
-def run_original(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Any]:
+def load_original(content: str | bytes | onnx.ModelProto) -> None:
+    """Loads the original model, as it is.
+
+    Raises:
+        ModelError: ONNX Runtime refuses it.
+    """
+    _open(content, optimise=False)
+
+
+def run_original(
+    content: str | bytes | onnx.ModelProto,
+    inputs: Mapping[str, Array],
+    *,
+    optimise: bool = True,
+    limit_s: float | None = None,
+) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
     Args:
         content: a path, or a model in memory.
         inputs: arrays by input name.
+        optimise: whether ONNX Runtime may fuse and fold, which takes it longer than one run gains.
+        limit_s: the run is ended after so many seconds, at the next node.
 
     Raises:
-        ModelError: ONNX Runtime refuses the model or fails.
+        ModelError: ONNX Runtime refuses the model, fails, or is ended.
     """
-    name = content if isinstance(content, str) else "model"
-    data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
-    session = open_session(data, session_options(), name)
+    session = _open(content, optimise)
     types = {output.name: ort_dtype(output.type) for output in session.get_outputs()}
     known = {item.name for item in session.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
     exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
+    with _ended_after(limit_s) as options:
+        try:
+            if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
+                results = session.run(list(types), feeds, options)
+                return unaliased(dict(zip(types, results, strict=True)), feeds)
+            lent = {key: to_ort_value(array) for key, array in feeds.items()}
+            results = session.run_with_ort_values(list(types), lent, options)
+            return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
+        except ORT_ERRORS as error:
+            refuse(_name(content), error)
+
+
+def _open(content: str | bytes | onnx.ModelProto, optimise: bool) -> ort.InferenceSession:
+    data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
+    return open_session(data, session_options(optimise=optimise), _name(content))
+
+
+def _name(content: str | bytes | onnx.ModelProto) -> str:
+    return content if isinstance(content, str) else "model"
+
+
+@contextmanager
+def _ended_after(limit_s: float | None) -> Iterator[ort.RunOptions]:
+    """Options of runs that end after so many seconds."""
+    options = ort.RunOptions()
+    options.log_severity_level = QUIET
+    timer = threading.Timer(limit_s or 0.0, setattr, (options, "terminate", True))
+    timer.daemon = True
+    if limit_s is not None:
+        timer.start()
     try:
-        if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
-            return unaliased(dict(zip(types, session.run(list(types), feeds), strict=True)), feeds)
-        results = session.run_with_ort_values(list(types), {key: to_ort_value(array) for key, array in feeds.items()})
-        return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
-    except ORT_ERRORS as error:
-        refuse(name, error)
+        yield options
+    finally:
+        timer.cancel()

@@ -9,7 +9,9 @@ import numpy as np
 
 from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, Op, Value
+from pimflow.ir.analysis.integer_ranges import IntegerRange, integer_ranges
 from pimflow.onnxio.session import GraphSession
+from pimflow.onnxio.tensors import numpy_dtype
 
 Signature = tuple[Op, tuple[tuple[Any, ...], ...], int]
 
@@ -110,16 +112,21 @@ def run_graph(
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
-    """Seeded inputs of each input's type: floats are standard normal, integers 0 or 1, booleans either, text a digit.
+    """Seeded inputs of each input's type.
+
+    Floats are standard normal, booleans either, text a digit. Integers that become indices are drawn from those that
+    fit (token ids from the whole vocabulary), others of 8 bits and fewer from all, and the rest, which may be masks,
+    counts or sizes, are 0 or 1.
 
     Raises:
         InputDataError: an input has a type for which random data make no sense (sequences).
     """
     rng = np.random.default_rng(seed)
-    return {name: _random(graph.value(name), rng) for name in graph.inputs}
+    ranges = integer_ranges(graph)
+    return {name: _random(graph.value(name), ranges.get(name), rng) for name in graph.inputs}
 
 
-def _random(value: Value, rng: np.random.Generator) -> Array:
+def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generator) -> Array:
     if value.shape is None:
         raise InputDataError(
             f"random data cannot be made for the input {value.name!r} of type {value.dtype or 'unknown'}",
@@ -130,8 +137,22 @@ def _random(value: Value, rng: np.random.Generator) -> Array:
     if value.dtype == "bool":
         return rng.integers(0, 2, value.shape).astype(np.bool_)
     if value.dtype.startswith(("int", "uint")):
-        return rng.integers(0, 2, value.shape).astype(value.dtype)
+        every = _every_integer(value.dtype)
+        small = every if value.dtype in _BYTES else IntegerRange(0, 1)
+        least, most = small if integers is None else every.within(integers)
+        return rng.integers(least, most, value.shape, np.int64, endpoint=True).astype(numpy_dtype(value.dtype))
     return rng.standard_normal(value.shape).astype(np.float32).astype(value.dtype)
+
+
+_BYTES = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+"""Integer types that hold numbers, mostly quantised ones, rather than indices and counts."""
+
+
+def _every_integer(dtype: str) -> IntegerRange:
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    if dtype.startswith("u"):
+        return IntegerRange(0, min(2**bits, 2**63) - 1)
+    return IntegerRange(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 class NodeKernels:

@@ -64,7 +64,7 @@ def test_inputs_that_do_not_fit() -> None:
 
 def test_random_inputs() -> None:
     dtypes = ("float32", "float16", "float64", "bfloat16", "int64", "uint8", "bool")
-    values = [Value(f"v_{dtype}", (1000,), dtype) for dtype in dtypes]
+    values = [Value(f"v_{dtype}", (3000,), dtype) for dtype in dtypes]
     graph = chain().replace(inputs=[v.name for v in values], values={v.name: v for v in values}, nodes=(), outputs=())
     one, same, other = random_inputs(graph, 1), random_inputs(graph, 1), random_inputs(graph, 2)
     for value in values:
@@ -76,7 +76,7 @@ def test_random_inputs() -> None:
             assert abs(numbers.mean()) < 0.1
             assert 0.9 < numbers.std() < 1.1
         else:
-            assert set(numbers) == {0, 1}
+            assert set(numbers) == (set(range(256)) if value.dtype == "uint8" else {0, 1})
     text = Value("s", (40,), "object")
     drawn = random_inputs(graph.replace(inputs=["s"], values={"s": text}), 0)["s"]
     assert drawn.shape == (40,)
@@ -84,6 +84,13 @@ def test_random_inputs() -> None:
     sequence = Value("q", None, "seq(float32)")
     with pytest.raises(InputDataError, match="q"):
         random_inputs(graph.replace(inputs=["q"], values={"q": sequence}), 0)
+
+
+def test_random_indices_are_from_the_whole_table() -> None:
+    model = model_of([helper.make_node("Gather", ["t", "x"], ["y"])], {"x": (4000,)}, constants={"t": np.ones((90, 2))})
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    assert set(random_inputs(load_model(model), 0)["x"].tolist()) == set(range(90))
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])

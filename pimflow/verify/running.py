@@ -1,0 +1,156 @@
+"""Whether a model runs at all: ONNX Runtime loads it, and runs it once on seeded inputs."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+
+from pimflow.errors import InputDataError, ModelError
+from pimflow.ir import Graph, Node, OnnxOp
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.execute.original import load_original, run_original
+from pimflow.runtime.execute.ort import random_inputs
+
+LARGEST_RUN_BYTES = 4 * 2**30
+"""A model whose activations take more at a time is loaded and not run."""
+
+LONGEST_RUN_S = 60.0
+"""A run is ended after so many seconds."""
+
+_WHERE = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
+_SOURCE = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
+_OUT_OF_MEANS = ("terminate flag", "Failed to allocate memory", "bad_alloc", "bad allocation")
+
+
+class UncheckedWarning(UserWarning):
+    """It could not be shown that a model runs."""
+
+
+def check_original(content: str | bytes | onnx.ModelProto, graph: Graph, seed: int) -> None:
+    """Runs a model before it is compiled; warns where that cannot be done.
+
+    Raises:
+        ModelError: it does not run.
+    """
+    try:
+        reason = require_running(content, graph, seed)
+    except ModelError as error:
+        raise ModelError(error.what, "correct the model, or compile it all the same with --no-check") from error
+    if reason:
+        message = f"it is not known whether the model runs: {reason}; `pimflow verify` takes your own inputs"
+        warnings.warn(message, UncheckedWarning, stacklevel=2)
+
+
+def check_compiled(path: Path, graph: Graph, seed: int) -> None:
+    """Runs a model that was written, of a graph that was compiled.
+
+    Raises:
+        ModelError: it does not run.
+    """
+    try:
+        require_running(str(path), graph, seed)
+    except ModelError as error:
+        raise ModelError(
+            f"the compiled model does not run: {error.what}", "report this fault of pimflow; --no-check writes it"
+        ) from error
+
+
+def require_running(content: str | bytes | onnx.ModelProto, graph: Graph, seed: int) -> str:
+    """Loads a model, and runs it once on seeded inputs.
+
+    Random indices, sizes and flags are a guess: where a node fails that reads such data, nothing is said against the
+    model. The same holds for a run that takes too much time or memory.
+
+    Args:
+        content: a path, or a model in memory.
+        graph: the same model, or one with the same inputs: says what inputs fit.
+        seed: of the inputs.
+
+    Returns:
+        Why the run says nothing; "" where it came to its end.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model, or fails at a node for which data make no difference.
+    """
+    needed = live_bytes(graph)
+    if needed > LARGEST_RUN_BYTES:
+        load_original(content)
+        return f"its activations take {needed / 2**30:.3g} GiB at a time"
+    try:
+        feeds = random_inputs(graph, seed)
+    except InputDataError as error:
+        load_original(content)
+        return error.what
+    try:
+        run_original(content, feeds, optimise=False, limit_s=LONGEST_RUN_S)
+    except ModelError as error:
+        complaint = _with_operands(error.what, graph)
+        if _may_be_the_data(error.what, graph):
+            return complaint
+        raise ModelError(complaint) from error
+    return ""
+
+
+def _with_operands(complaint: str, graph: Graph) -> str:
+    """What ONNX Runtime says of a run, with the node's name and what it reads, and without places in its source."""
+    place = _WHERE.search(complaint)
+    if place is None:
+        return complaint
+    kind, name = place.groups()
+    nodes = _meant(graph, kind, name)
+    why = _SOURCE.sub("", complaint[place.end() :]).strip()
+    if len(nodes) != 1:
+        return f"node {name!r} ({kind}) cannot run: {why}"
+    reads = ", ".join(f"{value.name!r} {value.type_text}" for value in graph.in_values(nodes[0]) if value is not None)
+    return f"node {nodes[0].name!r} ({kind}) cannot run: {why}; it reads {reads}"
+
+
+def _meant(graph: Graph, kind: str, name: str) -> list[Node]:
+    """The nodes that a complaint may be about: the one of that name, or all of that kind."""
+    named = [node for node in graph.nodes if name and node.name == name]
+    return named or [node for node in graph.nodes if node.kind == kind]
+
+
+def live_bytes(graph: Graph) -> int:
+    """The most bytes that activations take at a time, in the graph's order; those of unknown shape count nothing."""
+    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    ending: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name and name not in graph.constants:
+            ending.setdefault(index, []).append(name)
+    live = most = _bytes(graph, graph.inputs)
+    for index, node in enumerate(graph.nodes):
+        made = [name for name in node.outputs if name]
+        live += _bytes(graph, made)
+        most = max(most, live)
+        live -= _bytes(graph, ending.get(index, ())) + _bytes(graph, (name for name in made if name not in last))
+    return most
+
+
+def _bytes(graph: Graph, names: Iterable[str]) -> int:
+    return sum(graph.value(name).elements * (element_bytes(graph.value(name).dtype) or 8) for name in names)
+
+
+def _may_be_the_data(complaint: str, graph: Graph) -> bool:
+    """Whether a run may have failed for its random data, or for want of time or memory."""
+    if any(words in complaint for words in _OUT_OF_MEANS):
+        return True
+    place = _WHERE.search(complaint)
+    if place is None:
+        return False
+    kind, name = place.groups()
+    nodes = _meant(graph, kind, name) or graph.nodes
+    return any(_reads_deciding_data(graph, node) for node in nodes)
+
+
+def _reads_deciding_data(graph: Graph, node: Node) -> bool:
+    """Whether a node may run on some data and fail on others: on indices, sizes, texts, and what they make."""
+    if isinstance(node.op, OnnxOp) and node.op.has_bodies:
+        return True
+    values = [graph.value(name) for name in graph.activations(node)]
+    return any(value.shape is None or "float" not in value.dtype or "(" in value.dtype for value in values)

@@ -1,0 +1,118 @@
+"""What does not run is not compiled; what cannot be tried is compiled with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import pimflow
+from pimflow.errors import ModelError
+from pimflow.frontend import load_model
+from pimflow.ir import Array
+from pimflow.verify import running
+from pimflow.verify.running import UncheckedWarning, live_bytes, require_running
+from support.cli import Capture, assert_one_line, run
+from support.onnx_models import model_of, single
+
+
+def ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
+
+
+UNRUNNABLE = {  # ONNX Runtime loads all of these
+    "1-d channels": single("Conv", (1, 3, 8), [ones(4, 5, 3)]),
+    "index": single("Gather", (2, 4), [np.array([5])]),
+    "places": single("ScatterElements", (2, 4), [np.array([[7]]), ones(1, 1)]),
+    "transposed channels": single("ConvTranspose", (1, 3, 8, 8), [ones(4, 5, 3, 3)]),
+}
+
+
+@pytest.mark.parametrize("what", list(UNRUNNABLE))
+def test_what_does_not_run_is_not_compiled(what: str) -> None:
+    model = UNRUNNABLE[what]
+    model.graph.node[0].name = "n"
+    with pytest.raises(ModelError) as caught:
+        pimflow.compile(model, use_cache=False)
+    message = str(caught.value)
+    assert message.startswith(f"node 'n' ({model.graph.node[0].op_type}) cannot run: ")
+    assert "it reads 'x' float32[" in message
+    assert "--no-check" in message
+    assert "/onnxruntime" not in message
+    assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
+
+
+def test_on_the_command_line_it_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: Capture) -> None:
+    onnx.save(UNRUNNABLE["index"], tmp_path / "model.onnx")
+    out = tmp_path / "out"
+    assert run("compile", tmp_path / "model.onnx", "-o", out, "--no-cache") == 2
+    assert_one_line(capsys, "(Gather) cannot run", "--no-check")
+    assert not out.exists()
+    assert run("compile", tmp_path / "model.onnx", "-o", out, "--no-cache", "--no-check") == 0
+    assert out.is_dir()
+
+
+def test_the_model_that_is_written_is_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = single("NoSuchOperator", (4, 4))
+    monkeypatch.setattr("pimflow.compiled.save_onnx", lambda graph, path: onnx.save(broken, path))
+    with pytest.raises(ModelError, match="the compiled model does not run: ") as caught:
+        pimflow.compile("zoo:toy", policy="gpu", use_cache=False).save(tmp_path / "out")
+    assert "NoSuchOperator" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def reshaped_by_an_input() -> onnx.ModelProto:
+    model = model_of([helper.make_node("Reshape", ["x", "s"], ["y"])], {"x": (2, 6), "s": (3,)})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+def test_data_that_do_not_fit_say_nothing_against_a_model() -> None:
+    """The sizes are drawn from 0 and 1, and 12 elements do not fit."""
+    with pytest.warns(UncheckedWarning, match=r"not known whether the model runs: node .* \(Reshape\) cannot run"):
+        assert pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False).graph.nodes
+
+
+def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = single("Relu", (4, 4))
+    graph = load_model(model)
+    assert require_running(model, graph, 0) == ""
+    monkeypatch.setattr(running, "LARGEST_RUN_BYTES", 100)
+    assert "its activations take" in require_running(model, graph, 0)
+    with pytest.raises(ModelError):
+        require_running(single("NoSuchOperator", (4, 4)), graph, 0)
+
+
+def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["a", "a"], ["b"])],
+        "body",
+        [info("i", TensorProto.INT64, ()), info("go", TensorProto.BOOL, ()), info("a", 1, (2,))],
+        [info("on", TensorProto.BOOL, ()), info("b", 1, (2,))],
+    )
+    node = helper.make_node("Loop", ["", "p", "x"], ["y"], body=body)
+    model = model_of([node], {"x": (2,)}, constants={"p": np.array(True)})
+    monkeypatch.setattr(running, "LONGEST_RUN_S", 0.2)
+    assert "terminate" in require_running(model, load_model(model), 0)
+
+
+def test_live_bytes() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Concat", ["a", "a"], ["b"], axis=0),
+        helper.make_node("Neg", ["b"], ["c"]),
+        helper.make_node("ReduceMax", ["c"], ["y"], keepdims=1),
+    ]
+    graph = load_model(model_of(nodes, {"x": (10, 10)}))
+    assert live_bytes(graph) == 4 * (200 + 200)
+
+
+def test_a_model_that_runs_is_compiled_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pimflow.compile("zoo:toy", policy="gpu", use_cache=False).graph.nodes
