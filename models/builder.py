@@ -1,22 +1,22 @@
-"""`Net`: builds an inference-form ONNX classifier layer by layer, with seeded weights that do not forget the input."""
+"""`Net`: builds an inference-form image network layer by layer, with seeded weights that do not forget the input."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
 
 from . import mean_field
-from .mean_field import Floats
+from .writer import Floats, Writer, settled
 
-OPSET = 17
-IR_VERSION = 8
 CLASSES = 1000
+# One number for both axes, or (height, width).
+Size = int | tuple[int, int]
 
 # Shift and gain of a layer before its activation. The positive shift keeps most units open, so that rounding errors
 # do not grow from layer to layer (a centred ReLU amplifies small differences by 1.2 per layer).
@@ -28,6 +28,8 @@ _GAIN = (0.8, 1.2)
 _BLIND = 0.75
 # Squeeze-and-excitation: spatial means are taken over at most this many independent pixels.
 _POOLED_PIXELS = 16
+# Rows of a weight matrix that are multiplied at once in double precision.
+_ROWS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,108 +48,165 @@ class Signal:
     before: tuple[mean_field.Function, Floats, Floats] | None = None
 
 
-class Net:
-    """An ONNX graph under construction. Every layer method takes and returns a `Signal`; values are float32.
+Activation = Callable[["Net", Signal, str], Signal]
 
-    Args:
-        name: the graph's name.
-        seed: seed of all weights; the same seed gives the same bytes.
-        epsilon: epsilon of the batch norms.
+
+class Net(Writer):
+    """An image network under construction. Every layer method takes and returns a `Signal`; values are float32.
+
+    `epsilon` is that of the norms, torchvision's default unless a network says otherwise.
     """
 
-    def __init__(self, name: str, seed: int, epsilon: float = 1e-5) -> None:
-        self._model = onnx.ModelProto(ir_version=IR_VERSION, producer_name="pimflow-zoo")
-        self._model.opset_import.add(version=OPSET)
-        self._graph = self._model.graph
-        self._graph.name = name
-        self._rng = np.random.default_rng(seed)
-        self._epsilon = epsilon
-        self._constants: set[str] = set()
+    epsilon = 1e-5
 
     def input(self, size: int, channels: int = 3) -> Signal:
         """The input image [1, channels, size, size]; meant for pixels of mean 0 and variance 1."""
-        shape = (1, channels, size, size)
-        self._graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, shape))
-        return Signal("input", channels, size, size, np.zeros(channels), np.ones(channels))
+        name = self.value_input("input", (1, channels, size, size))
+        return Signal(name, channels, size, size, np.zeros(channels), np.ones(channels))
 
     def conv(
         self,
         x: Signal,
         name: str,
         channels: int,
-        kernel: int = 1,
+        kernel: Size = 1,
         stride: int = 1,
         groups: int = 1,
         linear: bool = False,
+        pad: int | None = None,
     ) -> Signal:
-        """Convolution and batch norm, padded by kernel // 2. `linear`: no activation follows."""
-        out = self._conv(x, name, channels, kernel, stride, groups, bias=None)
-        return self._batch_norm(out, f"{name}.bn", linear)
+        """Convolution and batch norm, padded by kernel // 2 or by `pad`. `linear`: no activation follows."""
+        out = self._conv(x, name, channels, kernel, stride, groups, pad, bias=None)
+        return self.norm(out, f"{name}.bn", linear)
 
     def conv_bias(
-        self, x: Signal, name: str, channels: int, kernel: int = 1, groups: int = 1, shift: tuple[float, float] = _SHIFT
+        self,
+        x: Signal,
+        name: str,
+        channels: int,
+        kernel: Size = 1,
+        stride: int = 1,
+        groups: int = 1,
+        pad: int | None = None,
+        shift: tuple[float, float] = _SHIFT,
+        gain: float = 1.0,
     ) -> Signal:
-        """Convolution with a bias, scaled to unit variance; its output's mean lies in `shift`."""
-        target = self._uniform(shift, channels)
-        return self._conv(x, name, channels, kernel, 1, groups, bias=target)
+        """Convolution with a bias; its output has the standard deviation `gain`, and means in `shift`."""
+        target = self.uniform(shift, channels)
+        return self._conv(x, name, channels, kernel, stride, groups, pad, bias=target, gain=gain)
+
+    def conv_plain(self, x: Signal, name: str, channels: int, kernel: Size = 1) -> Signal:
+        """Convolution alone: no bias, and a norm only if one follows elsewhere."""
+        return self._conv(x, name, channels, kernel, 1, 1, None, bias=None)
+
+    def norm(self, x: Signal, name: str, linear: bool = False) -> Signal:
+        """Batch norm whose running statistics are those of the signal. `linear`: no activation follows."""
+        scale = self.uniform(_GAIN, x.channels)
+        shift = self.uniform(_LINEAR_SHIFT if linear else _SHIFT, x.channels)
+        statistics = {"running_mean": settled(x.mean), "running_var": settled(x.variance)}
+        parameters = {"weight": scale, "bias": shift, **statistics}
+        names = [self.constant(f"{name}.{key}", array) for key, array in parameters.items()]
+        out = self.node("BatchNormalization", name, x.name, *names, epsilon=self.epsilon)
+        return replace(x, name=out, mean=shift, variance=scale**2, before=None)
 
     def relu(self, x: Signal, name: str) -> Signal:
         """Relu."""
-        return self._activate(x, "Relu", name, [x.name], mean_field.relu)
+        return self._activate(x, "Relu", name, mean_field.relu)
 
     def relu6(self, x: Signal, name: str) -> Signal:
         """Clip to [0, 6]."""
-        bounds = [self._scalar("zero", 0.0), self._scalar("six", 6.0)]
-        return self._activate(x, "Clip", name, [x.name, *bounds], mean_field.relu6)
+        return self._activate(x, "Clip", name, mean_field.relu6, self.scalar("zero", 0.0), self.scalar("six", 6.0))
 
     def sigmoid(self, x: Signal, name: str) -> Signal:
         """Sigmoid."""
-        return self._activate(x, "Sigmoid", name, [x.name], mean_field.sigmoid)
+        return self._activate(x, "Sigmoid", name, mean_field.sigmoid)
+
+    def hard_sigmoid(self, x: Signal, name: str) -> Signal:
+        """x / 6 + 1/2, clipped to [0, 1]."""
+        return self._activate(x, "HardSigmoid", name, mean_field.hard_sigmoid, alpha=1 / 6, beta=0.5)
 
     def silu(self, x: Signal, name: str) -> Signal:
         """x * sigmoid(x), as the two nodes that exporters write."""
-        gate = self._node("Sigmoid", f"{name}.sigmoid", [x.name])
-        return self._activate(x, "Mul", name, [x.name, gate], mean_field.silu)
+        return self._activate(x, "Mul", name, mean_field.silu, self.node("Sigmoid", f"{name}.sigmoid", x.name))
+
+    def hard_swish(self, x: Signal, name: str) -> Signal:
+        """x * hard_sigmoid(x)."""
+        return self._activate(x, "HardSwish", name, mean_field.hard_swish)
 
     def add(self, x: Signal, y: Signal, name: str) -> Signal:
         """Residual sum."""
-        out = self._node("Add", name, [x.name, y.name])
-        return Signal(out, x.channels, x.height, x.width, x.mean + y.mean, x.variance + y.variance)
+        out = self.node("Add", name, x.name, y.name)
+        return replace(x, name=out, mean=x.mean + y.mean, variance=x.variance + y.variance, before=None)
 
-    def squeeze_excite(self, x: Signal, name: str, squeezed: int) -> Signal:
-        """x times a gate per channel: pool, 1x1 convolution, SiLU, 1x1 convolution, sigmoid (Hu et al., CVPR 2018)."""
+    def concat(self, parts: Sequence[Signal], name: str) -> Signal:
+        """Signals of one height and width behind each other, along the channels."""
+        out = self.node("Concat", name, *(part.name for part in parts), axis=1)
+        mean, variance = (np.concatenate([getattr(part, key) for part in parts]) for key in ("mean", "variance"))
+        return Signal(out, len(mean), parts[0].height, parts[0].width, mean, variance)
+
+    def split(self, x: Signal, name: str) -> tuple[Signal, Signal]:
+        """The first and the second half of the channels."""
+        half = x.channels // 2
+        outputs = [f"{name}.first", f"{name}.second"]
+        self.node_of_many("Split", name, (x.name, self.integers(f"{name}.sizes", half, half)), outputs, axis=1)
+        means, variances = np.split(x.mean, 2), np.split(x.variance, 2)
+        first, second = (
+            Signal(output, half, x.height, x.width, mean, variance)
+            for output, mean, variance in zip(outputs, means, variances, strict=True)
+        )
+        return first, second
+
+    def shuffle(self, x: Signal, name: str, groups: int) -> Signal:
+        """Interleaves groups of channels: the first of each, then the second of each (ShuffleNet)."""
+        grouped = self.integers(f"{name}.grouped", 1, groups, x.channels // groups, x.height, x.width)
+        whole = self.integers(f"{name}.whole", 1, x.channels, x.height, x.width)
+        apart = self.node("Reshape", f"{name}.apart", x.name, grouped)
+        turned = self.node("Transpose", f"{name}.turned", apart, perm=[0, 2, 1, 3, 4])
+        out = self.node("Reshape", name, turned, whole)
+        mean, variance = (array.reshape(groups, -1).T.ravel() for array in (x.mean, x.variance))
+        return replace(x, name=out, mean=mean, variance=variance, before=None)
+
+    def squeeze_excite(
+        self, x: Signal, name: str, squeezed: int, inner: Activation = silu, outer: Activation = sigmoid
+    ) -> Signal:
+        """x times a gate per channel: pool, convolution, `inner`, convolution, `outer` (Hu et al., CVPR 2018)."""
         gate = self.global_average(x, f"{name}.pool")
-        gate = self.silu(self.conv_bias(gate, f"{name}.squeeze", squeezed), f"{name}.silu")
+        gate = inner(self, self.conv_bias(gate, f"{name}.squeeze", squeezed), f"{name}.{inner.__name__}")
         gate = self.conv_bias(gate, f"{name}.excite", x.channels, shift=(0.0, 2.0))
-        gate = self.sigmoid(gate, f"{name}.gate")
-        out = self._node("Mul", name, [x.name, gate.name])
+        gate = outer(self, gate, f"{name}.gate")
+        out = self.node("Mul", name, x.name, gate.name)
         # Within one image the gate is one number per channel.
-        return Signal(out, x.channels, x.height, x.width, x.mean * gate.mean, x.variance * gate.mean**2)
+        return replace(x, name=out, mean=x.mean * gate.mean, variance=x.variance * gate.mean**2, before=None)
 
-    def max_pool(self, x: Signal, name: str, kernel: int, stride: int, pad: int = 0) -> Signal:
-        """Max pooling of an activation's output."""
-        if x.before is None:
-            raise ValueError(f"{name}: max pooling must follow an activation")
-        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
-        out = self._node("MaxPool", name, [x.name], attributes)
-        height, width = ((size + 2 * pad - kernel) // stride + 1 for size in (x.height, x.width))
-        mean, variance = mean_field.moments(*x.before, largest_of=kernel * kernel)
+    def max_pool(self, x: Signal, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False) -> Signal:
+        """Max pooling. `ceil`: the last window may end outside."""
+        rounding: dict[str, Any] = {"ceil_mode": 1} if ceil else {}
+        window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+        out = self.node("MaxPool", name, x.name, **window, **rounding)
+        spare = stride - 1 if ceil else 0
+        height, width = ((size + 2 * pad - kernel + spare) // stride + 1 for size in (x.height, x.width))
+        # The largest of what an activation makes is what it makes of the largest.
+        function, before_mean, before_variance = x.before or (mean_field.identity, x.mean, x.variance)
+        mean, variance = mean_field.moments(function, before_mean, before_variance, largest_of=kernel * kernel)
         return Signal(out, x.channels, height, width, mean, variance)
 
     def global_average(self, x: Signal, name: str) -> Signal:
         """Mean over height and width."""
-        out = self._node("GlobalAveragePool", name, [x.name])
+        out = self.node("GlobalAveragePool", name, x.name)
         pixels = min(x.height * x.width, _POOLED_PIXELS)
         return Signal(out, x.channels, 1, 1, x.mean, x.variance / pixels)
 
-    def average_pool(self, x: Signal, name: str, kernel: int) -> Signal:
-        """Average pooling over windows that touch but do not overlap."""
-        out = self._node("AveragePool", name, [x.name], {"kernel_shape": [kernel] * 2, "strides": [kernel] * 2})
-        return Signal(out, x.channels, x.height // kernel, x.width // kernel, x.mean, x.variance / kernel**2)
+    def average_pool(self, x: Signal, name: str, kernel: int, stride: int | None = None, pad: int = 0) -> Signal:
+        """Average pooling, zeros of the padding included, over windows that touch unless a stride is given."""
+        stride = stride or kernel
+        padding: dict[str, Any] = {"pads": [pad] * 4, "count_include_pad": 1} if pad else {}
+        out = self.node("AveragePool", name, x.name, kernel_shape=[kernel] * 2, strides=[stride] * 2, **padding)
+        height, width = ((size + 2 * pad - kernel) // stride + 1 for size in (x.height, x.width))
+        return Signal(out, x.channels, height, width, x.mean, x.variance / kernel**2)
 
-    def flatten(self, x: Signal, name: str) -> Signal:
+    def flatten(self, x: Signal, name: str, output: str | None = None) -> Signal:
         """[1, C, H, W] to [1, C*H*W]; a signal of C*H*W channels."""
-        out = self._node("Flatten", name, [x.name], {"axis": 1})
+        out = self.node("Flatten", name, x.name, output=output, axis=1)
         pixels = x.height * x.width
         mean, variance = (np.repeat(per_channel, pixels) for per_channel in (x.mean, x.variance))
         return Signal(out, x.channels * pixels, 1, 1, mean, variance)
@@ -163,11 +222,9 @@ class Net:
     ) -> Signal:
         """Fully connected layer of a flat signal. `gain` is the standard deviation aimed at, `shift` the means."""
         std = gain / np.sqrt(x.variance.sum())
-        weight = self._weight((features, x.channels), std)
-        bias = self._uniform(shift, features) - weight @ x.mean.astype(np.float32)
-        names = [self._constant(f"{name}.weight", weight), self._constant(f"{name}.bias", bias)]
-        del weight
-        out = self._node("Gemm", name, [x.name, *names], {"alpha": 1.0, "beta": 1.0, "transB": 1}, output)
+        weight, seen = self._matrix(x, f"{name}.weight", features, std)
+        bias = self.constant(f"{name}.bias", settled(self.uniform(shift, features) - seen))
+        out = self.node("Gemm", name, x.name, weight, bias, output=output, alpha=1.0, beta=1.0, transB=1)
         return Signal(out, features, 1, 1, np.full(features, np.mean(shift)), np.full(features, gain**2))
 
     def classifier(self, x: Signal, name: str, gain: float, classes: int = CLASSES) -> onnx.ModelProto:
@@ -177,93 +234,79 @@ class Net:
         once per model, so that logits have a standard deviation near 1.
         """
         self.linear(x, name, classes, shift=_LINEAR_SHIFT, gain=gain, output="logits")
-        self._graph.output.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, (1, classes)))
-        return self._model
+        self.value_output("logits", (1, classes))
+        return self.finish()
 
     def _conv(
-        self, x: Signal, name: str, channels: int, kernel: int, stride: int, groups: int, bias: Floats | None
+        self,
+        x: Signal,
+        name: str,
+        channels: int,
+        kernel: Size,
+        stride: int,
+        groups: int,
+        pad: int | None,
+        bias: Floats | None,
+        gain: float = 1.0,
     ) -> Signal:
-        """`bias`: means that the output is to have, None for no bias."""
-        pad = kernel // 2
-        fan_in = x.channels // groups * kernel * kernel
-        std = np.sqrt(2.0 / fan_in) if bias is None else 1.0 / np.sqrt(fan_in * x.variance.mean())
-        weight = self._weight((channels, x.channels // groups, kernel, kernel), std)
-        if groups == 1:
-            _blind(weight, x.mean)
-        coverage = [mean_field.tap_coverage(size, kernel, stride, pad) for size in (x.height, x.width)]
-        taps = np.outer(*coverage).astype(np.float32).ravel()
-        mean = _per_group(weight.reshape(channels, -1, kernel * kernel) @ taps, x.mean, groups)
-        variance = _per_group(np.square(weight).reshape(channels, -1, kernel * kernel) @ taps, x.variance, groups)
-        inputs = [x.name, self._constant(f"{name}.weight", weight)]
+        """`bias`: means that the output is to have, None for no bias; `gain`: then its standard deviation."""
+        window = (kernel, kernel) if isinstance(kernel, int) else kernel
+        pads = [size // 2 if pad is None else pad for size in window]
+        axes = list(zip((x.height, x.width), window, pads, strict=True))
+        taps = np.outer(*(mean_field.tap_coverage(size, taps, stride, border) for size, taps, border in axes)).ravel()
+        shape = (channels, x.channels // groups, *window)
+        fan_in = math.prod(shape[1:])
+        std = np.sqrt(2.0 / fan_in) if bias is None else gain / np.sqrt(fan_in * x.variance.mean())
+        mean, variance = self._filters(x, f"{name}.weight", shape, std, taps)
+        inputs = [x.name, f"{name}.weight"]
         if bias is not None:
-            inputs.append(self._constant(f"{name}.bias", bias - mean))
+            inputs.append(self.constant(f"{name}.bias", settled(bias - mean)))
             mean = bias
-        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4, "group": groups}
-        out = self._node("Conv", name, inputs, attributes)
-        height, width = ((size + 2 * pad - kernel) // stride + 1 for size in (x.height, x.width))
+        out = self.node(
+            "Conv", name, *inputs, kernel_shape=list(window), strides=[stride] * 2, pads=pads * 2, group=groups
+        )
+        height, width = ((size + 2 * border - taps) // stride + 1 for size, taps, border in axes)
         return Signal(out, channels, height, width, mean, variance)
 
-    def _batch_norm(self, x: Signal, name: str, linear: bool) -> Signal:
-        scale = self._uniform(_GAIN, x.channels)
-        shift = self._uniform(_LINEAR_SHIFT if linear else _SHIFT, x.channels)
-        parameters = {"weight": scale, "bias": shift, "running_mean": x.mean, "running_var": x.variance}
-        names = [self._constant(f"{name}.{key}", array) for key, array in parameters.items()]
-        out = self._node("BatchNormalization", name, [x.name, *names], {"epsilon": self._epsilon})
-        return Signal(out, x.channels, x.height, x.width, shift, scale**2)
+    def _filters(self, x: Signal, name: str, shape: tuple[int, ...], std: float, taps: Floats) -> tuple[Floats, Floats]:
+        """Draws and stores filters; mean and variance, per output channel, of what they make of the signal."""
+        if not self.has_weights:
+            self.reserve(name, shape)
+            return np.zeros(shape[0]), np.ones(shape[0])
+        weight = self.draw(shape, std)
+        groups = x.channels // shape[1]
+        if groups == 1:
+            _blind(weight, x.mean)
+        self.constant(name, weight)
+        by_tap = weight.reshape(shape[0], shape[1], -1)
+        mean = _per_group(by_tap @ taps, x.mean, groups)
+        return mean, _per_group(np.square(by_tap) @ taps, x.variance, groups)
+
+    def _matrix(self, x: Signal, name: str, features: int, std: float) -> tuple[str, Floats]:
+        """Draws and stores a matrix; its name, and what it makes of the mean signal."""
+        if not self.has_weights:
+            return self.reserve(name, (features, x.channels)), np.zeros(features)
+        weight = self.draw((features, x.channels), std)
+        blocks = (weight[start : start + _ROWS] for start in range(0, features, _ROWS))
+        return self.constant(name, weight), np.concatenate([block @ x.mean for block in blocks])
 
     def _activate(
-        self, x: Signal, op_type: str, name: str, inputs: Sequence[str], function: mean_field.Function
+        self, x: Signal, op_type: str, name: str, function: mean_field.Function, *others: str, **attributes: Any
     ) -> Signal:
-        out = self._node(op_type, name, inputs)
+        out = self.node(op_type, name, x.name, *others, **attributes)
         mean, variance = mean_field.moments(function, x.mean, x.variance)
-        return Signal(out, x.channels, x.height, x.width, mean, variance, (function, x.mean, x.variance))
-
-    def _node(
-        self,
-        op_type: str,
-        name: str,
-        inputs: Sequence[str],
-        attributes: Mapping[str, object] = MappingProxyType({}),
-        output: str | None = None,
-    ) -> str:
-        """Adds a node; its output has its name, unless told otherwise."""
-        output = name if output is None else output
-        node = self._graph.node.add(op_type=op_type, name=name, input=inputs, output=[output])
-        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        return output
-
-    def _scalar(self, name: str, value: float) -> str:
-        if name not in self._constants:
-            self._constant(name, np.float32(value))
-        return name
-
-    def _constant(self, name: str, array: npt.NDArray[np.floating] | np.floating) -> str:
-        """Adds a float32 initializer, filled in place: appending a finished one would copy it."""
-        self._constants.add(name)
-        tensor = self._graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
-        tensor.raw_data = np.ascontiguousarray(array, dtype="<f4").tobytes()
-        return name
-
-    def _weight(self, shape: tuple[int, ...], std: float) -> npt.NDArray[np.float32]:
-        """Uniform weights of mean 0 and standard deviation `std`."""
-        weight = self._rng.random(shape, dtype=np.float32)
-        weight -= np.float32(0.5)
-        weight *= np.float32(std * np.sqrt(12.0))
-        return weight
-
-    def _uniform(self, bounds: tuple[float, float], count: int) -> Floats:
-        return self._rng.uniform(*bounds, count)
+        return replace(x, name=out, mean=mean, variance=variance, before=(function, x.mean, x.variance))
 
 
 def _blind(weight: npt.NDArray[np.float32], mean: Floats) -> None:
     """Takes most of the mean input (of brightness, for the image itself) out of dense filters [O, I, kh, kw]."""
     direction = mean if mean.any() else np.ones_like(mean)
-    direction = (direction / np.linalg.norm(direction)).astype(np.float32)
-    seen = np.einsum("oikl,i->o", weight, direction) / np.float32(weight[0, 0].size)
-    weight -= np.float32(_BLIND) * np.multiply.outer(seen, direction)[:, :, None, None]
+    direction = settled(direction / np.linalg.norm(direction))
+    seen = settled(np.einsum("oikl,i->o", weight, direction) / weight[0, 0].size)
+    weight -= (_BLIND * np.multiply.outer(seen, direction)).astype(np.float32)[:, :, None, None]
 
 
-def _per_group(weight: npt.NDArray[np.float32], signal: Floats, groups: int) -> Floats:
+def _per_group(weight: Floats, signal: Floats, groups: int) -> Floats:
     """weight [O, I/groups] applied to one number per input channel; one number per output channel."""
-    by_group = weight.astype(np.float64).reshape(groups, -1, weight.shape[1])
+    by_group = weight.reshape(groups, -1, weight.shape[1])
     return np.asarray(by_group @ signal.reshape(groups, -1, 1)).reshape(-1)

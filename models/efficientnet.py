@@ -6,7 +6,8 @@ import math
 
 import onnx
 
-from .builder import Net, Signal
+from .blocks import Excite, image_head, inverted_residual, scaled
+from .builder import Net
 
 # Expansion, kernel, stride of the first, output channels, repeats: table 1 of the paper (B0).
 _STAGES = (
@@ -20,48 +21,27 @@ _STAGES = (
 )
 
 
-def efficientnet_b0() -> onnx.ModelProto:
-    """Builds EfficientNet-B0 at 224x224."""
-    net = Net("efficientnet-b0", seed=3)
+def efficientnet_b0(net: Net) -> onnx.ModelProto:
+    """EfficientNet-B0 at 224x224."""
     return _efficientnet(net, size=224, width=1.0, depth=1.0, gain=0.35)
 
 
-def efficientnet_b6() -> onnx.ModelProto:
-    """Builds EfficientNet-B6 at 528x528."""
-    net = Net("efficientnet-b6", seed=4, epsilon=1e-3)
+def efficientnet_b6(net: Net) -> onnx.ModelProto:
+    """EfficientNet-B6 at 528x528."""
+    net.epsilon = 1e-3
     return _efficientnet(net, size=528, width=1.8, depth=2.6, gain=0.25)
 
 
 def _efficientnet(net: Net, size: int, width: float, depth: float, gain: float) -> onnx.ModelProto:
-    x = net.conv(net.input(size), "stem", _scaled(32, width), kernel=3, stride=2)
+    x = net.conv(net.input(size), "stem", scaled(32, width), kernel=3, stride=2)
     x = net.silu(x, "stem.silu")
     block = 0
     for expansion, kernel, first_stride, base_channels, base_repeats in _STAGES:
         for repeat in range(math.ceil(base_repeats * depth)):
             block += 1
             stride = first_stride if repeat == 0 else 1
-            x = _mbconv(net, x, f"block{block}", expansion, kernel, stride, _scaled(base_channels, width))
+            excite = Excite(max(1, x.channels // 4), Net.silu, Net.sigmoid)
+            wide, channels = scaled(x.channels, expansion), scaled(base_channels, width)
+            x = inverted_residual(net, x, f"block{block}", wide, channels, kernel, stride, Net.silu, excite)
     x = net.silu(net.conv(x, "head", 4 * x.channels), "head.silu")
-    x = net.flatten(net.global_average(x, "pool"), "flatten")
-    return net.classifier(x, "classifier", gain=gain)
-
-
-def _mbconv(net: Net, x: Signal, name: str, expansion: int, kernel: int, stride: int, channels: int) -> Signal:
-    y = x
-    wide = _scaled(x.channels, expansion)
-    if wide != x.channels:
-        y = net.silu(net.conv(y, f"{name}.expand", wide), f"{name}.expand.silu")
-    y = net.conv(y, f"{name}.depthwise", wide, kernel=kernel, stride=stride, groups=wide)
-    y = net.silu(y, f"{name}.depthwise.silu")
-    y = net.squeeze_excite(y, f"{name}.se", max(1, x.channels // 4))
-    y = net.conv(y, f"{name}.project", channels, linear=True)
-    if stride == 1 and channels == x.channels:
-        y = net.add(x, y, f"{name}.add")
-    return y
-
-
-def _scaled(channels: int, factor: float, divisor: int = 8) -> int:
-    """Channels times factor, rounded to a multiple of 8 that is at least 90 % of it (MobileNet's rounding rule)."""
-    scaled = channels * factor
-    rounded = max(divisor, int(scaled + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * scaled else rounded
+    return net.classifier(image_head(net, x), "classifier", gain=gain)

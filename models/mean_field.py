@@ -12,14 +12,19 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from .writer import Floats
+
 Function = Callable[[Floats], Floats]
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _BELOW = np.array([0.5 * (1.0 + math.erf(node / math.sqrt(2.0))) for node in _NODES])
+
+
+def identity(x: Floats) -> Floats:
+    """x."""
+    return x
 
 
 def relu(x: Floats) -> Floats:
@@ -40,6 +45,16 @@ def sigmoid(x: Floats) -> Floats:
 def silu(x: Floats) -> Floats:
     """x * sigmoid(x)."""
     return x * sigmoid(x)
+
+
+def hard_sigmoid(x: Floats) -> Floats:
+    """x / 6 + 1/2, clipped to [0, 1]."""
+    return np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+
+
+def hard_swish(x: Floats) -> Floats:
+    """x * hard_sigmoid(x)."""
+    return x * hard_sigmoid(x)
 
 
 def moments(function: Function, mean: Floats, variance: Floats, largest_of: int = 1) -> tuple[Floats, Floats]:

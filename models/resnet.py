@@ -1,34 +1,53 @@
-"""ResNet-50 v1.5 (He et al., CVPR 2016; the stride in the 3x3), with torchvision's topology."""
+"""ResNet (He et al., CVPR 2016; the stride in the 3x3) and ResNeXt (Xie et al., CVPR 2017), torchvision's topology."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 
+from .blocks import basic_block, bottleneck, conv_relu, image_head
 from .builder import Net, Signal
 
-# Bottleneck channels, repeats, stride of the first.
-_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+Block = Callable[[Net, Signal, str, int, int], Signal]
+
 _EXPANSION = 4
 
 
-def resnet_50() -> onnx.ModelProto:
-    """Builds ResNet-50 at 224x224."""
-    net = Net("resnet-50", seed=6)
-    x = net.relu(net.conv(net.input(224), "stem", 64, kernel=7, stride=2), "stem.relu")
+def resnet_18(net: Net) -> onnx.ModelProto:
+    """ResNet-18 at 224x224."""
+    return _resnet(net, basic_block, (2, 2, 2, 2), gain=0.75)
+
+
+def resnet_34(net: Net) -> onnx.ModelProto:
+    """ResNet-34 at 224x224."""
+    return _resnet(net, basic_block, (3, 4, 6, 3), gain=0.4)
+
+
+def resnet_50(net: Net) -> onnx.ModelProto:
+    """ResNet-50 at 224x224."""
+    return _resnet(net, _bottleneck, (3, 4, 6, 3), gain=0.75)
+
+
+def resnext_50(net: Net) -> onnx.ModelProto:
+    """ResNeXt-50 32x4d at 224x224."""
+    return _resnet(net, _grouped_bottleneck, (3, 4, 6, 3), gain=0.75)
+
+
+def _resnet(net: Net, block: Block, repeats: tuple[int, ...], gain: float) -> onnx.ModelProto:
+    x = conv_relu(net, net.input(224), "stem", 64, kernel=7, stride=2)
     x = net.max_pool(x, "stem.pool", kernel=3, stride=2, pad=1)
-    for stage, (channels, repeats, first_stride) in enumerate(_STAGES, start=1):
-        for repeat in range(repeats):
-            stride = first_stride if repeat == 0 else 1
-            x = _bottleneck(net, x, f"layer{stage}.{repeat}", channels, stride)
-    x = net.flatten(net.global_average(x, "pool"), "flatten")
-    return net.classifier(x, "fc", gain=0.75)
+    for stage, count in enumerate(repeats, start=1):
+        for repeat in range(count):
+            stride = 2 if stage > 1 and repeat == 0 else 1
+            x = block(net, x, f"layer{stage}.{repeat}", 32 << stage, stride)
+    return net.classifier(image_head(net, x), "fc", gain=gain)
 
 
 def _bottleneck(net: Net, x: Signal, name: str, channels: int, stride: int) -> Signal:
-    out = channels * _EXPANSION
-    y = net.relu(net.conv(x, f"{name}.conv1", channels), f"{name}.relu1")
-    y = net.relu(net.conv(y, f"{name}.conv2", channels, kernel=3, stride=stride), f"{name}.relu2")
-    y = net.conv(y, f"{name}.conv3", out, linear=True)
-    if stride != 1 or x.channels != out:
-        x = net.conv(x, f"{name}.downsample", out, stride=stride, linear=True)
-    return net.relu(net.add(x, y, f"{name}.add"), f"{name}.relu3")
+    return bottleneck(net, x, name, channels, channels * _EXPANSION, stride)
+
+
+def _grouped_bottleneck(net: Net, x: Signal, name: str, channels: int, stride: int) -> Signal:
+    """32 groups of 4 channels in the first stage, twice as many in each that follows."""
+    return bottleneck(net, x, name, 2 * channels, channels * _EXPANSION, stride, groups=32)

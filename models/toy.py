@@ -7,9 +7,8 @@ import onnx
 from .builder import Net
 
 
-def toy() -> onnx.ModelProto:
-    """Builds the toy network."""
-    net = Net("toy", seed=1)
+def toy(net: Net) -> onnx.ModelProto:
+    """The toy network."""
     x = net.input(16)
     x = net.relu6(net.conv_bias(x, "conv1", 64), "clip1")
     x = net.relu6(net.conv_bias(x, "depthwise", 64, kernel=3, groups=64), "clip2")

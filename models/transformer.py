@@ -1,91 +1,133 @@
-"""Encoder layers of a transformer, as BERT has them, with seeded weights: ONNX with every operation spelled out.
+"""Layers of transformers, with every operation spelled out, and an encoder of any size.
 
-Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", NAACL 2019: the base
-model has 12 layers of 768 features, 12 heads and 3072 hidden features. All layers are alike, so that a few of them tell
-what all of them do.
+Vaswani et al., "Attention is all you need", NeurIPS 2017. Weights are such that what has unit variance keeps it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 17
-IR_VERSION = 8
+from .writer import Writer
+
+# Biases are small: they are what two inputs have in common.
+_BIAS = (-0.05, 0.05)
+_GAIN = (0.8, 1.2)
+# What a causal mask adds to scores of later tokens; exp of it is 0.
+_HIDDEN = -1e9
 
 
-class _Encoder:
-    """A graph under construction; names of values are those of the nodes that make them."""
+@dataclass(frozen=True)
+class Tokens:
+    """A tensor [1, count, features]."""
 
-    def __init__(self, tokens: int, features: int, heads: int, hidden: int, seed: int) -> None:
-        self.tokens, self.features, self.heads, self.hidden = tokens, features, heads, hidden
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self._rng = np.random.default_rng(seed)
+    name: str
+    count: int
+    features: int
 
-    def node(self, op: str, name: str, *inputs: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        return name
 
-    def constant(self, name: str, array: np.ndarray) -> str:
-        self.constants.append(numpy_helper.from_array(array, name))
-        return name
+Function = Callable[[Writer, str, str], str]
 
-    def scalar(self, name: str, value: float) -> str:
-        return self.constant(name, np.array(value, np.float32))
 
-    def linear(self, x: str, name: str, width: int, columns: int) -> str:
-        """x @ w + b, of unit variance for inputs of unit variance."""
-        weights = self._rng.standard_normal((width, columns), np.float32) / math.sqrt(width)
-        product = self.node("MatMul", f"{name}.product", x, self.constant(f"{name}.weight", weights))
-        bias = self._rng.standard_normal(columns, np.float32) * np.float32(0.1)
-        return self.node("Add", name, product, self.constant(f"{name}.bias", bias))
+# Scores have this standard deviation: tokens then attend to some of the others, not to the mean of all, which says
+# little of any.
+_SHARPNESS = 2.0
 
-    def norm(self, x: str, name: str) -> str:
-        gain = self._rng.uniform(0.8, 1.2, self.features).astype(np.float32)
-        shift = self._rng.standard_normal(self.features, np.float32) * np.float32(0.1)
-        constants = (self.constant(f"{name}.weight", gain), self.constant(f"{name}.bias", shift))
-        return self.node("LayerNormalization", name, x, *constants, axis=-1)
 
-    def split_heads(self, x: str, name: str, perm: Sequence[int]) -> str:
-        shape = np.array([1, self.tokens, self.heads, self.features // self.heads], np.int64)
-        apart = self.node("Reshape", f"{name}.apart", x, self.constant(f"{name}.shape", shape))
-        return self.node("Transpose", f"{name}.heads", apart, perm=list(perm))
+def linear(net: Writer, x: str, name: str, width: int, columns: int, gain: float = 1.0, centred: bool = False) -> str:
+    """x @ w + b, over the last axis, `gain` times as large as x. `centred`: blind to the mean of x."""
+    weight = net.weight(f"{name}.weight", (width, columns), gain / math.sqrt(width), centred)
+    product = net.node("MatMul", f"{name}.product", x, weight)
+    return net.node("Add", name, product, net.constant(f"{name}.bias", net.uniform(_BIAS, columns)))
 
-    def attention(self, x: str, name: str) -> str:
-        perms = {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}
-        query, key, value = (
-            self.split_heads(self.linear(x, f"{name}.{part}", self.features, self.features), f"{name}.{part}", perm)
-            for part, perm in perms.items()
+
+def layer_norm(net: Writer, x: str, name: str, features: int, epsilon: float = 1e-5, output: str | None = None) -> str:
+    """Layer norm over the last axis."""
+    gain = net.constant(f"{name}.weight", net.uniform(_GAIN, features))
+    shift = net.constant(f"{name}.bias", net.uniform(_BIAS, features))
+    return net.node("LayerNormalization", name, x, gain, shift, output=output, axis=-1, epsilon=epsilon)
+
+
+def gelu(net: Writer, x: str, name: str) -> str:
+    """x / 2 * (1 + erf(x / sqrt 2))."""
+    scaled = net.node("Div", f"{name}.scaled", x, net.scalar("sqrt2", math.sqrt(2)))
+    shifted = net.node("Add", f"{name}.shifted", net.node("Erf", f"{name}.erf", scaled), net.scalar("one", 1.0))
+    return net.node("Mul", name, net.node("Mul", f"{name}.product", x, shifted), net.scalar("half", 0.5))
+
+
+def gelu_tanh(net: Writer, x: str, name: str) -> str:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GPT-2 has it."""
+    cube = net.node("Pow", f"{name}.cube", x, net.scalar("three", 3.0))
+    bent = net.node("Add", f"{name}.bent", x, net.node("Mul", f"{name}.part", cube, net.scalar("bend", 0.044715)))
+    tanh = net.node(
+        "Tanh", f"{name}.tanh", net.node("Mul", f"{name}.inner", bent, net.scalar("slope", math.sqrt(2 / math.pi)))
+    )
+    halved = net.node("Mul", f"{name}.halved", x, net.scalar("half", 0.5))
+    return net.node("Mul", name, halved, net.node("Add", f"{name}.shifted", tanh, net.scalar("one", 1.0)))
+
+
+def feed_forward(net: Writer, x: str, name: str, features: int, hidden: int, function: Function = gelu) -> str:
+    """Two linear layers with a function between."""
+    up = function(net, linear(net, x, f"{name}.up", features, hidden), f"{name}.gelu")
+    return linear(net, up, f"{name}.down", hidden, features, centred=True)  # Gelu's outputs are positive in the mean
+
+
+def attention(net: Writer, x: Tokens, name: str, heads: int, packed: bool = False, causal: bool = False) -> str:
+    """Multi-head self-attention. `packed`: query, key and value are one product. `causal`: no token sees later ones."""
+    parts = ("query", "key", "value")
+    gain = math.sqrt(_SHARPNESS)
+    if packed:
+        whole = linear(net, x.name, f"{name}.qkv", x.features, 3 * x.features, gain)
+        sizes = net.integers(f"{name}.sizes", *[x.features] * 3)
+        values = net.node_of_many(
+            "Split", f"{name}.split", (whole, sizes), [f"{name}.{part}" for part in parts], axis=2
         )
-        width = self.scalar(f"{name}.width", math.sqrt(self.features / self.heads))
-        scores = self.node("Div", f"{name}.scores", self.node("MatMul", f"{name}.dots", query, key), width)
-        mixed = self.node("MatMul", f"{name}.mixed", self.node("Softmax", f"{name}.shares", scores, axis=-1), value)
-        together = self.node("Transpose", f"{name}.together", mixed, perm=[0, 2, 1, 3])
-        shape = np.array([1, self.tokens, self.features], np.int64)
-        joined = self.node("Reshape", f"{name}.joined", together, self.constant(f"{name}.shape", shape))
-        return self.linear(joined, f"{name}.out", self.features, self.features)
+    else:
+        values = [linear(net, x.name, f"{name}.{part}", x.features, x.features, gain) for part in parts]
+    query, key, value = (
+        _heads(net, replace(x, name=part), heads, last)
+        for part, last in zip(values, ([1, 3], [3, 1], [1, 3]), strict=True)
+    )
+    width = net.scalar("head_width", math.sqrt(x.features / heads))
+    scores = net.node("Div", f"{name}.scores", net.node("MatMul", f"{name}.dots", query, key), width)
+    if causal:
+        hidden = np.triu(np.full((x.count, x.count), _HIDDEN, np.float32), 1)
+        scores = net.node("Add", f"{name}.masked", scores, net.shared("causal_mask", hidden))
+    mixed = net.node("MatMul", f"{name}.mixed", net.node("Softmax", f"{name}.shares", scores, axis=-1), value)
+    together = net.node("Transpose", f"{name}.together", mixed, perm=[0, 2, 1, 3])
+    joined = net.node("Reshape", f"{name}.joined", together, net.integers("tokens", 1, x.count, x.features))
+    return linear(net, joined, f"{name}.out", x.features, x.features)
 
-    def gelu(self, x: str, name: str) -> str:
-        """x / 2 * (1 + erf(x / sqrt 2))."""
-        scaled = self.node("Div", f"{name}.scaled", x, self.scalar(f"{name}.root", math.sqrt(2)))
-        shifted = self.node(
-            "Add", f"{name}.shifted", self.node("Erf", f"{name}.erf", scaled), self.scalar(f"{name}.one", 1.0)
-        )
-        product = self.node("Mul", f"{name}.product", x, shifted)
-        return self.node("Mul", name, product, self.scalar(f"{name}.half", 0.5))
 
-    def layer(self, x: str, name: str) -> str:
-        residual = self.node("Add", f"{name}.residual1", self.attention(x, f"{name}.attention"), x)
-        attended = self.norm(residual, f"{name}.norm1")
-        hidden = self.gelu(self.linear(attended, f"{name}.up", self.features, self.hidden), f"{name}.gelu")
-        down = self.linear(hidden, f"{name}.down", self.hidden, self.features)
-        return self.norm(self.node("Add", f"{name}.residual2", down, attended), f"{name}.norm2")
+def post_norm_layer(net: Writer, x: Tokens, name: str, heads: int, hidden: int, epsilon: float = 1e-5) -> Tokens:
+    """An encoder layer of BERT: norms behind the sums."""
+    attended = net.node("Add", f"{name}.residual1", attention(net, x, f"{name}.attention", heads), x.name)
+    attended = layer_norm(net, attended, f"{name}.norm1", x.features, epsilon)
+    down = feed_forward(net, attended, name, x.features, hidden)
+    out = layer_norm(net, net.node("Add", f"{name}.residual2", down, attended), f"{name}.norm2", x.features, epsilon)
+    return replace(x, name=out)
+
+
+def pre_norm_layer(
+    net: Writer,
+    x: Tokens,
+    name: str,
+    heads: int,
+    epsilon: float = 1e-5,
+    causal: bool = False,
+    function: Function = gelu,
+) -> Tokens:
+    """A layer of ViT or GPT-2: norms in front of the branches, four times as many features in the middle."""
+    normed = replace(x, name=layer_norm(net, x.name, f"{name}.norm1", x.features, epsilon))
+    attended = attention(net, normed, f"{name}.attention", heads, packed=True, causal=causal)
+    attended = net.node("Add", f"{name}.residual1", attended, x.name)
+    normed_again = layer_norm(net, attended, f"{name}.norm2", x.features, epsilon)
+    down = feed_forward(net, normed_again, name, x.features, 4 * x.features, function)
+    return replace(x, name=net.node("Add", f"{name}.residual2", down, attended))
 
 
 def encoder(
@@ -95,18 +137,18 @@ def encoder(
 
     The defaults are two of the twelve layers of BERT base. The same arguments give the same bytes.
     """
-    net = _Encoder(tokens, features, heads, hidden, seed)
-    x = "input"
+    net = Writer(f"encoder-{layers}x{tokens}", seed)
+    shape = (1, tokens, features)
+    x = Tokens(net.value_input("input", shape), tokens, features)
     for index in range(layers):
-        x = net.layer(x, f"layer{index}")
-    net.node("Identity", "output", x)
-    shape = [1, tokens, features]
-    graph = helper.make_graph(
-        net.nodes,
-        f"encoder-{layers}x{tokens}",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("output", TensorProto.FLOAT, shape)],
-        net.constants,
-    )
-    opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="pimflow-zoo")
+        x = post_norm_layer(net, x, f"layer{index}", heads, hidden)
+    net.node("Identity", "output", x.name)
+    net.value_output("output", shape)
+    return net.finish()
+
+
+def _heads(net: Writer, x: Tokens, heads: int, last: list[int]) -> str:
+    """[1, count, features] as [1, heads, ...], with the axes `last` of [1, count, heads, width] behind."""
+    shape = net.integers("heads", 1, x.count, heads, x.features // heads)
+    apart = net.node("Reshape", f"{x.name}.apart", x.name, shape)
+    return net.node("Transpose", f"{x.name}.heads", apart, perm=[0, 2, *last])

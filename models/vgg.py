@@ -10,9 +10,8 @@ from .builder import Net
 _STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
-def vgg_16() -> onnx.ModelProto:
-    """Builds VGG-16 at 224x224."""
-    net = Net("vgg-16", seed=7)
+def vgg_16(net: Net) -> onnx.ModelProto:
+    """VGG-16 at 224x224."""
     x = net.input(224)
     for stage, (channels, repeats) in enumerate(_STAGES, start=1):
         for repeat in range(1, repeats + 1):

@@ -14,8 +14,9 @@ from pimflow.report.tables import render_table
 def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser("zoo", help="list the models that ship with pimflow, or write one as ONNX")
-    actions = parser.add_subparsers(dest="action", metavar="list|export", required=True)
-    listing = actions.add_parser("list", help="names and sizes")
+    actions = parser.add_subparsers(dest="action", metavar="[list]|export")
+    parser.set_defaults(run=run, json=False)
+    listing = actions.add_parser("list", help="names, inputs, parameters and multiply-accumulates (as without a word)")
     add_json(listing)
     listing.set_defaults(run=run)
     export = actions.add_parser("export", help="write a model as an ONNX file")
@@ -34,13 +35,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(as_json: bool) -> int:
     import pimflow_zoo
 
-    models = {name: pimflow_zoo.describe(name) for name in pimflow_zoo.names()}
+    entries = [pimflow_zoo.entry(name) for name in pimflow_zoo.names()]
     if as_json:
-        listed = [{"name": name, "description": description} for name, description in models.items()]
-        print_json("zoo", {"models": listed})
-    else:
-        say(render_table(("model", "description"), list(models.items())))
+        print_json("zoo", {"models": [_entry_json(entry) for entry in entries]})
+        return 0
+    rows = [(entry.name, entry.input, f"{entry.parameters:,}", f"{entry.macs:,}") for entry in entries]
+    say(render_table(("model", "input", "parameters", "MACs"), rows, right=(2, 3)))
     return 0
+
+
+def _entry_json(entry: Any) -> dict[str, Any]:
+    import pimflow_zoo
+
+    figures = {"input": entry.input, "parameters": entry.parameters, "macs": entry.macs}
+    return {"name": entry.name, "description": pimflow_zoo.describe(entry.name), **figures}
 
 
 def _export(name: str, output: str | None) -> int:
