@@ -10,12 +10,12 @@ Names are loaded on first use, so that importing the package costs nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from pimflow.version import __version__
 
+TYPE_CHECKING = False  # typing takes long to import, and until pimflow.__main__ runs, a signal is a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from pimflow.compiled import CompiledModel as CompiledModel
     from pimflow.compiled import load as load
     from pimflow.compiler import compile as compile
@@ -67,6 +67,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'pimflow' has no attribute {name!r}")
+    import importlib
+
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value

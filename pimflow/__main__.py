@@ -1,7 +1,102 @@
-"""`python -m pimflow`."""
+"""`python -m pimflow`, and the program `pimflow`: what a signal does is settled before anything is imported."""
 
+from __future__ import annotations
+
+import math
+import os
+import signal
 import sys
+import time
 
-from pimflow.cli import main
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
 
-sys.exit(main())
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_AGAIN_S = 0.02
+_PATIENCE_S = 1.0
+
+
+class _Stop:
+    """Makes a signal an exception, but not within an import: compiled modules turn that into errors of their own, or
+    are left half made. There it is raised as soon as the import is over.
+
+    What was written of an output is then removed on the way out, as after any error.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.over = False
+        self._raised_at = -math.inf
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.over:
+            return
+        if number in _WORDS:
+            self.number = number
+        if _is_importing(frame) and self._again():
+            return
+        now = time.monotonic()
+        if now - self._raised_at > _PATIENCE_S:  # else it is on its way out, and removes what it wrote
+            self._raised_at = now
+            raise KeyboardInterrupt
+
+    def unraisable(self, problem: Any) -> None:
+        """Raises it again where Python could not, in a finaliser or a callback."""
+        if issubclass(problem.exc_type, KeyboardInterrupt) and self._again():
+            self._raised_at = -math.inf
+        else:
+            sys.__unraisablehook__(problem)
+
+    def _again(self) -> bool:
+        """Has the signal come once more in a moment; False where the platform cannot."""
+        if sys.platform == "win32":
+            return False
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        return True
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def run() -> int:
+    """Runs one verb; stopped by a signal it says so in one line.
+
+    Returns:
+        The exit code: as `pimflow.cli.main`, or 128 and the number of the signal (130: interrupted, 143: terminated).
+    """
+    stop = _Stop()
+    try:
+        try:
+            code = _run(stop)
+        finally:
+            stop.over = True
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    if not stop.number:
+        return code
+    from contextlib import suppress
+
+    with suppress(OSError):  # stderr may be closed
+        os.write(2, f"pimflow: {_WORDS[signal.Signals(stop.number)]}\n".encode())
+    return 128 + stop.number
+
+
+def _run(stop: _Stop) -> int:
+    for number in (*_WORDS, *([] if sys.platform == "win32" else [signal.SIGALRM])):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`, or in the background of a shell
+            signal.signal(number, stop)
+    sys.unraisablehook = stop.unraisable
+    from pimflow.cli import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import platform
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -17,13 +16,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import read_json, write_json
+from pimflow.bundle.files import json_of, read_json, read_packed, write_json
 from pimflow.bundle.folder import find_output, new_output
-from pimflow.bundle.original import copy_model
+from pimflow.bundle.manifest import change_since
+from pimflow.bundle.original import copy_model, find_original
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.data import decode, encode, pick
+from pimflow.data import decode, encode, pick, read_file
 from pimflow.errors import DataError, ModelError, OptionError, did_you_mean
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
@@ -316,14 +316,15 @@ def load(folder: str | Path) -> CompiledModel:
     """Reads an output folder of `CompiledModel.save`.
 
     Raises:
-        ModelError: it is not one, or files in it are missing or damaged.
+        ModelError: it is not one, or files in it are missing, changed or damaged.
         OutputError: a killed run had moved it aside, and it cannot be put back.
     """
     folder = Path(folder)
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
+    _check_unchanged(folder)
     header, options = _read_config(folder)
-    original = header.original if header.original.startswith(ZOO_PREFIX) else folder / header.original
+    original = _original_of(folder, header)
     machine = Machine.of(options)
     graph = load_model(folder / "model.onnx", annotations=True)
     with _part(folder, "plan.json") as path:
@@ -331,7 +332,7 @@ def load(folder: str | Path) -> CompiledModel:
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
         report = PlanReport.from_json(document, options.target.devices)
     return CompiledModel(
-        source=replace(model_source(original), name=header.name),
+        source=original,
         options=options,
         machine=machine,
         plan=plan,
@@ -341,12 +342,34 @@ def load(folder: str | Path) -> CompiledModel:
     )
 
 
+def _check_unchanged(folder: Path) -> None:
+    """Holds what is in the files against the digests in the manifest. What else is in the folder does not matter."""
+    try:
+        name = change_since(folder)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}", "check its permissions") from None
+    if name is not None:
+        raise ModelError(f"{folder} is damaged: {name} is missing or was changed since", "compile the model again")
+
+
+def _original_of(folder: Path, header: _Header) -> ModelSource:
+    if header.original.startswith(ZOO_PREFIX):
+        return replace(model_source(header.original), name=header.name)
+    source = ModelSource(header.name, path=find_original(folder, header.original))
+    with _part(folder, header.original):
+        if source.digest() != header.original_sha256:
+            raise DataError("it is not the model that was compiled")
+    return source
+
+
 @contextmanager
 def _part(folder: Path, name: str) -> Iterator[Path]:
     """A file of an output folder, for as long as it is read: whatever damage to it raises becomes one line."""
     try:
         yield folder / name
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError, DataError) as error:
+    except OSError as error:
+        raise ModelError(f"{folder} is damaged: {name}: {error.strerror}", "compile the model again") from None
+    except (ValueError, DataError) as error:
         raise ModelError(f"{folder} is damaged: {name}: {error}", "compile the model again") from None
 
 
@@ -361,14 +384,14 @@ def _read_config(folder: Path) -> tuple[_Header, Options]:
         header = decode(_Header, {key: value for key, value in config.items() if key in names})
         options = decode(Options, {key: value for key, value in config.items() if key not in names})
     with _part(folder, "target.toml") as path:
-        target = parse_target(path.read_text(encoding="utf-8"), str(path))
+        target = parse_target(read_file(path).decode("utf-8"), str(path))
     return header, replace(options, target=target)
 
 
 def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:
     units = machine.costs.units
     with _part(folder, "streams.json.gz") as path:
-        (nodes,) = pick(json.loads(gzip.decompress(path.read_bytes())), "nodes")
+        (nodes,) = pick(json_of(read_packed(path)), "nodes")
         programs = {}
         for name, data in decode(Mapping[str, Any], nodes, path="nodes").items():
             unit = units.get(graph.node_by_name[name].device or "") if name in graph.node_by_name else None

@@ -5,6 +5,7 @@ With `tagged`, every dataclass carries its class's name under "type", so that a 
 
 Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
 out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
+`open_file` and `read_file` read the files that such data come from.
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
 dataclasses, unions of these, and Any. A whole number is a float too; True is not a number. A class whose keys depend on
 its data reads and writes itself, by `from_data(data, read)` and `to_data()`.
@@ -13,14 +14,18 @@ its data reads and writes itself, by `from_data(data, read)` and `to_data()`.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
+import os
 import reprlib
+import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, TypeVar, Union, overload
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar, Union, overload
 
 from pimflow.errors import DataError, choose_one
 
@@ -33,6 +38,40 @@ Nested = Callable[..., Any]
 TAG = "type"
 NOT_DATA: Mapping[str, Any] = {"data": False}
 """Metadata of a field that data do not hold: it is not written, and its default is what is read."""
+
+
+MOST_TEXT_BYTES = 64 << 20
+"""Of a file that people or programs write as text: far more than any needs, and far less than memory."""
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """A regular file, opened for reading: a FIFO would be waited for, and a device may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file; `strerror` says which.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # NUL in its name
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_file(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        OSError: as `open_file`; or it is larger than `most_bytes`.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = b"" if size > most_bytes else file.read()
+    if max(size, len(data)) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+    return data
 
 
 @dataclass(frozen=True)

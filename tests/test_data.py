@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pimflow.data import NOT_DATA, Limits, decode, encode, pick
+from pimflow.data import NOT_DATA, Limits, decode, encode, pick, read_file
 from pimflow.errors import DataError
 
 
@@ -173,3 +176,17 @@ def test_picking_passes_other_keys_over() -> None:
         pick({"a": 1}, "d")
     with pytest.raises(DataError, match="must be a table"):
         pick([1], "a")
+
+
+def test_files_that_end_are_read(tmp_path: Path) -> None:
+    path, fifo = tmp_path / "file", tmp_path / "fifo"
+    path.write_bytes(b"data")
+    os.mkfifo(fifo)
+    assert read_file(path) == b"data"
+    for other, number in ((fifo, errno.EINVAL), (tmp_path, errno.EINVAL), (Path("/dev/zero"), errno.EINVAL),
+                          (tmp_path / "nul\0", errno.EINVAL), (tmp_path / "none", errno.ENOENT)):  # fmt: skip
+        with pytest.raises(OSError, match=r".") as caught:
+            read_file(other)
+        assert caught.value.errno == number
+    with pytest.raises(OSError, match="larger than 3 bytes"):
+        read_file(path, 3)

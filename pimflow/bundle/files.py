@@ -6,12 +6,19 @@ import hashlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pimflow.data import read_file
 from pimflow.errors import OutputError
+
+_MOST_JSON_BYTES = 512 << 20
+_SMALL_BYTES = 16 << 20
+_MOST_GROWTH = 100
+"""Streams unpack to 28 to 60 times their size; gzip could make a thousand times of nothing."""
 
 
 def json_text(document: Any, indent: int | None = 2) -> str:
@@ -31,7 +38,40 @@ def read_json(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is not UTF-8, or not JSON.
     """
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json_of(read_file(path, _MOST_JSON_BYTES))
+
+
+def json_of(data: bytes) -> Any:
+    """What a JSON document holds.
+
+    Raises:
+        ValueError: it is not UTF-8, not JSON, has a number of thousands of digits, or is nested thousands deep.
+    """
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_packed(path: Path) -> bytes:
+    """What a gzip file of ours holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no gzip file, is cut short or damaged, or holds far more than its size says.
+    """
+    packed = read_file(path, _MOST_JSON_BYTES)
+    most_bytes = _SMALL_BYTES + _MOST_GROWTH * len(packed)
+    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        data = unpack.decompress(packed, most_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"gzip data is broken ({error})") from None
+    if len(data) > most_bytes:
+        raise ValueError(f"{len(packed):,} bytes unpack to more than {most_bytes:,}")
+    if not unpack.eof:
+        raise ValueError("gzip data is cut short")
+    return data
 
 
 def sha256_of(path: Path) -> str:

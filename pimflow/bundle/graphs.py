@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pimflow.bundle.files import folder_around
 from pimflow.bundle.source import model_source
+from pimflow.data import read_file
 from pimflow.errors import GraphError, ModelError, OptionError, OutputError, TextError
 from pimflow.frontend import load_model
 from pimflow.frontend.binding import ShapeBindings
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import onnx
 
 TEXT_SUFFIX = ".pimir"
+_MOST_TEXT_BYTES = 2 << 30
+"""Of a graph with all its constants spelled out."""
 
 
 def read_graph(
@@ -57,7 +60,7 @@ def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path |
     if shapes:
         raise OptionError("the shapes of a graph in text form are in the text", "leave --shape out")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _MOST_TEXT_BYTES).decode("utf-8")
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from None
     except UnicodeDecodeError as error:

@@ -40,13 +40,13 @@ class Manifest:
         """The folders that the files lie in."""
         return frozenset(parent.as_posix() for name in self.files for parent in PurePosixPath(name).parents)
 
-    def changed(self, folder: Path) -> str | None:
-        """The name of an entry that was added, removed or changed since; None where all is as it was written.
+    def changed(self, folder: Path, *, added: bool = True) -> str | None:
+        """The name of an entry that was removed, changed or `added` since; None where all is as it was written.
 
         Raises:
             OSError: something cannot be read.
         """
-        present = _entries(folder)
+        present = _entries(folder) if added else {name: folder / name for name in self.files}
         altered = {name for name, path in present.items() if not self._is_as_written(name, path)}
         return min(altered | (self.files.keys() - present.keys()), default=None)
 
@@ -98,18 +98,43 @@ def is_output(folder: Path) -> bool:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of an output folder of this version; None if it is not one."""
     try:
-        manifest = decode(Manifest, _read(folder))
+        return _decoded(_read(folder))
     except DataError:
         return None
-    return manifest if manifest.format == _FORMAT else None
+
+
+def change_since(folder: Path) -> str | None:
+    """The name of a file that was changed or removed since an output folder was written; None if there is none, or no
+    manifest of this version to tell by. What was added does not count.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    document = _read(folder)
+    if document.get("format") != _FORMAT:
+        return None
+    try:
+        return _decoded(document).changed(folder, added=False)
+    except DataError:
+        return MANIFEST
+
+
+def _decoded(document: Any) -> Manifest:
+    manifest = decode(Manifest, document)
+    if manifest.format != _FORMAT:
+        raise DataError("'format' is another version's")
+    for name in manifest.files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+            raise DataError(f"'files' names {name!r}, which is not inside the folder")
+    return manifest
 
 
 def _read(folder: Path) -> dict[str, Any]:
     """A manifest as plain data; empty where there is none."""
     path = folder / MANIFEST
     document = None
-    with suppress(OSError, ValueError, RecursionError):
-        document = read_json(path) if path.is_file() else None  # to open a FIFO would be to wait for its writer
+    with suppress(OSError, ValueError):
+        document = read_json(path)
     return document if isinstance(document, dict) else {}
 
 

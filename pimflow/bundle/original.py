@@ -1,13 +1,27 @@
-"""A copy of the original model, with its external data, in an output folder."""
+"""A copy of the original model, with its external data, in an output folder; and where it is found again."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import onnx
 
+from pimflow.errors import ModelError
 from pimflow.frontend.reading import all_tensors, external_range, is_external
+
+
+def find_original(folder: Path, name: str) -> Path:
+    """The original model that an output folder names.
+
+    Raises:
+        ModelError: what it names is not inside the folder.
+    """
+    path, root = folder / name, os.path.realpath(folder)
+    if "\0" in name or os.path.commonpath([root, os.path.realpath(path)]) != root:
+        raise ModelError(f"{folder} is damaged: {name!r} is not inside it", "compile the model again")
+    return path
 
 
 def copy_model(path: str, folder: Path) -> Path:

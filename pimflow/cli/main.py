@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Returns:
-        The exit code: 0, 1 where a check failed, 2 for a mistake of the user's, 130 when interrupted.
+        The exit code: 0, 1 where a check failed, 2 for a mistake of the user's or too little memory.
     """
     try:
         with any_text(), _rare_collections(), warnings.catch_warnings():
@@ -116,10 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         say(f"pimflow: error: cannot write to stdout: {error.strerror}; make space", sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        say("pimflow: interrupted", sys.stderr)
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    except MemoryError as error:  # numpy says for what
+        what = str(error) or "the model is too large"
+        say(f"pimflow: error: not enough memory: {what}; use a machine with more", sys.stderr)
+        return 2

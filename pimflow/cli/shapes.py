@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pimflow.errors import ShapeError
 
 Bound = tuple[int, ...] | int
+_MOST_DIGITS = 18
 _SYNTAX = "type --shape INPUT:1x3x224x224 or --shape DIM=1"
 
 
@@ -35,8 +36,8 @@ def _parse_shape(text: str) -> tuple[str, Bound]:
 
 
 def _size(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ShapeError(f"--shape {whole!r}: {text!r} is not a positive integer", _SYNTAX)
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) < 1:
+        raise ShapeError(f"--shape {whole[:60]!r}: {text[:40]!r} is not a size that a tensor can have", _SYNTAX)
     return int(text)
 
 

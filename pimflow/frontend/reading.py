@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -13,6 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto, helper
 from onnx.checker import ValidationError
 
+from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
@@ -65,19 +69,24 @@ def _open(source: str | Path | bytes | onnx.ModelProto) -> Source:
 
 
 def _read_file(path: Path) -> bytes:
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder, not an ONNX file", "name the .onnx file in it")
     try:
-        data = path.read_bytes()
+        data = read_file(path, PROTOBUF_LIMIT_BYTES)
     except FileNotFoundError:
         raise ModelError(f"no such file: {path}") from None
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from None
     if not data:
         raise ModelError(f"{path} is empty", "export or download the model again")
-    if len(data) > PROTOBUF_LIMIT_BYTES:
-        raise ModelError(f"{path} is larger than the 2 GB that protobuf can read", "save its weights as external data")
     return data
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    if error.errno == errno.EFBIG:
+        return ModelError(f"{path} is larger than the 2 GB that protobuf can read", "save its weights as external data")
+    with suppress(OSError):
+        if path.is_dir():
+            return ModelError(f"{path} is a folder, not an ONNX file", "name the .onnx file in it")
+    return ModelError(f"{path} cannot be read: {error.strerror}")
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:
@@ -198,12 +207,9 @@ def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
         raise ModelError(f"{label} cannot be found: the model was not given as a file", "give the path of the model")
     path = _inside(entries.get("location", ""), folder, label)
     size = path.stat().st_size
-    try:
-        offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or size - offset)
-    except ValueError:
-        raise ModelError(f"{label}: offset or length is not a number") from None
-    if offset < 0 or length < 0 or offset + length > size:
+    offset = _count(entries.get("offset", ""), 0, label)
+    length = _count(entries.get("length", ""), max(0, size - offset), label)
+    if offset + length > size:
         raise ModelError(
             f"{label}: bytes {offset} to {offset + length} are not in {path}, which has {size}",
             "put the data file of this model beside it",
@@ -211,10 +217,17 @@ def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
     return FileRange(path, offset, length)
 
 
+def _count(text: str, default: int, label: str) -> int:
+    """An offset or a length as ONNX Runtime reads it too: digits, no more of them than a file can have bytes."""
+    if text and not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ModelError(f"{label}: offset or length is {text[:40]!r}, not a number of bytes")
+    return int(text or default)
+
+
 def _inside(location: str, folder: Path, label: str) -> Path:
     foreign = PureWindowsPath(location)
     absolute = PurePosixPath(location).is_absolute() or foreign.is_absolute() or bool(foreign.drive)
-    if not location or absolute or ".." in foreign.parts:
+    if not location or "\0" in location or absolute or ".." in foreign.parts:
         raise ModelError(
             f"{label}: {location!r} is not a file inside the model's folder {folder}",
             "save the model again, with its data beside it",
@@ -226,9 +239,10 @@ def _inside(location: str, folder: Path, label: str) -> Path:
             f"{label}: {location!r} leads outside the model's folder {folder}",
             "save the model again, with its data beside it",
         )
-    if not path.is_file():
-        raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")
-    return path
+    with suppress(OSError):  # its name is too long
+        if path.is_file():
+            return path
+    raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")
 
 
 def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
@@ -245,7 +259,7 @@ def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
         return to_array(tensor, str(folder))
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
     shape = tuple(tensor.dims)
-    if int(np.prod(shape, dtype=np.int64)) * dtype.itemsize != place.length:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != place.length:
         raise ModelError(f"external data of tensor {tensor.name!r}: {place.length} bytes do not fill {name}{shape}")
     if not place.length:
         return np.zeros(shape, dtype)

@@ -8,23 +8,43 @@ from pathlib import Path
 
 import numpy as np
 
+from pimflow.data import open_file
 from pimflow.errors import InputDataError
 from pimflow.ir import Array
+from pimflow.sparse.memory import available_bytes, size_text
+from pimflow.sparse.npz import DAMAGED
 
 
 def read_npz(path: str | Path) -> dict[str, Array]:
     """The arrays of a file, by name.
 
     Raises:
-        InputDataError: it is not an npz file.
+        InputDataError: it is not an npz file, or what it holds does not fit into memory.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
+        with open_file(path) as opened:
+            if opened.read(6) == b"\x93NUMPY":
                 raise InputDataError(f"{path} holds one bare array", "save arrays by name with numpy.savez")
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            with zipfile.ZipFile(opened) as archive:
+                _check_room(archive, path)
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputDataError(f"{path} cannot be read: {error.strerror or error}", "check the path") from None
+    except MemoryError:  # what an array's header claims is not in the archive
+        raise InputDataError(f"{path} claims arrays that are larger than memory", "make it with numpy.savez") from None
+    except DAMAGED as error:
         raise InputDataError(f"{path} cannot be read as an npz file: {error}", "make it with numpy.savez") from None
+
+
+def _check_room(archive: zipfile.ZipFile, path: str | Path) -> None:
+    unpacked, room = sum(info.file_size for info in archive.infolist()), available_bytes()
+    if unpacked > room:
+        raise InputDataError(
+            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory are free",
+            "leave out what the model does not read",
+        )
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:

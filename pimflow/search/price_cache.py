@@ -5,7 +5,8 @@ One file per (package version, code, target, cost model), a line per record:
     <key: 32 hex digits> <value: float.hex() or "none"> <crc32 of the two: 8 hex digits>
 
 A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
-does not fit (a torn write, a flipped bit, a truncated file) is left out, computed again, and swept out of the file.
+does not fit (a torn write, a flipped bit, a truncated file), or whose value is no time that anything can take, is left
+out, computed again, and swept out of the file.
 Nothing that is wrong with the file or its folder ever stops a compile: the cache then is in memory only, and one
 warning says so.
 """
@@ -14,7 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
+import re
+import stat
 import sys
 import time
 import warnings
@@ -25,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from pimflow.data import open_file
 from pimflow.errors import OptionError
 from pimflow.ir.registry import outside_modules
 from pimflow.targets.schema import KINDS
@@ -34,6 +39,9 @@ MAX_CACHE_BYTES = 64 << 20
 _LOCK_TRIES = 200
 _LOCK_WAIT_S = 0.01
 _SUFFIX = ".prices"
+_TABLE = re.compile(rf"[0-9a-f]{{32}}\{_SUFFIX}")
+_SCRATCH = re.compile(r"[0-9a-f]{32}\.[0-9]+\.tmp")
+"""What `_replace` writes beside a table."""
 _COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
 _THIS_PROCESS = os.urandom(16)
@@ -192,9 +200,13 @@ def key_of(content: str) -> str:
 
 
 def cache_clear(folder: Path | None = None) -> int:
-    """Removes every file of the cache under the cache folder; returns how many. Other files are left alone."""
+    """Removes every file of the cache under the cache folder, and what killed processes left of them; returns how many.
+
+    Other files are left alone, whatever their suffix: ours are named by a digest.
+    """
+    where = folder or cache_folder()
     removed = 0
-    for path in _cache_files(folder or cache_folder()):
+    for path in (*_cache_files(where), *_cache_files(where, _SCRATCH)):
         with contextlib.suppress(OSError):
             path.unlink()
             removed += 1
@@ -214,9 +226,11 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     return CacheInfo(str(where), files, records, broken, size)
 
 
-def _cache_files(folder: Path) -> tuple[Path, ...]:
+def _cache_files(folder: Path, name: re.Pattern[str] = _TABLE) -> tuple[Path, ...]:
+    """The files in a folder that are named as ours are; a link, folder or FIFO of such a name is not ours."""
     try:
-        return tuple(sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.is_file()))
+        ours = (path for path in folder.iterdir() if name.fullmatch(path.name))
+        return tuple(sorted(path for path in ours if stat.S_ISREG(path.lstat().st_mode)))
     except OSError:
         return ()
 
@@ -242,17 +256,36 @@ def _parse(content: bytes) -> tuple[dict[str, float | None], int]:
             damaged += 1
             continue
         key, _, value = body.decode("latin-1").partition(" ")
-        costs[key] = None if value == "none" else float.fromhex(value)
+        try:
+            costs[key] = None if value == "none" else _price(value)
+        except ValueError:
+            damaged += 1
     return costs, damaged
 
 
+def _price(text: str) -> float:
+    """A finite number that is not negative.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    try:
+        value = float.fromhex(text)
+    except OverflowError:
+        raise ValueError(text) from None
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
+
+
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file, _locked(file, shared=True):
+    with open_file(path) as file, _locked(file, shared=True):
         return file.read()
 
 
 def _append(path: Path, data: bytes, most_bytes: int) -> None:
-    with path.open("ab") as file, _locked(file, shared=False):
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags, 0o666), "ab") as file, _locked(file, shared=False):
         size = os.fstat(file.fileno()).st_size
         if size + len(data) > most_bytes:
             file.truncate(0)  # a file this big is cheaper to compute again than to read

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from pimflow.data import decode
+from pimflow.data import decode, read_file
 from pimflow.errors import DataError, TargetError, choose_one
 from pimflow.targets.schema import Target
 from pimflow.targets.schema.unit import MISSING
@@ -40,9 +40,11 @@ def load_target(name_or_path: str | Path) -> Target:
         hint = choose_one(text.lower(), target_names())
         raise TargetError(f"unknown target {text!r}", f"{hint}, or give a FILE.toml")
     try:
-        content = Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"cannot read target file {text}: {error}", "check the path") from None
+        content = read_file(text).decode("utf-8-sig")
+    except OSError as error:
+        raise TargetError(f"cannot read target file {text}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError as error:
+        raise TargetError(f"cannot read target file {text}: {error}", "save it as UTF-8") from None
     return parse_target(content, text)
 
 
@@ -66,7 +68,7 @@ def parse_target(content: str, where: str) -> Target:
     """
     try:
         data = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers of thousands of digits, and of deep nesting
         raise TargetError(f"{where} is not valid TOML: {error}", "correct the file") from None
     try:
         target = decode(Target, data)

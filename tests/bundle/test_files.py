@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from pimflow.bundle.files import folder_around, write_whole
+from pimflow.bundle.files import folder_around, read_packed, write_whole
 from pimflow.errors import OutputError
 
 
@@ -32,3 +33,17 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
         write_whole(tmp_path / "file" / "more", b"data")
+
+
+def test_a_packed_file_holds_about_what_its_size_says(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    path.write_bytes(gzip.compress(b"[]," * 1000))
+    assert read_packed(path) == b"[]," * 1000
+    for packed, words in (
+        (gzip.compress(bytes(32 << 20)), "unpack to more than"),
+        (gzip.compress(b"whole")[:-3], "cut short"),
+        (b"no gzip", "broken"),
+    ):
+        path.write_bytes(packed)
+        with pytest.raises(ValueError, match=words):
+            read_packed(path)

@@ -41,3 +41,10 @@ def test_a_name_bound_twice() -> None:
 def test_parse_reads_what_is_written(shapes: dict[str, list[int]]) -> None:
     texts = [f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes.items()]
     assert parse_shapes(texts) == {name: tuple(dims) for name, dims in shapes.items()}
+
+
+def test_a_number_of_thousands_of_digits_is_one_short_line() -> None:
+    for text in (f"N={'9' * 5000}", f"x:1x{'9' * 5000}"):
+        with pytest.raises(ShapeError) as caught:
+            parse_shapes([text])
+        assert len(str(caught.value)) < 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -204,3 +205,36 @@ def test_external_data_of_attributes_is_guarded_too(tmp_path: Path) -> None:
         path = tmp_path / "model.onnx"
         path.write_bytes(model.SerializeToString())
         refused(path, "secret.bin")
+
+
+@pytest.mark.parametrize(
+    ("location", "entries"),
+    [
+        ("data.bin", {"offset": " 0 "}),
+        ("data.bin", {"offset": "0_0"}),
+        ("data.bin", {"offset": "٠"}),
+        ("data.bin", {"length": "9" * 5000}),
+        ("data\0.bin", {}),
+        ("d" * 300, {}),
+    ],
+)
+def test_external_data_that_no_reader_means(location: str, entries: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(WEIGHTS.tobytes())
+    refused(with_external(tmp_path, location, **entries), "external data of tensor")
+
+
+def test_external_data_of_a_shape_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(WEIGHTS.tobytes())
+    path = with_external(tmp_path, "data.bin")
+    model = onnx.load(path, load_external_data=False)
+    for dims in ((-4, -3, 3, 3), (1 << 62, 4, 3, 3)):
+        model.graph.initializer[0].dims[:] = dims
+        path.write_bytes(model.SerializeToString())
+        refused(path)
+
+
+def test_a_file_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo.onnx"
+    os.mkfifo(fifo)
+    for path in (fifo, Path("/dev/zero"), tmp_path / "nul\0.onnx", tmp_path / ("long" * 100)):
+        refused(path, "cannot be read")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +315,37 @@ def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.Mon
     assert table.path is None
     with pytest.raises(OptionError, match="home folder"):
         cache_folder()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-0x1.8p+1", "text", "", "0x1p+99999"])
+def test_a_record_whose_value_no_candidate_can_cost_is_dropped(value: str, tmp_path: Path) -> None:
+    table = fill(tmp_path, 3)
+    body = f"{'e' * 32} {value}"
+    with table_file(tmp_path).open("ab") as file:
+        file.write(f"{body} {zlib.crc32(body.encode()):08x}\n".encode())
+    with pytest.warns(CacheWarning, match="1 damaged records"):
+        found = PriceCache(tmp_path, "scope")
+    assert len(found) == len(table)
+    assert "e" * 32 not in found
+
+
+def test_a_fifo_in_place_of_the_file_is_one_warning_and_no_wait(tmp_path: Path) -> None:
+    path = PriceCache(tmp_path, "scope").path
+    assert path is not None
+    os.mkfifo(path)
+    with pytest.warns(CacheWarning, match="not a regular file"):
+        table = PriceCache(tmp_path, "scope")
+    table.put("a" * 32, 1.0)
+    table.flush()
+
+
+def test_clear_removes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path)
+    ours = table_file(tmp_path)
+    ours.with_suffix(".123.tmp").touch()  # of a process that was killed
+    others = {"mine.prices", "mine.profile", "a" * 32, "notes.tmp"}
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / f"{'b' * 32}.prices").symlink_to(tmp_path / "notes.tmp")
+    assert cache_clear(tmp_path) == 2
+    assert {path.name for path in tmp_path.iterdir()} == others | {f"{'b' * 32}.prices"}

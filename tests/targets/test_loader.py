@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -356,3 +357,27 @@ def test_optional_keys_survive_writing() -> None:
         machine = parse_target(Key("pimflow", path).changed(value), FILE)
         assert parse_target(to_toml(machine), FILE) == machine
         assert machine != load_target("pimflow")
+
+
+@each(NUMBERS)
+def test_a_number_beyond_any_machine_is_refused(key: Key) -> None:
+    """Sums and products of what is allowed stay finite."""
+    assert_refused(key.changed(1e300 if key.type is float else 10**30), key.path)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 3000, "a = " + "9" * 5000, "a" + ".a" * 5000 + " = 1"])
+def test_text_that_no_reader_can_hold_is_refused(text: str) -> None:
+    assert refusal(text).startswith(FILE)
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text(target_text("pimflow"), encoding="utf-8-sig")
+    assert load_target(path) == load_target("pimflow")
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    os.mkfifo(path)
+    with pytest.raises(TargetError, match="not a regular file"):
+        load_target(path)

@@ -16,6 +16,7 @@ What a stream does to values (where elements come from and results go) is not in
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -24,12 +25,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from pimflow.codegen.newton.commands import ZERO, Affine, Command, CommandStream, Comp, GAct, GWrite, ReadRes
+from pimflow.data import open_file
 from pimflow.errors import TraceError
 from pimflow.targets import PimSpec
 
 _OFFSET_BITS = 6
 _CHUNK_BYTES = 1 << 18
 _LONGEST_LINE = 200
+_SMALL_BYTES = 64 << 20
+_MOST_GROWTH = 300
+"""Traces unpack to far less than this many times their size; gzip could make a thousand times of nothing."""
 _WORD = re.compile(rb"[^ \t\r]+")
 _ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
 _NUMBER = re.compile(rb"[0-9]{1,9}")
@@ -96,13 +101,16 @@ def trace_lines(path: str | Path) -> Iterator[bytes]:
     count = 0
     rest = b""
     try:
-        with Path(path).open("rb") as raw:
+        with open_file(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if not packed and str(path).endswith(".gz"):
                 raise TraceError(f"{path} is not a gzip file", "rename it if it is plain text, or make it again")
             file = gzip.GzipFile(fileobj=raw) if packed else raw
+            most_bytes = _SMALL_BYTES + _MOST_GROWTH * os.fstat(raw.fileno()).st_size
             while chunk := file.read(_CHUNK_BYTES):
+                if packed and file.tell() > most_bytes:
+                    raise TraceError(f"{path} unpacks to more than {most_bytes:,} bytes", "it is no command trace")
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
                 count += len(lines)

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pimflow.data import decode, encode
+from pimflow.data import decode, encode, read_file
 from pimflow.errors import DataError, InputDataError
 from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Shape, Value
 from pimflow.ir.analysis.content import Content
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.ops.contraction import Contraction
+
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,10 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
         InputDataError: the file cannot be read, lacks a column, or a row is malformed (the message names the line).
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_file(path).decode("utf-8")
+    except OSError as error:
+        raise InputDataError(f"cannot read {path}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError as error:
         raise InputDataError(f"cannot read {path}: {error}", "give a CSV file made by `pimflow profile`") from None
     reader = csv.DictReader(io.StringIO(text), strict=True)
     missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
@@ -196,13 +200,15 @@ def _shape(text: str, where: str) -> Shape | None:
     parts = text.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise InputDataError(f"{where}: {text!r} is not a shape", "write shapes as 1x3x224x224")
+    if any(len(part) > _MOST_DIGITS for part in parts):
+        raise InputDataError(f"{where}: {text[:40]!r}... has a size that no tensor has", "correct the shape")
     return tuple(int(part) for part in parts)
 
 
 def _op(name: str, attributes: str, where: str) -> tuple[Op, Content]:
     try:
         fields = json.loads(attributes)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputDataError(f"{where}: attributes are not JSON: {error}", "write {} where there are none") from None
     if not isinstance(fields, dict) or not name:
         raise InputDataError(f"{where}: op or attributes missing", "write {} where an op has no attributes")

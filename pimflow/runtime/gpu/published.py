@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pimflow.data import read_file
 from pimflow.errors import InputDataError
 from pimflow.ir import Conv2d, Elementwise, Gemm, OnnxOp, Op, Shape, window_out
 from pimflow.ir.ops.contraction import PRODUCT
@@ -45,8 +46,10 @@ def read_rows(path: str | Path) -> list[MeasuredRow]:
     if match is None or table is None:
         return read_table(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_file(path).decode("utf-8")
+    except OSError as error:
+        raise InputDataError(f"cannot read {path}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError as error:
         raise InputDataError(f"cannot read {path}: {error}", "check the path") from None
     source, _, body = text.partition("\n")
     if not source.startswith("#"):

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pimflow.data import Nested, Table, not_among, take, unknown
+from pimflow.data import Limits, Nested, Table, not_among, take, unknown
 from pimflow.errors import TargetError
 from pimflow.targets.schema.gpu import Gpu
-from pimflow.targets.schema.unit import MISSING, Amount, Count, CountOrZero, Positive, Unit, register_kind
+from pimflow.targets.schema.unit import (
+    MISSING,
+    Amount,
+    Count,
+    CountOrZero,
+    Cycles,
+    CyclesOrZero,
+    Positive,
+    Unit,
+    register_kind,
+)
 
 T = TypeVar("T")
 
@@ -27,17 +37,17 @@ class TimingTable:
 class ArtifactTiming(TimingTable):
     """Constraints of the published simulator, in DRAM command clock cycles ("A to B": B so much later or more)."""
 
-    gwrite_to_next_hidden: CountOrZero  # GWRITE to GWRITE and to any G_ACT, with latency hiding
-    gwrite_to_next_exposed: Count  # the same, without
-    gwrite_to_comp: Count
-    act_to_act: Count  # G_ACTi to G_ACTi+1, within one sweep over the bank groups
-    act_to_comp: Count
-    comp_to_comp: Count
-    comp_to_readres: Count
-    readres_to_gwrite: Count
-    readres_latency: Count  # READRES to its result leaving the channel
-    pre_to_act: Count  # PREA to G_ACT0 and to REF
-    ref_to_act: Count  # REF to G_ACT0 and to REF
+    gwrite_to_next_hidden: CyclesOrZero  # GWRITE to GWRITE and to any G_ACT, with latency hiding
+    gwrite_to_next_exposed: Cycles  # the same, without
+    gwrite_to_comp: Cycles
+    act_to_act: Cycles  # G_ACTi to G_ACTi+1, within one sweep over the bank groups
+    act_to_comp: Cycles
+    comp_to_comp: Cycles
+    comp_to_readres: Cycles
+    readres_to_gwrite: Cycles
+    readres_latency: Cycles  # READRES to its result leaving the channel
+    pre_to_act: Cycles  # PREA to G_ACT0 and to REF
+    ref_to_act: Cycles  # REF to G_ACT0 and to REF
     refresh_interval: Count
 
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
@@ -50,23 +60,23 @@ class ArtifactTiming(TimingTable):
 class StrictTiming(TimingTable):
     """JEDEC-style constraints, in DRAM command clock cycles."""
 
-    t_faw: Count
-    t_rcd: Count
-    t_rp: Count
-    t_ras: Count
-    t_rtp: Count
-    t_ccd_s: Count  # column commands that share no bank group: bursts to and from the buffers
-    t_ccd_l: Count  # column commands in one bank group: COMP to COMP, as every COMP reads all banks
-    t_bl: Count  # one burst on the data bus
-    t_drain: CountOrZero  # MAC pipeline drain before READRES
-    t_cl: CountOrZero  # READRES to the start of its first data burst
-    t_cwl: CountOrZero  # GWRITE to the start of its first data burst
-    t_wtr: CountOrZero  # end of a GWRITE's data to READRES: the data bus turns round
-    t_rtw: Count  # last burst of a READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
-    t_mod: CountOrZero  # change between access to banks and to registers; 0 where there is no such mode
+    t_faw: Cycles
+    t_rcd: Cycles
+    t_rp: Cycles
+    t_ras: Cycles
+    t_rtp: Cycles
+    t_ccd_s: Cycles  # column commands that share no bank group: bursts to and from the buffers
+    t_ccd_l: Cycles  # column commands in one bank group: COMP to COMP, as every COMP reads all banks
+    t_bl: Cycles  # one burst on the data bus
+    t_drain: CyclesOrZero  # MAC pipeline drain before READRES
+    t_cl: CyclesOrZero  # READRES to the start of its first data burst
+    t_cwl: CyclesOrZero  # GWRITE to the start of its first data burst
+    t_wtr: CyclesOrZero  # end of a GWRITE's data to READRES: the data bus turns round
+    t_rtw: Cycles  # last burst of a READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
+    t_mod: CyclesOrZero  # change between access to banks and to registers; 0 where there is no such mode
     burst_bytes: Count  # data moved by one burst on the channel's bus
     t_refi: Count
-    t_rfc: Count
+    t_rfc: Cycles
     max_postponed_refreshes: CountOrZero
 
     @property
@@ -206,6 +216,11 @@ Activation = Literal[
 """Functions of one element that hardware applies to results, by ONNX op_type."""
 
 
+MOST_BUFFERS_PER_CHANNEL = 64
+"""Mappings are tried with one buffer of a channel, two, .., all of them."""
+FewBuffers = Annotated[int, Limits(least=1, most=MOST_BUFFERS_PER_CHANNEL)]
+
+
 @register_kind
 @dataclass(frozen=True)
 class PimSpec(Unit):
@@ -222,7 +237,7 @@ class PimSpec(Unit):
     multipliers: Count  # per bank: elements per column I/O
     buffers: Count  # global buffers of the device that a mapping may use: channels form that many groups at most
     buffer_columns: Count  # size of one buffer in column I/Os
-    buffers_per_channel: Count  # buffers that one channel can hold filled at a time
+    buffers_per_channel: FewBuffers  # buffers that one channel can hold filled at a time
     any_slot_any_column: bool  # whether COMP may pair any buffer slot with any column of the row
     gwrite_latency: Literal["hidden", "exposed"]
     operand: Literal["fp16", "bf16", "fp32"]

@@ -11,10 +11,14 @@ from pimflow.data import Limits
 MISSING = "is missing"
 """The problem of a key that has to be there because of others."""
 
-Count = Annotated[int, Limits(above=0)]
-CountOrZero = Annotated[int, Limits(least=0)]
-Positive = Annotated[float, Limits(above=0)]
-Amount = Annotated[float, Limits(least=0)]
+# Bounds that no machine comes near: sums and products of such numbers stay finite.
+Count = Annotated[int, Limits(least=1, most=1 << 32)]
+CountOrZero = Annotated[int, Limits(least=0, most=1 << 32)]
+Positive = Annotated[float, Limits(least=1e-9, most=1e12)]
+Amount = Annotated[float, Limits(least=0, most=1e12)]
+Cycles = Annotated[int, Limits(least=1, most=1 << 16)]
+"""Between two commands: what times streams goes through them, a sum of such times at a time."""
+CyclesOrZero = Annotated[int, Limits(least=0, most=1 << 16)]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from support.cli import Capture, assert_one_line, document, run
+from support.folders import sign
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,69 @@ def test_verify_takes_inputs_by_name(toy_folder: Path, tmp_path: Path, capsys: C
     assert run("verify", toy_folder, "--inputs", path) == 2
 
 
+def test_inputs_that_are_no_archive_of_arrays_are_one_line(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    bare, fifo, claim = tmp_path / "x.npy", tmp_path / "fifo.npz", tmp_path / "claim.npz"
+    np.save(bare, np.zeros(3))
+    os.mkfifo(fifo)
+    header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }"
+    with zipfile.ZipFile(claim, "w") as archive:
+        archive.writestr("input.npy", header.ljust(127) + b"\n")
+    for path, words in ((bare, "one bare array"), (fifo, "not a regular file"), (claim, "claims arrays"),
+                        (tmp_path / ("x" * 300), "too long"), (tmp_path / "none.npz", "No such file")):  # fmt: skip
+        capsys.readouterr()
+        assert run("verify", toy_folder, "--inputs", path) == 2
+        assert_one_line(capsys, words)
+
+
+def test_what_was_changed_since_is_not_verified(tmp_path: Path, capsys: Capture) -> None:
+    """One bit of a weight, and one digit of the machine: far below any bound, and not what was compiled."""
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--no-cache") == 0
+    (folder / "notes.txt").write_text("mine")  # what was added does not matter
+    assert run("verify", folder) == 0
+    data = bytearray((folder / "model.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "model.onnx").write_bytes(data)
+    capsys.readouterr()
+    assert run("verify", folder) == 2
+    assert_one_line(capsys, "model.onnx is missing or was changed since")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("original", "../../model.onnx", "is not inside it"),
+        ("original", "/etc/hostname", "is not inside it"),
+        ("original", "original/link.onnx", "is not inside it"),
+        ("original_sha256", "0" * 64, "not the model that was compiled"),
+    ],
+)
+def test_a_folder_names_nothing_outside_it(name: str, value: str, words: str, tmp_path: Path, capsys: Capture) -> None:
+    model, folder = tmp_path / "model.onnx", tmp_path / "out"
+    assert run("zoo", "export", "toy", "-o", model) == 0
+    assert run("compile", model, "-o", folder, "--no-cache") == 0
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    sign(folder)
+    (folder / "original" / "link.onnx").symlink_to(model)
+    capsys.readouterr()
+    assert run("verify", folder) == 2
+    assert_one_line(capsys, words)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "config.json", "manifest.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"a": ' * 50_000])
+def test_documents_that_no_reader_can_hold_are_one_line(name: str, text: str, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "gpu", "--no-cache") == 0
+    (folder / name).write_text(text)
+    if name != "manifest.json":
+        sign(folder)
+    capsys.readouterr()
+    assert run("verify", folder) == 2
+    assert_one_line(capsys)
+
+
 def damage_weights(folder: Path) -> None:
     model = onnx.load(folder / "model.onnx")
     tensor = max(model.graph.initializer, key=lambda item: len(item.raw_data))
@@ -75,6 +141,7 @@ def test_verify_fails_where_a_value_is_wrong(tmp_path: Path, capsys: Capture) ->
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     damage_weights(folder)
+    sign(folder)
     capsys.readouterr()
     assert run("verify", folder, "--json") == 1
     assert json.loads(capsys.readouterr().out)["passed"] is False
@@ -85,6 +152,7 @@ def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path: Path, capsys:
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     assert run("verify", folder, "--pim", "values", "--operand", "fp32") == 0
     damage_streams(folder)
+    sign(folder)
     assert run("verify", folder, "--pim", "values", "--operand", "fp32") in (1, 2)
     assert run("verify", folder) == 0  # ONNX Runtime never looked at them
 

@@ -1,0 +1,70 @@
+"""Signals: one line and an exit code of their own, whatever the program is at; nothing half-written stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WORDS = {signal.SIGINT: "pimflow: interrupted\n", signal.SIGTERM: "pimflow: terminated\n"}
+EARLY = """
+import importlib, os, signal, sys, time
+
+def stop():
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(0.01)
+
+try:
+    stop()
+except KeyboardInterrupt:
+    raise ImportError("initialization failed")  # as compiled modules do
+sys.path.remove({folder!r})
+del sys.modules["numpy"]
+sys.modules["numpy"] = importlib.import_module("numpy")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", list(WORDS), ids=lambda number: number.name)
+def test_a_signal_within_an_import_waits_for_its_end(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(EARLY.format(name=number.name, folder=str(tmp_path)))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(out), "--no-cache"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, WORDS[number])
+    assert not out.exists()
+
+
+WAITING = """
+import sys, time
+from pimflow import compiled
+
+def wait(path, programs):
+    print("writing", flush=True)
+    time.sleep(60)
+
+compiled._write_streams = wait
+from pimflow.__main__ import run
+sys.exit(run())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", list(WORDS), ids=lambda number: number.name)
+def test_a_signal_while_an_output_is_written_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITING, "compile", "zoo:toy", "-o", str(tmp_path / "out"), "--no-cache"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(number)
+        time.sleep(0.01)
+        process.send_signal(number)  # an impatient user
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number, WORDS[number])
+    assert list(tmp_path.iterdir()) == []
