@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import onnx
-from onnx import inliner
 
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings, bind_inputs
+from pimflow.frontend.functions import inlined
 from pimflow.frontend.reading import Source, is_external, load_tensor
 from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
 from pimflow.ir.names import FreshNames
@@ -83,7 +83,7 @@ def _inlined(source: Source, constants: dict[str, Array]) -> onnx.ModelProto:
         tensor = light.graph.initializer.add(name=name, data_type=onnx.TensorProto.UINT8, dims=[array.nbytes])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         set_external(tensor, PLACEHOLDER, 0, array.nbytes)
-    return inliner.inline_local_functions(light, convert_version=True)
+    return inlined(light)
 
 
 def _internalise(node: onnx.NodeProto, source: Source) -> None:

@@ -8,7 +8,7 @@ attribute of every operator that has a test in the onnx package to extreme value
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,7 +16,15 @@ import onnx
 from onnx import AttributeProto
 
 from pimflow.errors import ModelError
+from pimflow.frontend.functions import FunctionKey, all_nodes, function_key
 from pimflow.ir import Array, Node, OnnxOp
+from pimflow.onnxio.captures import subgraphs
+
+MOST_NODES = 200_000
+"""Of a model, with functions written out: a few functions that each call another twice are more."""
+
+DEEPEST_CALLS = 100
+"""Of functions in functions."""
 
 
 class _Range(NamedTuple):
@@ -46,11 +54,12 @@ def screen(proto: onnx.ModelProto) -> None:
     """Checks names and attributes of all nodes, in subgraphs and functions too.
 
     Raises:
-        ModelError: two nodes of a graph have one name, or an attribute is out of range.
+        ModelError: two nodes of a graph have one name, an attribute is out of range, or functions have no end.
     """
     _screen(proto.graph.node, "graph")
     for function in proto.functions:
         _screen(function.node, f"function {function.name!r}")
+    _check_calls(proto)
 
 
 def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
@@ -61,15 +70,32 @@ def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
             _check_attribute(node, attribute)
         if node.op_type == "TfIdfVectorizer":
             _check_vectoriser(node)
-        for body in _bodies(node):
+        for body in subgraphs(node.attribute):
             _screen(body.node, f"subgraph {body.name!r}")
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+def _check_calls(proto: onnx.ModelProto) -> None:
+    """Refuses functions that call themselves, and those that call others so often that nobody can write it out."""
+    functions = {function_key(function): function for function in proto.functions}
+    sizes: dict[FunctionKey, int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], within: tuple[FunctionKey, ...]) -> int:
+        return sum(1 + called(function_key(node), within) for node in all_nodes(nodes))
+
+    def called(key: FunctionKey, within: tuple[FunctionKey, ...]) -> int:
+        if key not in functions:
+            return 0
+        if key in within:
+            raise ModelError(f"the function {key[1]!r} calls itself", "ONNX has no recursion")
+        if len(within) >= DEEPEST_CALLS:
+            raise ModelError(f"calls of functions are nested deeper than {DEEPEST_CALLS}")
+        if key not in sizes:
+            sizes[key] = size(functions[key].node, (*within, key))
+        return sizes[key]
+
+    total = size(proto.graph.node, ())
+    if total > MOST_NODES:
+        raise ModelError(f"with its functions written out the model has {total} nodes; {MOST_NODES} is the most")
 
 
 def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
