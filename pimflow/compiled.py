@@ -119,16 +119,16 @@ class CompiledModel:
     def _runner(self) -> OrtRunner:
         return OrtRunner(self.graph)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The rewritten model's outputs by name, computed by ONNX Runtime.
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The rewritten model's outputs by name, computed by ONNX Runtime: arrays, or lists for sequences.
 
         Args:
-            inputs: arrays by the model's input names.
+            inputs: by the model's input names: arrays, lists of arrays for sequences, None for an absent optional.
 
         Raises:
             InputDataError: an input is missing, unknown, or of another shape or element type.
         """
-        return self._runner.run({name: np.asarray(array) for name, array in inputs.items()})
+        return self._runner.run(inputs)
 
     def verify(
         self,

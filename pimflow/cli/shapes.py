@@ -15,7 +15,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Bound]:
     """Reads `input:1x3x224x224` (a whole input) and `N=1` (a symbolic dim).
 
     Raises:
-        ShapeError: a text has neither form, a size is not a positive integer, or a name is bound twice differently.
+        ShapeError: a text has neither form, a size is not an integer from 0, or a name is bound twice differently.
     """
     shapes: dict[str, Bound] = {}
     for text in texts:
@@ -36,7 +36,7 @@ def _parse_shape(text: str) -> tuple[str, Bound]:
 
 
 def _size(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
         raise ShapeError(f"--shape {whole[:60]!r}: {text[:40]!r} is not a size that a tensor can have", _SYNTAX)
     return int(text)
 

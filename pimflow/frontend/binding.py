@@ -53,8 +53,9 @@ def _declared(info: onnx.ValueInfoProto) -> _Declared:
     dtype = type_text(info.type)
     if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
         return _Declared(info.name, dtype, None)
-    dims = tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in info.type.tensor_type.shape.dim)
-    return _Declared(info.name, dtype, dims)
+    dims = info.type.tensor_type.shape.dim
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param for dim in dims)
+    return _Declared(info.name, dtype, sizes)
 
 
 def _bind(
@@ -69,8 +70,8 @@ def _bind(
     tensor = tensors.get(name)
     if tensor is None:
         raise ShapeError(f"the model has no tensor input {name!r}", _known(tensors, symbols))
-    if any(size < 1 for size in bound):
-        raise ShapeError(f"the shape {_show(bound)} of input {name!r} has a size below 1")
+    if any(size < 0 for size in bound):
+        raise ShapeError(f"the shape {_show(bound)} of input {name!r} has a size below 0")
     if tensor.dims is None:
         return
     if len(bound) != len(tensor.dims):
@@ -89,8 +90,8 @@ def _bind(
 
 
 def _fix(symbol: str, size: int, sizes: dict[str, int]) -> None:
-    if size < 1:
-        raise ShapeError(f"the dim {symbol!r} cannot be {size}", "sizes are positive integers")
+    if size < 0:
+        raise ShapeError(f"the dim {symbol!r} cannot be {size}", "sizes are integers from 0")
     if sizes.setdefault(symbol, size) != size:
         raise ShapeError(f"the dim {symbol!r} is bound twice, to {sizes[symbol]} and {size}")
 
@@ -107,8 +108,9 @@ def _resolve(tensor: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int])
         return Value(tensor.name, bound, tensor.dtype)
     if tensor.dims is None:
         return Value(tensor.name, None, tensor.dtype)
-    dims = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in tensor.dims]
-    return Value(tensor.name, tuple(dims) if all(dims) else None, tensor.dtype)
+    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in tensor.dims]
+    known = tuple(dim for dim in dims if dim is not None)
+    return Value(tensor.name, known if len(known) == len(dims) else None, tensor.dtype)
 
 
 def _spell(tensor: _Declared, sizes: Mapping[str, int]) -> str:

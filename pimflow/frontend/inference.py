@@ -227,6 +227,8 @@ class _ShapeInference:
         except ModelError as error:
             self.misfits.setdefault(node.name, _PREFIX.sub("", error.what))
             return {}
+        if session.widened:
+            return {}
         return {item.name: _ort_value(item) for item in session.session.get_outputs()}
 
     def _by_running(self, node: Node) -> Types:

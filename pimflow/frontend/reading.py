@@ -20,7 +20,7 @@ from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
-from pimflow.onnxio.session import open_session, session_options
+from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, to_array
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
@@ -123,7 +123,11 @@ def _check(source: Source, label: str) -> None:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
         whole = source.proto.SerializeToString() if source.handle is None else source.handle
-        open_session(whole, session_options(optimise=False), label)
+        try:
+            open_session(whole, session_options(optimise=False), label)
+        except ModelError as refusal:
+            if not lacks_kernel(refusal):  # of bf16: it is asked again when the graph is read
+                raise
 
 
 def outline(proto: onnx.ModelProto) -> bytes:

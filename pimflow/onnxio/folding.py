@@ -133,11 +133,15 @@ def _run(
     """Evaluates a node of constants by ONNX Runtime, unless its results grow beyond the limit."""
     given = sum(array.nbytes for array in arrays if array is not None)
     limit_bytes = max(limit_bytes, GROWTH_LIMIT * given)
+    if node.kind == "Range":  # ONNX Runtime takes its operands as constants only without dims, as inputs also with one
+        arrays = [array.reshape(()) if array is not None and array.size == 1 else array for array in arrays]
     baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
     try:
         session = node_session(node, graph, values, baked)
     except ModelError as error:  # it may still run inside the whole model, where less is known of its inputs
         return Refusal(f"{node.name}: {error.what}")
+    if session.widened:
+        return Refusal(f"{node.name}: ONNX Runtime has no kernel of bf16 for {node.kind}")
     for item in session.session.get_outputs():
         if not item.type.startswith("tensor(") or ort_dtype(item.type) not in NUMPY_NATIVE:
             return Refusal(f"{node.name}: numpy has no type for the {item.type} that {node.kind} makes")

@@ -15,6 +15,7 @@ from pimflow.errors import ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.onnxio.export import split_model
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype, to_array
+from pimflow.onnxio.widening import NARROW, single_precision, widened
 
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
@@ -71,8 +72,20 @@ def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> 
         refuse(name, error)
 
 
+def lacks_kernel(error: ModelError) -> bool:
+    """Whether ONNX Runtime refuses a model for an operator that it cannot compute in that type."""
+    return "Could not find an implementation" in error.what
+
+
+def _single(item: Any) -> Any:
+    return single_precision(item) if isinstance(item, np.ndarray) else item
+
+
 class GraphSession:
     """A session over a graph; keeps the lent constants alive.
+
+    On a CPU ONNX Runtime has kernels of bf16 for few operators. A graph of such is run in single precision, which holds
+    every bf16 number: `widened` says so. What it takes and gives stays bf16; results in between are not rounded.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
@@ -82,12 +95,22 @@ class GraphSession:
         self.name = graph.name
         self.outputs = graph.outputs
         self._dtypes = {name: graph.value(name).dtype for name in graph.outputs}
+        self.widened = False
+        try:
+            self.session = self._open(graph, threads, optimise, fuse_quantised)
+        except ModelError as error:
+            if not lacks_kernel(error) or not any(value.dtype == "bfloat16" for value in graph.values.values()):
+                raise
+            self.widened = True
+            self.session = self._open(widened(graph), threads, optimise, fuse_quantised)
+
+    def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> ort.InferenceSession:
         model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise, fuse_quantised)
         self._lent = {name: to_ort_value(array) for name, array in lent.items()}
         if self._lent:
             options.add_external_initializers(list(self._lent), list(self._lent.values()))
-        self.session = open_session(model.SerializeToString(), options, graph.name)
+        return open_session(model.SerializeToString(), options, graph.name)
 
     def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> dict[str, Any]:
         """Values of the outputs (all, or those named): arrays, or lists for sequences.
@@ -96,7 +119,9 @@ class GraphSession:
             ModelError: ONNX Runtime fails.
         """
         names = self.outputs if fetch is None else tuple(fetch)
-        carried = [_carried_name(name) if _carrier(self._dtypes[name]) else name for name in names]
+        carried = [self._carried(name) for name in names]
+        if self.widened:
+            feeds = {name: _single(item) for name, item in feeds.items()}
         try:
             if any(needs_ort_value(item) for item in feeds.values()):
                 lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
@@ -108,9 +133,16 @@ class GraphSession:
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
         return unaliased(found, feeds)
 
+    def _carried(self, name: str) -> str:
+        dtype = self._dtypes[name]
+        if self.widened and dtype in NARROW:
+            return name
+        return _carried_name(name) if _carrier(dtype) else name
+
     def _restore(self, name: str, result: Any) -> Any:
         dtype = self._dtypes[name]
-        return result.astype(numpy_dtype(dtype)) if _carrier(dtype) else result
+        narrowed = self.widened and dtype in NARROW
+        return result.astype(numpy_dtype(dtype)) if narrowed or _carrier(dtype) else result
 
 
 def _carrier(dtype: str) -> str:

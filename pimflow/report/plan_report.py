@@ -349,7 +349,7 @@ class _NodeRows:
     def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
         node, events = self._original.node(name), self._events.get(name, ())
         made, cycles, commands, violations = self._work_of_units(name)
-        every = max(1, sum(self._original.value(output).elements for output in node.outputs[:1]))
+        every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
         return NodeRow(
             name=name,
             op=node.kind,

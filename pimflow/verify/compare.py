@@ -31,7 +31,7 @@ from pimflow.onnxio.widening import NARROW, is_narrow, widened
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
-from pimflow.runtime.execute.ort import check_inputs, random_inputs, run_graph
+from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.reference import CheckedUnits, Overflow, UnitReference
@@ -207,8 +207,7 @@ def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: 
     if inputs is None:
         return random_inputs(graph, seed)
     arrays = read_npz(inputs) if isinstance(inputs, (str, Path)) else inputs
-    check_inputs(graph, arrays)
-    return {name: np.asarray(arrays[name]) for name in graph.inputs}
+    return operands(graph, arrays)
 
 
 @dataclass(frozen=True)

@@ -153,4 +153,7 @@ def _reads_deciding_data(graph: Graph, node: Node) -> bool:
     if isinstance(node.op, OnnxOp) and node.op.has_bodies:
         return True
     values = [graph.value(name) for name in graph.activations(node)]
-    return any(value.shape is None or "float" not in value.dtype or "(" in value.dtype for value in values)
+    if any(value.shape is None or "float" not in value.dtype or "(" in value.dtype for value in values):
+        return True
+    behind = [value for value in values if value.name != node.inputs[0]]  # a Resize's scales, a Range's bounds
+    return isinstance(node.op, OnnxOp) and any(len(value.shape or ()) <= 1 for value in behind)

@@ -22,7 +22,7 @@ def test_parse() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "input", "input:", ":1x2", "=1", "N=", "N=0", "N=-1", "N=1.5", "x:1x", "x:1xx2", "x:0x3", "x:1,3", "N=²"],
+    ["", "input", "input:", ":1x2", "=1", "N=", "N=-1", "N=1.5", "x:1x", "x:1xx2", "x:-1x3", "x:1,3", "N=²"],
 )
 def test_parse_refuses(text: str) -> None:
     with pytest.raises(ShapeError) as caught:

@@ -70,11 +70,17 @@ def test_bindings_that_do_not_fit() -> None:
     refused(model, {"x": (4, 5)}, "dim 1", "fixed to 3")
     refused(model, {"q": (4, 5)}, "'q'", "x:Nx3", "z:NxM")
     refused(model, {"K": 4}, "'K'", "M, N")
-    refused(model, {"x": (0, 3)}, "below 1")
-    refused(model, {"N": 0}, "'N'")
+    refused(model, {"x": (-1, 3)}, "below 0")
+    refused(model, {"N": -1}, "'N'")
     refused(model, {"N": 2, "x": (4, 3)}, "twice")
     refused(model, {"x": (4, 3), "z": (5, 1)}, "twice")
     refused(model, {"x": 5}, "'x'")
+
+
+def test_sizes_of_zero() -> None:
+    model = add_model(x=(0, 3), z=("N", 1))
+    assert load_model(model, {"N": 0}).shape("y") == (0, 3)
+    assert load_model(model, {"z": (1, 1), "x": (0, 3)}).shape("y") == (0, 3)
 
 
 def test_input_of_unknown_rank() -> None:

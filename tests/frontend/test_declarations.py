@@ -132,3 +132,19 @@ def test_a_branch_that_is_never_taken_may_hold_what_cannot_run() -> None:
     model.graph.input[1].type.tensor_type.elem_type = TensorProto.BOOL
     assert [node.kind for node in load_model(model).nodes] == ["If"]
     assert pimflow.compile(model, policy="gpu", use_cache=False).graph.nodes
+
+
+def test_a_range_of_one_element_tensors_is_folded() -> None:
+    """ONNX Runtime takes operands with one dim when they are computed, and refuses them as constants."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], end=1),
+        helper.make_node("Mul", ["s", "zero"], ["start"]),
+        helper.make_node("Add", ["start", "one"], ["step"]),
+        helper.make_node("Range", ["start", "s", "step"], ["r"]),
+        helper.make_node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["f", "x"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("N", 3)}, constants={"zero": np.array([0]), "one": np.array([1])})
+    np.testing.assert_array_equal(run_plain(model, {"x": X})["y"], X[1])
+    assert load_model(model, {"N": 2}).shape("y") == (3,)
+    assert pimflow.compile(model, shapes={"N": 2}, policy="gpu", use_cache=False).run({"x": X})["y"].shape == (3,)

@@ -71,6 +71,15 @@ def reshaped_by_an_input() -> onnx.ModelProto:
     return model
 
 
+def resized_by_an_input() -> onnx.ModelProto:
+    return model_of([helper.make_node("Resize", ["x", "", "s"], ["y"])], {"x": (1, 1, 2, 2), "s": (4,)})
+
+
+def test_random_scales_say_nothing_against_a_model() -> None:
+    with pytest.warns(UncheckedWarning, match="Scale value should be greater than 0"):
+        assert pimflow.compile(resized_by_an_input(), policy="gpu", use_cache=False).graph.nodes
+
+
 def test_data_that_do_not_fit_say_nothing_against_a_model() -> None:
     """The sizes are drawn from 0 and 1, and 12 elements do not fit."""
     with pytest.warns(UncheckedWarning, match=r"not known whether the model runs: node .* \(Reshape\) cannot run"):

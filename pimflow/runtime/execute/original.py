@@ -7,14 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
+from pimflow.errors import ModelError
+from pimflow.frontend import load_model
 from pimflow.ir import Array
 from pimflow.onnxio.session import (
     ORT_ERRORS,
     QUIET,
+    GraphSession,
     from_ort_value,
+    lacks_kernel,
     needs_ort_value,
     open_session,
     ort_dtype,
@@ -32,7 +37,11 @@ def load_original(content: str | bytes | onnx.ModelProto) -> None:
     Raises:
         ModelError: ONNX Runtime refuses it.
     """
-    _open(content, optimise=False)
+    try:
+        _open(content, optimise=False)
+    except ModelError as error:
+        if not lacks_kernel(error):  # of bf16: it was asked when the model was read
+            raise
 
 
 def run_original(
@@ -44,6 +53,8 @@ def run_original(
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
+    A model of bf16, for which ONNX Runtime has no kernels, is read and run in single precision.
+
     Args:
         content: a path, or a model in memory.
         inputs: arrays by input name.
@@ -53,7 +64,12 @@ def run_original(
     Raises:
         ModelError: ONNX Runtime refuses the model, fails, or is ended.
     """
-    session = _open(content, optimise)
+    try:
+        session = _open(content, optimise)
+    except ModelError as error:
+        if not lacks_kernel(error):
+            raise
+        return _run_widened(content, inputs, optimise)
     types = {output.name: ort_dtype(output.type) for output in session.get_outputs()}
     known = {item.name for item in session.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
@@ -68,6 +84,11 @@ def run_original(
             return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
         except ORT_ERRORS as error:
             refuse(_name(content), error)
+
+
+def _run_widened(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
+    graph = load_model(content, {name: item.shape for name, item in inputs.items() if isinstance(item, np.ndarray)})
+    return GraphSession(graph, optimise=optimise).run({name: inputs[name] for name in graph.inputs})
 
 
 def _open(content: str | bytes | onnx.ModelProto, optimise: bool) -> ort.InferenceSession:

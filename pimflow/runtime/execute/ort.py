@@ -47,18 +47,38 @@ class OrtRunner:
             raise ModelError(f"graph {graph.name!r} makes no value {unknown[0]!r}")
         self._session = GraphSession(graph.replace(outputs=(*graph.outputs, *extra)), threads, optimise, fuse_quantised)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs (and fetched values) by name.
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs (and fetched values) by name; see `operands`.
 
         Raises:
             InputDataError: an input is missing, unknown, or has another shape or element type.
             ModelError: ONNX Runtime fails.
         """
         check_inputs(self.graph, inputs)
-        return self._session.run({name: np.asarray(inputs[name]) for name in self.graph.inputs})
+        return self._session.run(operands(self.graph, inputs))
 
 
-def check_inputs(graph: Graph, inputs: Mapping[str, Array]) -> None:
+def operands(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller gives for a graph's inputs, as ONNX Runtime takes it.
+
+    Arrays for tensors, lists of arrays for sequences; None, or nothing, for an optional one that is absent.
+
+    Raises:
+        InputDataError: an input is missing, unknown, or has another shape or element type.
+    """
+    check_inputs(graph, inputs)
+    return {name: _operand(graph.value(name), inputs.get(name)) for name in graph.inputs}
+
+
+def _operand(value: Value, item: Any) -> Any:
+    if item is None or isinstance(item, dict):
+        return item
+    if "seq(" in value.dtype:
+        return [_operand(Value(value.name, None, ""), element) for element in item]
+    return np.asarray(item)
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> None:
     """Checks that data fit a graph's inputs.
 
     Raises:
@@ -69,11 +89,17 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Array]) -> None:
         if name not in graph.inputs:
             raise InputDataError(f"{name!r} is not an input of {graph.name!r}", f"its inputs are {known}")
     for name in graph.inputs:
-        if name not in inputs:
+        value, given = graph.value(name), inputs.get(name)
+        if given is None and value.dtype.startswith("optional("):
+            continue
+        if given is None:
             raise InputDataError(f"the input {name!r} of {graph.name!r} is missing", f"its inputs are {known}")
-        value, array = graph.value(name), np.asarray(inputs[name])
+        if value.dtype.startswith("seq(") and not isinstance(given, (list, tuple)):
+            kind = type(given).__name__
+            raise InputDataError(f"the input {name!r} is of type {kind}, the model takes a list ({value.dtype})")
         if value.shape is None:
             continue
+        array = np.asarray(given)
         if value.shape != array.shape or not _same_type(value.dtype, array):
             raise InputDataError(
                 f"the input {name!r} is {array.dtype.name}{list(array.shape)}, "
@@ -87,7 +113,7 @@ def _same_type(dtype: str, array: Array) -> bool:
 
 def run_graph(
     graph: Graph,
-    inputs: Mapping[str, Array],
+    inputs: Mapping[str, Any],
     fetch: Sequence[str] | None = None,
     *,
     threads: int = 2,

@@ -222,7 +222,7 @@ def value_bytes(value: Value, element_bytes: int) -> int:
 
 def element_width(dtype: str, element_bytes: int) -> int:
     """Bytes of one element on the GPU: `element_bytes` for floating-point types, else the type's own size."""
-    if dtype in ("", "bfloat16") or dtype.startswith("float"):
+    if dtype in ("", "bfloat16") or dtype.startswith("float") or "(" in dtype:  # sequences and maps have no elements
         return element_bytes
     try:
         return np.dtype(dtype).itemsize

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +13,7 @@ from onnx import helper
 from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Elementwise, Graph, Node, OnnxOp, Value
+from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import NodeKernels, OrtRunner, random_inputs, run_graph
 from support.light_models import randomised_light_model
 from support.onnx_models import model_of, run_plain, single
@@ -91,6 +95,37 @@ def test_random_indices_are_from_the_whole_table() -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     assert set(random_inputs(load_model(model), 0)["x"].tolist()) == set(range(90))
+
+
+def test_sequences_and_optionals_are_inputs() -> None:
+    last = model_of([helper.make_node("SequenceAt", ["s", "i"], ["y"])], {"s": None}, constants={"i": np.array(-1)})
+    last.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None))
+    graph, arrays = load_model(last), [np.zeros((2, 3), np.float32), np.ones((1, 4), np.float32)]
+    np.testing.assert_array_equal(run_graph(graph, {"s": arrays})["y"], arrays[1])
+    with pytest.raises(InputDataError, match="'s' is of type ndarray, the model takes a list"):
+        run_graph(graph, {"s": arrays[0]})
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, (2,)))
+    asks = model_of([helper.make_node("OptionalHasElement", ["o"], ["y"])], {"o": None}, opset=18)
+    asks.graph.input[0].CopyFrom(helper.make_value_info("o", kind))
+    asks.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    graph = load_model(asks)
+    given: list[dict[str, Any]] = [{"o": np.ones(2, np.float32)}, {"o": None}, {}]
+    assert [bool(run_graph(graph, feeds)["y"]) for feeds in given] == [True, False, False]
+
+
+def test_bf16_runs_in_single_precision() -> None:
+    """ONNX Runtime has no convolution of bf16 for a CPU."""
+    w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(ml_dtypes.bfloat16)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    model = model_of(nodes, {"x": (1, 3, 8, 8)}, constants={"w": w}, opset=22, dtype=onnx.TensorProto.BFLOAT16)
+    graph = load_model(model)
+    inputs = random_inputs(graph, 0)
+    got = run_graph(graph, inputs)["y"]
+    assert got.dtype == inputs["x"].dtype == ml_dtypes.bfloat16
+    wide = model_of(nodes, {"x": (1, 3, 8, 8)}, constants={"w": w.astype(np.float32)}, opset=22)
+    want = run_plain(wide, {"x": inputs["x"].astype(np.float32)})["y"].astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+    np.testing.assert_array_equal(run_original(model, inputs)["y"].astype(np.float32), want.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
