@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from pimflow.cache import STATISTICS_SUFFIX, cache_folder
 from pimflow.data import open_file
 from pimflow.errors import OptionError
 from pimflow.ir.registry import outside_modules
@@ -40,9 +41,10 @@ _LOCK_TRIES = 200
 _LOCK_WAIT_S = 0.01
 _SUFFIX = ".prices"
 _TABLE = re.compile(rf"[0-9a-f]{{32}}\{_SUFFIX}")
-_SCRATCH = re.compile(r"[0-9a-f]{32}\.[0-9]+\.tmp")
-"""What `_replace` writes beside a table."""
-_COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "targets")
+_STATISTICS = re.compile(rf"[0-9a-f]{{32}}-[0-9a-f]{{16}}\{STATISTICS_SUFFIX}")
+_SCRATCH = re.compile(rf"[0-9a-f]{{32}}(-[0-9a-f]{{16}}\{STATISTICS_SUFFIX})?\.[0-9]+\.tmp")
+"""What is written beside a file that it is to replace."""
+_COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "sparse", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
 _THIS_PROCESS = os.urandom(16)
 
@@ -53,34 +55,14 @@ class CacheWarning(UserWarning):
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What is on disk: the folder, its files, their records that are intact, and bytes."""
+    """What is on disk: the folder, its files, their records that are intact, graphs with statistics, and bytes."""
 
     folder: str
     files: int
     records: int
     damaged: int
+    graphs: int
     bytes: int
-
-
-def cache_folder() -> Path:
-    """$PIMFLOW_CACHE_DIR, else the user's cache folder of this platform with `pimflow` appended.
-
-    Raises:
-        OptionError: neither is set and the user has no home folder.
-    """
-    chosen = os.environ.get("PIMFLOW_CACHE_DIR")
-    try:
-        return Path(chosen).expanduser() if chosen else _platform_folder()
-    except RuntimeError:
-        raise OptionError("there is no home folder for the price cache", "set PIMFLOW_CACHE_DIR") from None
-
-
-def _platform_folder() -> Path:
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base) / "pimflow" / "cache" if base else Path.home() / "AppData" / "Local" / "pimflow" / "cache"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "pimflow"
 
 
 def code_fingerprint() -> str:
@@ -202,11 +184,11 @@ def key_of(content: str) -> str:
 def cache_clear(folder: Path | None = None) -> int:
     """Removes every file of the cache under the cache folder, and what killed processes left of them; returns how many.
 
-    Other files are left alone, whatever their suffix: ours are named by a digest.
+    Statistics of graphs are among them. Other files are left alone, whatever their suffix: ours are named by a digest.
     """
     where = folder or cache_folder()
     removed = 0
-    for path in (*_cache_files(where), *_cache_files(where, _SCRATCH)):
+    for path in (path for name in (_TABLE, _STATISTICS, _SCRATCH) for path in _cache_files(where, name)):
         with contextlib.suppress(OSError):
             path.unlink()
             removed += 1
@@ -216,14 +198,17 @@ def cache_clear(folder: Path | None = None) -> int:
 def cache_info(folder: Path | None = None) -> CacheInfo:
     """What is in the cache folder."""
     where = folder or cache_folder()
-    files = records = broken = size = 0
+    files = records = broken = size = graphs = 0
     for path in _cache_files(where):
         with contextlib.suppress(OSError):
             content = _read(path)
             costs, damaged = _parse(content)
             files, size = files + 1, size + len(content)
             records, broken = records + len(costs), broken + damaged
-    return CacheInfo(str(where), files, records, broken, size)
+    for path in _cache_files(where, _STATISTICS):
+        with contextlib.suppress(OSError):
+            graphs, size = graphs + 1, size + path.stat().st_size
+    return CacheInfo(str(where), files, records, broken, graphs, size)
 
 
 def _cache_files(folder: Path, name: re.Pattern[str] = _TABLE) -> tuple[Path, ...]:

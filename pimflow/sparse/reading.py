@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.data import open_file
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.forms import Edges, Progress, Rows, check_memory, too_large
@@ -30,7 +31,7 @@ def read_graph(path: Path, progress: Progress) -> Edges | Rows:
         GraphDataError: it cannot be read, or holds no graph.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(len(_NUMPY))
         if head == _NUMPY:
             raise GraphDataError(f"{path} holds one bare array", "save edge_index, [2, E], by name with numpy.savez")

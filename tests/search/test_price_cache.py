@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pimflow.codegen.work import MATRIX_PROBLEMS
-from pimflow.errors import OptionError
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.registry import Registry, scratch_registrations
 from pimflow.runtime.backends import HOSTS, UNITS
@@ -24,7 +23,6 @@ from pimflow.search.price_cache import (
     CacheWarning,
     PriceCache,
     cache_clear,
-    cache_folder,
     cache_info,
     code_fingerprint,
     key_of,
@@ -226,21 +224,6 @@ def test_clear_and_info(tmp_path: Path) -> None:
     assert cache_clear(tmp_path / "missing") == 0
 
 
-def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "mine"))
-    assert cache_folder() == tmp_path / "mine"
-    monkeypatch.delenv("PIMFLOW_CACHE_DIR")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "pimflow"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/invalid")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "pimflow"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert cache_folder() == tmp_path / "local" / "pimflow" / "cache"
-
-
 def test_fingerprint_is_stable_in_one_process() -> None:
     assert code_fingerprint() == code_fingerprint()
     assert len(code_fingerprint()) == 32
@@ -313,8 +296,6 @@ def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.Mon
     with pytest.warns(CacheWarning, match="set PIMFLOW_CACHE_DIR"):
         table = open_user_cache("scope")
     assert table.path is None
-    with pytest.raises(OptionError, match="home folder"):
-        cache_folder()
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-0x1.8p+1", "text", "", "0x1p+99999"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,9 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
             Graph.load(file)
     with pytest.raises(GraphDataError, match="no such file"):
         Graph.load(tmp_path / "none.npz")
+    os.mkfifo(tmp_path / "fifo.npz")
+    with pytest.raises(GraphDataError, match="it is not a regular file"):
+        Graph.load(tmp_path / "fifo.npz")
     np.savez(file, x=np.ones(3))
     with pytest.raises(GraphDataError, match="has no edge_index"):
         Graph.load(file)

@@ -13,12 +13,12 @@ from pimflow.report.tables import number
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("cache", help="show or clear the price cache on disk")
+    parser: Parser = verbs.add_parser("cache", help="show or clear the price cache and statistics of graphs on disk")
     actions = parser.add_subparsers(dest="action", metavar="info|clear", required=True)
     info = actions.add_parser("info", help="folder, records and size")
     add_json(info)
     info.set_defaults(run=run)
-    clear = actions.add_parser("clear", help="delete the price cache")
+    clear = actions.add_parser("clear", help="delete both")
     clear.set_defaults(run=run)
 
 
@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.action == "clear":
         removed = cache_clear()
-        say(f"removed {removed} {'file' if removed == 1 else 'files'} of the price cache")
+        say(f"removed {removed} {'file' if removed == 1 else 'files'} of the cache")
         return 0
     info = cache_info()
     if arguments.json:
         print_json("cache", encode(info))
         return 0
     say(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
-    say(f"damaged  {info.damaged}\nbytes    {number(info.bytes, 0)}")
+    say(f"damaged  {info.damaged}\ngraphs   {info.graphs}\nbytes    {number(info.bytes, 0)}")
     return 0

@@ -1,0 +1,163 @@
+"""What prices are functions of, of a graph: a few numbers, the reuse of its sources, and histograms by source range.
+
+All are linear in the edges but for sorting within pieces of a fixed size. Those of large graphs are kept on disk by the
+graph's content hash (`statistics_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.sparse.checks import Ids, Ints, Longs
+from pimflow.sparse.forms import Progress
+from pimflow.sparse.graph import Graph
+from pimflow.sparse.stack_distance import ReuseProfile, profile_of
+
+GROUP_SOURCES = 16
+"""Sources that a bank multiplies at a time: consecutive ids from a multiple of it on."""
+BLOCK_SOURCES = 512
+"""Sources that fill a row of a bank, or a buffer."""
+RANGES = 32
+
+PIECE_EDGES = 1 << 22
+"""Edges that are looked at together: what is made of them fits into memory many times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """A graph in numbers.
+
+    Args:
+        num_src, num_dst, num_edges: sources, destinations, edges.
+        self_loops: edges from a vertex to the one of the same id.
+        duplicates: edges that another one of the same ends stands before.
+        isolated: vertices with no edge at all, a self loop apart; 0 in bipartite graphs.
+        max_in, max_out: most edges into a destination, and out of a source.
+        groups: pairs of a destination and 16 consecutive sources with an edge or more between them.
+        blocks: the same of 512 consecutive sources.
+        fills: how often a buffer of 512 sources' weights is filled, at least: each of its 32 columns serves one
+            destination at a time, so that a block takes as many fills as its busiest column has destinations.
+        reuse: of the sources, row after row.
+    """
+
+    num_src: int
+    num_dst: int
+    num_edges: int
+    self_loops: int
+    duplicates: int
+    isolated: int
+    max_in: int
+    max_out: int
+    groups: int
+    blocks: int
+    fills: int
+    reuse: ReuseProfile
+
+    @property
+    def mean_degree(self) -> float:
+        """Edges per destination."""
+        return self.num_edges / self.num_dst if self.num_dst else 0.0
+
+    @property
+    def edges_per_group(self) -> float:
+        """Edges per destination and group of 16 sources that has any (k)."""
+        return self.num_edges / self.groups if self.groups else 0.0
+
+    @property
+    def blocks_per_edge(self) -> float:
+        """Destinations and blocks of 512 sources that have an edge, per edge (D / E)."""
+        return self.blocks / self.num_edges if self.num_edges else 0.0
+
+    @property
+    def density(self) -> float:
+        """Edges over pairs of a source and a destination."""
+        pairs = self.num_src * self.num_dst
+        return self.num_edges / pairs if pairs else 0.0
+
+
+def in_degrees(graph: Graph) -> Longs:
+    """Edges into every destination, [num_dst]."""
+    degrees: Longs = np.diff(graph.rowptr)
+    return degrees
+
+
+def out_degrees(graph: Graph) -> Longs:
+    """Edges out of every source, [num_src]."""
+    return np.bincount(graph.col, minlength=graph.num_src)
+
+
+def measure(graph: Graph, progress: Progress = lambda line: None) -> Statistics:
+    """The statistics of a graph, measured."""
+    progress(f"counting groups of {graph.num_edges:,} edges")
+    into, out = in_degrees(graph), out_degrees(graph)
+    counts = np.zeros(-(-graph.num_src // BLOCK_SOURCES) * BLOCK_SOURCES // GROUP_SOURCES, np.int64)
+    loops = duplicates = blocks = 0
+    looped = np.zeros(max(graph.num_src, graph.num_dst), np.int32)
+    for first, unsorted, cols in row_pieces(graph):
+        keys = np.sort(unsorted.astype(np.int64) * graph.num_src + cols)
+        rows, sources = np.divmod(keys, graph.num_src)
+        news = np.diff(keys, prepend=-1) > 0
+        duplicates += len(keys) - int(np.count_nonzero(news))
+        begins = _changes(rows, sources // GROUP_SOURCES)
+        counts += np.bincount(sources[begins] // GROUP_SOURCES, minlength=len(counts))
+        blocks += int(np.count_nonzero(_changes(rows, sources // BLOCK_SOURCES)))
+        own = rows[rows + first == sources] + first
+        loops += len(own)
+        looped += np.bincount(own, minlength=len(looped)).astype(np.int32)
+    fills = counts.reshape(-1, BLOCK_SOURCES // GROUP_SOURCES).max(axis=1).sum() if len(counts) else 0
+    alone = (into == looped) & (out == looped) if graph.num_src == graph.num_dst else np.zeros(0, bool)
+    progress(f"measuring the reuse of {graph.num_src:,} sources")
+    return Statistics(
+        graph.num_src,
+        graph.num_dst,
+        graph.num_edges,
+        loops,
+        duplicates,
+        int(np.count_nonzero(alone)),
+        int(into.max(initial=0)),
+        int(out.max(initial=0)),
+        int(counts.sum()),
+        blocks,
+        int(fills),
+        profile_of(graph.col, graph.num_src),
+    )
+
+
+def source_histogram(graph: Graph, ranges: int = RANGES) -> Ints:
+    """Edges into every destination from every range of sources, int32 [ranges, num_dst].
+
+    Ranges are of ceil(num_src / ranges) sources each. Those of fewer ranges are sums of neighbours, so that one pass
+    over the edges serves all ways to divide sources by powers of two.
+    """
+    size = max(-(-graph.num_src // ranges), 1)
+    found = np.zeros((graph.num_dst, ranges), np.int32)
+    for first, rows, sources in row_pieces(graph):
+        rows_here = int(rows[-1]) + 1
+        cells = rows.astype(np.int64) * ranges + sources // size
+        found[first : first + rows_here] = np.bincount(cells, minlength=rows_here * ranges).reshape(rows_here, ranges)
+    return np.ascontiguousarray(found.T)
+
+
+def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
+    """Runs of whole rows: the first destination; of each edge the destination, counted from there, and the source."""
+    first = 0
+    while first < graph.num_dst:
+        begin = int(graph.rowptr[first])
+        last = int(np.searchsorted(graph.rowptr, begin + PIECE_EDGES, side="right")) - 1
+        last = min(max(last, first + 1), graph.num_dst)
+        pointers = graph.rowptr[first : last + 1]
+        if pointers[-1] > begin:
+            rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(pointers))
+            yield first, rows, graph.col[begin : int(pointers[-1])]
+        first = last
+
+
+def _changes(rows: Ids, parts: Ids) -> npt.NDArray[np.bool_]:
+    """Where sorted pairs differ from the ones before."""
+    changed = np.ones(len(rows), bool)
+    changed[1:] = (rows[1:] != rows[:-1]) | (parts[1:] != parts[:-1])
+    return changed
