@@ -73,7 +73,7 @@ def vertices_of(src: Ints, dst: Ints, where: str) -> int:
     """
     if not src.size:
         raise GraphDataError(f"{where} has no edges, and does not say how many vertices there are", "give num_nodes")
-    return max(int(src.max()), int(dst.max())) + 1
+    return max(int(np.max(src)), int(np.max(dst))) + 1
 
 
 def ids(array: Ids, what: str, vertices: int | None, where: str) -> Ints:
@@ -91,10 +91,10 @@ def ids(array: Ids, what: str, vertices: int | None, where: str) -> Ints:
     if array.size == 0:
         return array.astype(np.int32)
     bound = MOST_VERTICES if vertices is None else vertices
-    if int(array.min()) < 0:
+    if int(np.min(array)) < 0:
         edge = int(np.argmax(array < 0))
         raise GraphDataError(f"{where}: edge {edge} has {what} {array[edge]}; vertices are numbered from 0")
-    if int(array.max()) >= bound:
+    if int(np.max(array)) >= bound:
         edge = int(np.argmax(array >= bound))
         raise GraphDataError(
             f"{where}: edge {edge} has {what} {array[edge]}, but there are {bound} vertices",
@@ -125,7 +125,7 @@ def weights(array: npt.NDArray[Any], edges: int, where: str) -> Floats:
         raise GraphDataError(f"{where}: edge_weight holds {values.dtype.name}, not real numbers", "save it as float32")
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32, copy=False)
-    if narrow.size and not np.isfinite(narrow.min() + narrow.max()):  # a NaN or an infinity shows in one of the two
+    if narrow.size and not np.isfinite(np.min(narrow) + np.max(narrow)):  # a NaN or an infinity shows in one of the two
         faults = np.flatnonzero(~np.isfinite(narrow))
         if faults.size:
             edge = int(faults[0])
@@ -147,7 +147,7 @@ def types(array: npt.NDArray[Any], edges: int, where: str) -> Ints:
         GraphDataError: there is not one per edge, or one is no type.
     """
     values = integers(per_edge(array, edges, "edge_type", where), "edge_type", where)
-    if values.size and not 0 <= int(values.min()) <= int(values.max()) < 2**31 - 1:
+    if values.size and not 0 <= int(np.min(values)) <= int(np.max(values)) < 2**31 - 1:
         edge = int(np.argmax((values < 0) | (values >= 2**31 - 1)))
         raise GraphDataError(f"{where}: edge {edge} has type {values[edge]}; types are numbered from 0")
     return values.astype(np.int32, copy=False)
@@ -178,7 +178,7 @@ def permutation(order: npt.NDArray[Any], edges: int, where: str) -> Ids:
     """
     positions = integers(per_edge(order, edges, "order", where), "order", where)
     seen = np.zeros(edges, bool)
-    if edges and 0 <= int(positions.min()) <= int(positions.max()) < edges:
+    if edges and 0 <= int(np.min(positions)) <= int(np.max(positions)) < edges:
         seen[positions] = True
     if not seen.all():
         raise GraphDataError(f"{where}: order is no permutation of {edges} edges")

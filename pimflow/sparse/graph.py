@@ -69,7 +69,7 @@ class Graph:
         """One more than the largest edge type; 0 where edges have none."""
         if self.edge_type is None or not self.num_edges:
             return 0
-        return int(self.edge_type.max()) + 1
+        return int(np.max(self.edge_type)) + 1
 
     @cached_property
     def sha256(self) -> str:

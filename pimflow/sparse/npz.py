@@ -62,7 +62,8 @@ class StoredArray:
         order: Any = "F" if self.by_columns else "C"
         if self.is_mapped:
             begin = _data_offset(self.path, self.member) + self.offset
-            return np.memmap(self.path, self.dtype, "r", begin, self.shape, order)
+            mapped: npt.NDArray[Any] = np.memmap(self.path, self.dtype, "r", begin, self.shape, order)
+            return mapped
         array: npt.NDArray[Any] = np.empty(self.shape, self.dtype, order)
         octets = array.reshape(-1, order="A").view(np.uint8)
         with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:

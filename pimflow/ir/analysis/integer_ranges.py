@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from pimflow.ir.graph import Array, Graph, Node
 from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import MovementOp
@@ -107,7 +109,7 @@ def _solved(kind: str, wanted: IntegerRange, least: int, most: int) -> IntegerRa
 def _extremes(array: Array | None) -> tuple[int, int] | None:
     if array is None or array.dtype.kind not in "iu" or not array.size:
         return None
-    return int(array.min()), int(array.max())
+    return int(np.min(array)), int(np.max(array))
 
 
 def _indices(size: int) -> IntegerRange:
