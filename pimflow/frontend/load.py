@@ -15,6 +15,7 @@ from pimflow.frontend.inference import declared_types, infer_graph
 from pimflow.frontend.reading import Source, outline, read_source
 from pimflow.ir import Graph
 from pimflow.ir.verify import verify_graph
+from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.session import GraphSession, open_session, session_options
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
@@ -41,6 +42,7 @@ def load_model(
     try:
         given = read_source(source)
         opaque = import_graph(given, shapes or {}, annotations)
+        opaque = unpacked(opaque) if annotations else opaque
     except UnicodeDecodeError as error:
         raise ModelError(
             f"the model holds a name that is not text ({error})", "export or download the model again"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pimflow.errors import GraphError
-from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
+from pimflow.ir.graph import Array, Graph, Node, Packed, Value, topological_order
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import OnnxOp
 
@@ -22,6 +22,7 @@ class GraphEditor:
         self.graph = graph
         self._values = dict(graph.values)
         self._constants = dict(graph.constants)
+        self._packed = dict(graph.packed)
         self._replacements: dict[str, tuple[Node, ...]] = {}
         self._renames: dict[str, str] = {}
         self._rename_targets: set[str] = set()
@@ -44,16 +45,24 @@ class GraphEditor:
         self._values[name] = Value(name, None if shape is None else tuple(shape), dtype)
         return name
 
-    def new_constant(self, base: str, array: Array) -> str:
-        """Adds a constant under a fresh name made from `base`; returns the name."""
-        name = self.new_value(base, array.shape, array.dtype.name)
-        self._constants[name] = array
+    def new_constant(self, base: str, array: Array, packed: Packed | None = None) -> str:
+        """Adds a constant under a fresh name made from `base`; returns the name.
+
+        Args:
+            base: of its name.
+            array: its elements.
+            packed: how the model keeps them, if not as they are.
+        """
+        name = self._value_names.fresh(base)
+        self.set_constant(name, array, packed)
         return name
 
-    def set_constant(self, name: str, array: Array) -> None:
+    def set_constant(self, name: str, array: Array, packed: Packed | None = None) -> None:
         """Makes a value of the graph a constant; its producer has to be removed as well."""
         self._values[name] = Value(name, array.shape, array.dtype.name)
         self._constants[name] = array
+        if packed is not None:
+            self._packed[name] = packed
 
     def new_node_name(self, base: str) -> str:
         """A node name that nobody has yet."""
@@ -128,6 +137,7 @@ class GraphEditor:
             nodes=ordered,
             values={name: value for name, value in self._values.items() if name in used},
             constants={name: array for name, array in self._constants.items() if name in used},
+            packed={name: packed for name, packed in self._packed.items() if name in used},
         )
 
     def _keep_output_names(self, nodes: list[Node], outputs: list[str]) -> list[Node]:
@@ -160,5 +170,5 @@ class GraphEditor:
         old = self._values[public]
         new = self.new_value(f"{public}_before", old.shape, old.dtype)
         if public in self._constants:
-            self._constants[new] = self._constants.pop(public)
+            self.set_constant(new, self._constants.pop(public), self._packed.pop(public, None))
         return new

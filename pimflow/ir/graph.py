@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pimflow.errors import GraphError
 from pimflow.ir.ops.base import Op
+from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.placement import UNPLACED, Placement
 
 Array = npt.NDArray[np.generic]
@@ -85,6 +86,40 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
+class Packed:
+    """How a model keeps a constant in fewer bits: what a DequantizeLinear makes of other constants.
+
+    Args:
+        array: the elements, as the compiler reads them; what follows is of this array alone.
+        op: makes them of `operands`, constants: elements, scale, and a zero point or None.
+    """
+
+    array: Array
+    op: OnnxOp
+    operands: tuple[Array | None, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What the operands take."""
+        return sum(array.nbytes for array in self.operands if array is not None)
+
+    def cut(self, part: Array, axis: int, start: int, stop: int) -> Packed | None:
+        """How `part`, the elements start .. stop-1 along an axis, is kept; None where that cannot be told."""
+        attributes = dict(self.op.attributes)
+        elements, scale = self.operands[:2]
+        if elements is None or scale is None or attributes.get("block_size"):
+            return None
+        own = attributes.get("axis", 1)
+        along = isinstance(own, int) and own % elements.ndim == axis
+        window = (slice(None),) * axis + (slice(start, stop),)
+        beside = [
+            array[start:stop] if along and array is not None and array.size > 1 else array
+            for array in self.operands[1:]
+        ]
+        return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *beside))
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """A program: nodes in topological order over named values.
 
@@ -95,6 +130,7 @@ class Graph:
         values: every value that a node, input, output or constant names.
         constants: arrays by value name (never written to; may be memory-mapped).
         opset: ONNX opset version by domain ("" is the default domain).
+        packed: how some of the constants are kept in the model, by name; see `packed_form`.
     """
 
     name: str
@@ -104,9 +140,10 @@ class Graph:
     values: Mapping[str, Value]
     constants: Mapping[str, Array]
     opset: Mapping[str, int] = field(default_factory=lambda: {"": 17})
+    packed: Mapping[str, Packed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("values", "constants", "opset"):
+        for name in ("values", "constants", "opset", "packed"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @cached_property
@@ -178,6 +215,17 @@ class Graph:
         """Whether a value is a constant of the graph."""
         return name in self.constants
 
+    def packed_form(self, name: str) -> Packed | None:
+        """How the model keeps a constant in fewer bits; None if it does not, or if its elements have changed since."""
+        packed = self.packed.get(name)
+        return packed if packed is not None and packed.array is self.constants.get(name) else None
+
+    @property
+    def constant_bytes(self) -> int:
+        """What all constants take as the model keeps them."""
+        forms = ((array, self.packed_form(name)) for name, array in self.constants.items())
+        return sum(array.nbytes if packed is None else packed.bytes for array, packed in forms)
+
     def activations(self, node: Node) -> Iterator[str]:
         """The inputs of a node that are not constants, in order."""
         return (name for name in node.inputs if name and name not in self.constants)
@@ -192,6 +240,7 @@ class Graph:
         values: Mapping[str, Value] | None = None,
         constants: Mapping[str, Array] | None = None,
         opset: Mapping[str, int] | None = None,
+        packed: Mapping[str, Packed] | None = None,
     ) -> Graph:
         """The same graph with some fields replaced."""
         return Graph(
@@ -202,6 +251,7 @@ class Graph:
             values=self.values if values is None else values,
             constants=self.constants if constants is None else constants,
             opset=self.opset if opset is None else opset,
+            packed=self.packed if packed is None else packed,
         )
 
 

@@ -43,6 +43,9 @@ IR_VERSION = 10
 PLACEHOLDER = "pimflow.constants"
 """File name that stands for constants which are handed over beside the model; there is no such file."""
 
+PACKED = ("packed", "")
+"""Tag of a node that makes a constant which the compiler reads as if it were one: it is kept in fewer bits."""
+
 SMALL_TENSOR_BYTES = 8 * 1024
 """Constants up to this size may say something about shapes."""
 
@@ -68,9 +71,10 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
     """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
     writer = OnnxWriter(graph)
+    plain = {name: array for name, array in graph.constants.items() if not writer.write_packed(name)}
     for node in graph.nodes:
         writer.write(node)
-    arrays = {**graph.constants, **writer.constants}
+    arrays = {**plain, **writer.constants}
     outside = {name: array for name, array in arrays.items() if _is_large(array, inline_limit_bytes)}
     proto = helper.make_graph(
         writer.nodes,
@@ -176,12 +180,24 @@ class OnnxWriter:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
         self._names = FreshNames(graph.values)
+        self._node_names = FreshNames(graph.node_by_name)
 
     def constant(self, base: str, array: Array) -> str:
         """A new constant; returns its name."""
         name = self._names.fresh(base)
         self.constants[name] = array
         return name
+
+    def write_packed(self, name: str) -> bool:
+        """Adds the node that makes a constant, and its operands, if the model keeps it in fewer bits."""
+        packed = self.graph.packed_form(name)
+        if packed is None:
+            return False
+        parts = zip(("elements", "scale", "zero_point"), packed.operands, strict=False)
+        operands = ["" if array is None else self.constant(f"{name}_{part}", array) for part, array in parts]
+        node_name = self._node_names.fresh(f"{name}_dequantise")
+        self.write(Node(packed.op, tuple(operands), (name,), node_name, tags=(PACKED,)))
+        return True
 
     def write(self, node: Node) -> None:
         """Adds one node, as its op's rule says."""

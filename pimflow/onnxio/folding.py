@@ -13,10 +13,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Refusal, Value
+from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Packed, Refusal, Value
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import capture_count
+from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 
@@ -66,6 +67,35 @@ def evaluate(
         if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
             return Refusal(f"{node.name}: {node.kind} has subgraphs")
     return _run(node, graph, arrays, values, limit_bytes)
+
+
+def packed_form(node: Node, array: Array, constants: Mapping[str, Array]) -> Packed | None:
+    """How the model keeps what a node makes of constants, if that takes fewer bits than the result."""
+    if not isinstance(node.op, OnnxOp) or node.op.op_type != "DequantizeLinear":
+        return None
+    packed = Packed(array, node.op, tuple(constants[name] if name else None for name in node.inputs))
+    return packed if packed.bytes < array.nbytes else None
+
+
+def unpacked(graph: Graph) -> Graph:
+    """The graph with the constants that `split_model` wrote in few bits as it knew them."""
+    made: dict[str, Packed] = {}
+    for node in graph.nodes:
+        if PACKED in node.tags:
+            found = evaluate(node, graph, graph.values, graph.constants)
+            packed = packed_form(node, found[0], graph.constants) if isinstance(found, list) else None
+            if packed is not None:
+                made[node.output] = packed
+    nodes = [node for node in graph.nodes if node.output not in made]
+    named = {*graph.inputs, *graph.outputs, *(name for node in nodes for name in (*node.inputs, *node.outputs))}
+    arrays = {**graph.constants, **{name: packed.array for name, packed in made.items()}}
+    types = {name: Value(name, packed.array.shape, packed.array.dtype.name) for name, packed in made.items()}
+    return graph.replace(
+        nodes=nodes,
+        values={name: value for name, value in {**graph.values, **types}.items() if name in named},
+        constants={name: array for name, array in arrays.items() if name in named},
+        packed=made,
+    )
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:

@@ -28,7 +28,7 @@ def save_onnx(graph: Graph, path: str | Path, *, single_file_limit_bytes: int = 
         OutputError: a file cannot be written.
     """
     path = Path(path)
-    total = sum(array.nbytes for array in graph.constants.values())
+    total = graph.constant_bytes
     model, outside = split_model(graph, None if total <= single_file_limit_bytes else EXTERNAL_MINIMUM_BYTES)
     try:
         if outside:

@@ -39,7 +39,7 @@ QUIET = 4
 """The level at which ONNX Runtime writes nothing to stderr of what it raises anyway."""
 
 
-def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> ort.SessionOptions:
+def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = True) -> ort.SessionOptions:
     """Quiet options with a fixed number of threads.
 
     Args:
@@ -91,7 +91,7 @@ class GraphSession:
         ModelError: ONNX Runtime refuses the graph.
     """
 
-    def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> None:
+    def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = True) -> None:
         self.name = graph.name
         self.outputs = graph.outputs
         self._dtypes = {name: graph.value(name).dtype for name in graph.outputs}

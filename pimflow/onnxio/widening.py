@@ -33,6 +33,7 @@ def widened(graph: Graph) -> Graph:
         nodes=[replace(node, op=_wide_op(node.op)) if isinstance(node.op, OnnxOp) else node for node in graph.nodes],
         values={name: _wide_value(value) for name, value in graph.values.items()},
         constants={name: single_precision(array) for name, array in graph.constants.items()},
+        packed={},
     )
 
 

@@ -188,7 +188,9 @@ class _Writer:
         array = self._graph.constants.get(name)
         if array is not None:  # a view: nothing is copied or moved
             window = (slice(None),) * axis + (slice(part.start, part.stop),)
-            names[name] = editor.new_constant(f"{name}_{part.device}", array[window])
+            cut_out, whole = array[window], self._graph.packed_form(name)
+            packed = None if whole is None else whole.cut(cut_out, axis, part.start, part.stop)
+            names[name] = editor.new_constant(f"{name}_{part.device}", cut_out, packed)
             return
         shape = list(self._graph.shape(name))
         shape[axis] = part.stop - part.start

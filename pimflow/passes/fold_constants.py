@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Array, Graph, GraphEditor, Refusal
-from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
+from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
 from pimflow.passes.base import Pass, PassResult
 
 
@@ -14,7 +14,8 @@ from pimflow.passes.base import Pass, PassResult
 class FoldConstants(Pass):
     """Replaces nodes that read constants alone, and Shape and Size of what has a static shape, by constants.
 
-    Random ops and control flow stay, and so does a node that makes a graph output.
+    Random ops and control flow stay, and so does a node that makes a graph output. What a DequantizeLinear makes
+    stays in few bits in the model that is written.
 
     Args:
         max_bytes: size of the largest constant made, unless what it is made of is nearly as large.
@@ -38,9 +39,9 @@ class FoldConstants(Pass):
             if arrays is None:
                 continue
             made = {name: array for name, array in zip(node.outputs, arrays, strict=True) if name}
-            known |= made
             for name, array in made.items():
-                editor.set_constant(name, array)
+                editor.set_constant(name, array, packed_form(node, array, known))
+            known |= made
             editor.replace_node(node.name, ())
         if not editor.changed:
             return PassResult(graph, False, tuple(notes))

@@ -3,8 +3,8 @@
 Three questions, each with a bound of its own:
 
 - Does the rewritten graph compute what the original does? ONNX Runtime runs both as users run them. Where the model
-  rounds (16-bit numbers, quantised ones), both are also run in single precision and without ONNX Runtime's 8-bit
-  kernels: there the bound stays narrow.
+  rounds (16-bit numbers, quantised ones), all values are compared too, one by one and in single precision: there the
+  bound stays narrow.
 - Do values lie where the memory plan says, and do units compute what their programs are for? What runs in the arena, or
   by value, is compared with the same graph in the same precision, run node by node without either; each program also
   with its own node, on its own operands.
@@ -13,7 +13,6 @@ Three questions, each with a bound of its own:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,16 +24,17 @@ import onnx
 from pimflow.codegen.backend import Backend
 from pimflow.errors import PimflowError
 from pimflow.frontend import load_model
-from pimflow.ir import Array, Graph, OnnxOp
+from pimflow.ir import Array, Graph
 from pimflow.onnxio.npz import read_npz
-from pimflow.onnxio.widening import NARROW, is_narrow, widened
+from pimflow.onnxio.widening import NARROW, is_narrow
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.reference import CheckedUnits, Overflow, UnitReference
+from pimflow.verify.reference import CheckedUnits, Overflow, UnitReference, quantises
+from pimflow.verify.values import PartsCheck, compare_values
 
 MARGIN = 2.0
 """A bound that is measured allows as much more than was seen."""
@@ -44,23 +44,13 @@ SIGNAL_SHARE = 0.5
 
 Outputs = dict[str, Any]
 
-_QUANTISES = re.compile("Quant|QLinear|QGemm|QAttention|Integer")
-
-
-@dataclass(frozen=True)
-class ProgramsCheck:
-    """Programs of units against their own nodes, on the same operands: errors over a node's largest magnitude."""
-
-    checked: int
-    largest_error: float
-    wrong: Mapping[str, float]
-
 
 @dataclass(frozen=True)
 class Verification:
     """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared.
 
-    `rtol` is the widest bound of all outputs; `programs` is there where units' programs were executed.
+    `rtol` is the widest bound of all outputs. `values` is there where the model rounds: its values one by one, in
+    single precision; `programs` where units' programs were executed: each against its own node, on the same operands.
     """
 
     passed: bool
@@ -68,7 +58,8 @@ class Verification:
     nodes_checked: int
     rtol: float
     notes: tuple[str, ...] = ()
-    programs: ProgramsCheck | None = None
+    values: PartsCheck | None = None
+    programs: PartsCheck | None = None
 
     @property
     def max_abs_err(self) -> float:
@@ -106,13 +97,8 @@ class Verification:
                 }
                 for check in self.outputs
             ],
-            "programs": None
-            if self.programs is None
-            else {
-                "checked": self.programs.checked,
-                "largest_error": _finite(self.programs.largest_error),
-                "wrong": {name: _finite(error) for name, error in self.programs.wrong.items()},
-            },
+            "values": _parts_json(self.values),
+            "programs": _parts_json(self.programs),
             "notes": list(self.notes),
         }
 
@@ -124,17 +110,27 @@ class Verification:
             + (f": {check.problem}" if check.problem else "")
             for check in self.outputs
         ]
-        if self.programs is not None:
-            lines += [
-                f"FAIL  {name}: its program's result is off by {error:.3g} of the largest magnitude"
-                for name, error in self.programs.wrong.items()
-            ]
-            lines.append(f"note  {self.programs.checked} programs were compared with their nodes, on equal operands")
+        lines += _parts_text(self.values, "value", "values were compared one by one, in single precision")
+        lines += _parts_text(self.programs, "program of", "programs were compared with their nodes, on equal operands")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
         return "\n".join(
             [*lines, f"{verdict}: {len(self.outputs)} outputs of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"]
         )
+
+
+def _parts_json(parts: PartsCheck | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+    wrong = {name: _finite(error) for name, error in parts.wrong.items()}
+    return {"checked": parts.checked, "largest_error": _finite(parts.largest_error), "wrong": wrong}
+
+
+def _parts_text(parts: PartsCheck | None, noun: str, how: str) -> list[str]:
+    if parts is None:
+        return []
+    wrong = [f"FAIL  {noun} {name}: off by {error:.3g} of its largest magnitude" for name, error in parts.wrong.items()]
+    return [*wrong, f"note  {parts.checked} {how}: largest error {parts.largest_error:.2g}"]
 
 
 def _finite(value: float) -> float | None:
@@ -192,14 +188,16 @@ def verify_compiled(
         checks = evidence.checks(actual, signal)
     else:
         checks = compare_outputs(expected, actual, rtol)
-    done = None if executor is None else ProgramsCheck(executor.checked, executor.largest, executor.wrong)
+    programs_check = None if executor is None else PartsCheck(executor.checked, executor.largest, executor.wrong)
+    parts = [part for part in (evidence.values, programs_check) if part is not None]
     return Verification(
-        passed=all(check.passed for check in checks) and not (done and done.wrong),
+        passed=all(check.passed for check in checks) and not any(part.wrong for part in parts),
         outputs=checks,
         nodes_checked=len(graph.nodes),
         rtol=max((check.rtol for check in checks), default=DEFAULT_RTOL) if rtol is None else rtol,
         notes=(*evidence.notes(), *_overflows(reference.overflow, checks), *_still(signal, inputs)),
-        programs=done,
+        values=evidence.values,
+        programs=programs_check,
     )
 
 
@@ -234,6 +232,7 @@ class _Evidence:
     ways: dict[str, Outputs] = field(default_factory=dict)
     """The model's own results where it is rounded otherwise, each with what moves them."""
     pairs: list[_Pair] = field(default_factory=list)
+    values: PartsCheck | None = None
 
     def measure(self, original: str | bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
         """Runs the original and the graph without roundings that depend on how nodes are fused, if they have any."""
@@ -241,16 +240,13 @@ class _Evidence:
         if not narrow and not quantised:
             return
         before = load_model(original, {name: array.shape for name, array in feeds.items()})
-        wide = {
-            name: array.astype(np.float32) if array.dtype.name in NARROW else array for name, array in feeds.items()
-        }
-        expected = run_graph(widened(before), wide, fuse_quantised=False)
-        graph = widened(self.graph)
-        actual = run_graph(graph, wide, fuse_quantised=False)
-        moved = run_nodes(graph, wide, UnitReference(graph, {}, None, jitter_seed=0)) if quantised else actual
-        self.pairs.append(_Pair("in single precision", expected, actual, _bounds(actual, [moved])))
+        outputs, self.values = compare_values(before, self.graph, feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
-        self.ways[" and ".join(kinds)] = expected
+        self.ways[" and ".join(kinds)] = outputs
+        if quantised:
+            self.ways["roundings near a half"] = run_nodes(
+                self.graph, feeds, UnitReference(self.graph, {}, None, jitter_seed=0)
+            )
 
     def node_by_node(
         self,
@@ -307,8 +303,8 @@ class _Evidence:
 
 
 def is_quantised(graph: Graph) -> bool:
-    """Whether a graph rounds to integers of few bits."""
-    return any(isinstance(node.op, OnnxOp) and _QUANTISES.search(node.op.op_type) is not None for node in graph.nodes)
+    """Whether a graph rounds to integers of few bits, or keeps constants as such."""
+    return bool(graph.packed) or any(map(quantises, graph.nodes))
 
 
 def _bounds(expected: Outputs, ways: list[Outputs]) -> dict[str, float]:

@@ -6,6 +6,7 @@ rounds them. What is left between that and the unit's program is the order in wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pimflow.codegen.backend import Backend
-from pimflow.ir import Array, Graph, Node
+from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.onnxio.widening import NARROW, single_precision, widened
@@ -24,6 +25,12 @@ from pimflow.verify.outputs import largest_error
 JITTER = 0.1
 """Share of the errors allowed of a node that its result is moved by at random, to see what that does to the outputs."""
 
+
+FLIPPED = 1e-4
+"""Share of quantised elements (one at least) that fall on the other side of a rounding, to see what that does."""
+
+_FEW_BITS = frozenset({"int8", "uint8", "int16", "uint16"})
+_QUANTISES = re.compile("^(Dynamic)?Quant|^QLinear|^QGemm")
 
 SUMS_RTOL = 2e-5
 """What two orders of adding up in single precision may differ by, over the largest magnitude of a product's result."""
@@ -55,7 +62,8 @@ class UnitReference:
         graph: the graph whose nodes are run.
         units: backends by device.
         operand: the element type that units multiply; None for each one's own.
-        jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds; None leaves them.
+        jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds, and `FLIPPED` of those
+            that are quantised by a step; None leaves them.
     """
 
     def __init__(
@@ -77,10 +85,14 @@ class UnitReference:
         unit = self.units.get(node.device or "")
         results = self._kernels.run(node, inputs) if unit is None else [self.on_unit(node, inputs, unit)]
         self._watch(node, inputs, results)
-        if self._random is not None and (unit is not None or node.op.is_contraction):
-            rtol = SUMS_RTOL if unit is None else self.tolerance(node)
-            return [self._moved(array, rtol, self._random) for array in results]
-        return results
+        if self._random is None:
+            return results
+        if quantises(node):
+            return [_stepped(array, self._random) for array in results]
+        if unit is None and not node.op.is_contraction:
+            return results
+        rtol = SUMS_RTOL if unit is None else self.tolerance(node)
+        return [self._moved(array, rtol, self._random) for array in results]
 
     def tolerance(self, node: Node) -> float:
         """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
@@ -102,7 +114,7 @@ class UnitReference:
             if name and array is not None
         }
         constants = {name: feeds[name] for name in alone.constants}
-        session = GraphSession(replace(alone, constants=constants), fuse_quantised=False)
+        session = GraphSession(replace(alone, constants=constants), threads=1)
         (result,) = session.run({name: feeds[name] for name in alone.inputs}).values()
         with np.errstate(over="ignore"):
             cast: Array = result.astype(numpy_dtype(self.graph.value(node.output).dtype))
@@ -129,6 +141,23 @@ class UnitReference:
         with np.errstate(over="ignore"):
             moved: Array = (wide + scale * random.uniform(-1, 1, wide.shape).astype(np.float32)).astype(array.dtype)
         return moved
+
+
+def quantises(node: Node) -> bool:
+    """Whether a node rounds to integers of few bits."""
+    return isinstance(node.op, OnnxOp) and _QUANTISES.search(node.op.op_type) is not None
+
+
+def _stepped(array: Array, random: np.random.Generator) -> Array:
+    """The array with a few of its elements one step off, if it is of few bits."""
+    if array.dtype.name not in _FEW_BITS or not array.size:
+        return array
+    moved = array.astype(np.int64).reshape(-1)
+    places = random.integers(0, moved.size, max(1, round(FLIPPED * moved.size)))
+    moved[places] += random.choice((-1, 1), places.size)
+    limits = np.iinfo(array.dtype.name)
+    stepped: Array = moved.clip(limits.min, limits.max).astype(array.dtype).reshape(array.shape)
+    return stepped
 
 
 class CheckedUnits(UnitExecutor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
 from support.exotic_models import MODELS
 from support.onnx_models import model_of
+from support.quantised_models import qdq_model
 
 HALF = Path(__file__).parent.parent / "data" / "exported" / "half.onnx"
 MODES: tuple[Mapping[str, Any], ...] = ({}, {"arena": True}, {"pim": "values"}, {"pim": "values", "operand": "fp32"})
@@ -57,6 +57,40 @@ def test_a_model_of_16_bit_numbers_passes_by_its_own_precision(half: CompiledMod
         assert any("float16" in note and "the bound follows" in note for note in result.notes)
 
 
+@pytest.fixture(scope="module")
+def quantised() -> CompiledModel:
+    return pimflow.compile(qdq_model(), policy="pim", use_cache=False)
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_a_quantised_model_passes_by_its_own_precision(quantised: CompiledModel, options: Mapping[str, Any]) -> None:
+    result = quantised.verify(**options)
+    assert result.passed, result.text()
+    assert result.output_std > 0.05
+    assert result.values is not None
+    assert result.values.checked > 15
+    assert result.values.largest_error < 1e-5
+    assert result.rtol < 0.5
+    assert not any("two different inputs" in note for note in result.notes)
+    if "pim" in options:
+        assert result.programs is not None
+        assert result.programs.checked == len(quantised.programs) == 4
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_one_wrong_weight_of_a_quantised_model_shows(quantised: CompiledModel, options: Mapping[str, Any]) -> None:
+    for name in ("one", "two", "three", "fc"):
+        assert not one_weight_off(quantised, name).verify(**options).passed, name
+
+
+def test_a_shifted_row_of_a_quantised_model_shows(quantised: CompiledModel) -> None:
+    assert not one_row_shifted(quantised, "two").verify().passed
+
+
+def test_a_wrong_program_of_a_quantised_model_shows(quantised: CompiledModel) -> None:
+    assert_wrong_programs_show(quantised, {"pim": "values"})
+
+
 def one_weight_off(compiled: CompiledModel, node: str) -> CompiledModel:
     """One element of the node's weights is off by four of their standard deviations."""
     graph = compiled.graph
@@ -66,9 +100,9 @@ def one_weight_off(compiled: CompiledModel, node: str) -> CompiledModel:
     return replace(compiled, graph=graph.replace(constants={**graph.constants, name: array}))
 
 
-def one_row_shifted(compiled: CompiledModel) -> CompiledModel:
+def one_row_shifted(compiled: CompiledModel, node: str) -> CompiledModel:
     """A node is divided by rows, and its second part reads them one row too early."""
-    divided = pimflow.opt(compiled.graph, [MdDpSplit("/body/body.0/body.0.0/Conv", 3, "newton++")]).graph
+    divided = pimflow.opt(compiled.graph, [MdDpSplit(node, 3, "newton++")]).graph
     nodes = list(divided.nodes)
     where = next(i for i, node in enumerate(nodes) if isinstance(node.op, Slice) and node.op.start)
     op = nodes[where].op
@@ -77,14 +111,22 @@ def one_row_shifted(compiled: CompiledModel) -> CompiledModel:
     return replace(compiled, graph=divided.replace(nodes=nodes))
 
 
-def one_fill_late(compiled: CompiledModel, node: str) -> CompiledModel:
-    """The first fills of a program start one pixel late, or one element where there is one pixel."""
-    unit, program = compiled.machine.costs.units["pim"], compiled.programs[node]
-    text = json.dumps(unit.encode(program), separators=(",", ":"))
-    field = "pixel" if program.result.pixels > 1 else "k"
-    broken = re.sub(rf'("type":"GWrite".*?"{field}":{{"type":"Affine","base":)0', r"\g<1>1", text, count=1)
-    assert broken != text
-    return replace(compiled, programs={**compiled.programs, node: unit.decode(json.loads(broken))})
+def assert_wrong_programs_show(compiled: CompiledModel, options: Mapping[str, Any]) -> None:
+    """Each program in turn reads its first results out one pixel late, or with another slot of the buffer."""
+    unit = compiled.machine.costs.units["pim"]
+    for node, program in compiled.programs.items():
+        text = json.dumps(unit.encode(program), separators=(",", ":"))
+        field = '"type":"ReadRes","pixel"' if program.result.pixels > 1 else '"slot"'
+        broken = text.replace(f'{field}:{{"type":"Affine","base":0', f'{field}:{{"type":"Affine","base":1', 1)
+        assert broken != text
+        programs = {**compiled.programs, node: unit.decode(json.loads(broken))}
+        try:
+            result = replace(compiled, programs=programs).verify(**options)
+        except CommandOrderError:  # it leaves its memory
+            continue
+        assert not result.passed
+        assert result.programs is not None
+        assert list(result.programs.wrong) == [node]
 
 
 @pytest.mark.parametrize("options", MODES)
@@ -96,19 +138,12 @@ def test_a_wrong_weight_shows_whatever_the_bound(half: CompiledModel, options: M
 
 @pytest.mark.parametrize("options", MODES[:2])
 def test_a_shifted_row_shows(half: CompiledModel, options: Mapping[str, Any]) -> None:
-    assert not one_row_shifted(half).verify(**options).passed
+    assert not one_row_shifted(half, "/body/body.0/body.0.0/Conv").verify(**options).passed
 
 
 @pytest.mark.parametrize("options", MODES[2:])
 def test_a_wrong_program_shows(half: CompiledModel, options: Mapping[str, Any]) -> None:
-    for node in half.programs:
-        try:
-            result = one_fill_late(half, node).verify(**options)
-        except CommandOrderError:  # it reads outside its source
-            continue
-        assert not result.passed
-        assert result.programs is not None
-        assert list(result.programs.wrong) == [node]
+    assert_wrong_programs_show(half, options)
 
 
 def test_values_that_lie_on_each_other_show(half: CompiledModel) -> None:

@@ -37,7 +37,7 @@ class OrtRunner:
         *,
         threads: int = 2,
         optimise: bool = True,
-        fuse_quantised: bool = False,
+        fuse_quantised: bool = True,
     ) -> None:
         self.graph = graph
         extra = [name for name in dict.fromkeys(fetch) if name not in graph.outputs]
@@ -117,7 +117,7 @@ def run_graph(
     fetch: Sequence[str] | None = None,
     *,
     threads: int = 2,
-    fuse_quantised: bool = False,
+    fuse_quantised: bool = True,
 ) -> dict[str, Array]:
     """Runs a graph once.
 

@@ -332,7 +332,7 @@ class _Builder:
             arena_bytes=arena_bytes,
             bytes_without_reuse=sum(block.size for block in blocks),
             live_bytes=live_peak(blocks),
-            weight_bytes=sum(array.nbytes for array in self.graph.constants.values()),
+            weight_bytes=self.graph.constant_bytes,
             filled_bytes=sum(
                 math.prod(box.shape) * (element_bytes(region.dtype) or 0) for region in pieces for box in region.filled
             ),
