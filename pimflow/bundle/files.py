@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pimflow.data import read_file
+from pimflow.data import open_file, read_file
 from pimflow.errors import OutputError
 
 _MOST_JSON_BYTES = 512 << 20
@@ -81,7 +81,7 @@ def sha256_of(path: Path) -> str:
         OSError: it cannot be read.
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()

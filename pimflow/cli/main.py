@@ -17,7 +17,7 @@ from typing import Any
 from pimflow.cli import verbs as verb_files
 from pimflow.cli.output import any_text, say
 from pimflow.cli.parsing import Parser
-from pimflow.errors import PimflowError
+from pimflow.errors import OptionError, PimflowError
 from pimflow.version import __version__
 
 _EPILOG = """examples:
@@ -51,6 +51,8 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
 def _words(argv: Sequence[str]) -> list[str]:
     """The words of a command line, the verb first: `help VERB` is `VERB --help`, and -v and -q may stand before it."""
     words = list(argv)
+    if any("\0" in word for word in words):  # no file can be named so
+        raise OptionError("an argument holds a NUL character", "leave it out")
     if words[:1] == ["help"]:
         return [*words[1:], "--help"]
     before = list(takewhile({"-v", "--verbose", "-q", "--quiet"}.__contains__, words))
@@ -66,6 +68,7 @@ def _described(words: Sequence[str]) -> Sequence[str] | None:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
@@ -111,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return 0
     except OSError as error:
+        if error.errno in _NO_PATH:
+            say(f"pimflow: error: {error.filename}: {error.strerror}; give another path", sys.stderr)
+            return 2
         if error.errno not in _FULL or error.filename is not None:
             raise
         _silence_stdout()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,6 +44,9 @@ TRIAL_ELEMENTS = 2**26
 _PREFIX = re.compile(r"^ONNX Runtime refuses model '.*?': (Node \(.*?\) Op \(.*?\) )?(\[\w+\] )?")
 """What ONNX Runtime says before it comes to why it refuses a node."""
 
+MOST_ELEMENTS = 2**40
+"""Of a value: no machine holds more, and sizes beyond say that something is wrong (pads, repeats, a dimension)."""
+
 Types = dict[str, Value]
 
 
@@ -80,6 +83,7 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value], *, judge: bool = Tr
     Raises:
         ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
     """
+    _check_sizes("", (graph.values[name] for name in graph.inputs))
     inference = _ShapeInference(graph, declared, judge)
     for node in graph.nodes:
         inference.visit(node)
@@ -114,6 +118,7 @@ class _ShapeInference:
         if arrays is None or isinstance(arrays, Refusal):
             self.values |= self._types(node)
             self._judge(node)
+            _check_sizes(node.name, (self.values[name] for name in node.outputs if name))
             return
         found = {name: array for name, array in zip(node.outputs, arrays, strict=True) if name}
         self.known |= found
@@ -262,6 +267,16 @@ class _ShapeInference:
             values={name: value for name, value in self.values.items() if name in used},
             constants={name: array for name, array in self.constants.items() if name in used},
         )
+
+
+def _check_sizes(node: str, values: Iterable[Value]) -> None:
+    for value in values:
+        if value.shape is not None and value.elements > MOST_ELEMENTS:
+            made = f"node {node!r} makes" if node else "the model takes"
+            raise ModelError(
+                f"{made} {value.name!r} of {value.elements:.3g} elements; {MOST_ELEMENTS:.3g} is the most",
+                "correct its sizes",
+            )
 
 
 def _without_like(node: Node, values: Mapping[str, Value]) -> Node:

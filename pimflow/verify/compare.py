@@ -34,6 +34,7 @@ from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.reference import CheckedUnits, Overflow, UnitReference, quantises
+from pimflow.verify.running import require_room
 from pimflow.verify.values import PartsCheck, compare_values
 
 MARGIN = 2.0
@@ -168,6 +169,7 @@ def verify_compiled(
         InputDataError: the inputs do not fit the model.
         ModelError: ONNX Runtime refuses a model.
     """
+    require_room(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
     expected = run_original(original, feeds)

@@ -14,6 +14,7 @@ from pimflow.ir import Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.execute.original import load_original, run_original
 from pimflow.runtime.execute.ort import random_inputs
+from pimflow.sparse.memory import available_bytes, size_text
 
 LARGEST_RUN_BYTES = 4 * 2**30
 """A model whose activations take more at a time is loaded and not run."""
@@ -113,6 +114,20 @@ def _meant(graph: Graph, kind: str, name: str) -> list[Node]:
     """The nodes that a complaint may be about: the one of that name, or all of that kind."""
     named = [node for node in graph.nodes if name and node.name == name]
     return named or [node for node in graph.nodes if node.kind == kind]
+
+
+def require_room(graph: Graph) -> None:
+    """Refuses to run a graph whose activations memory cannot hold.
+
+    Raises:
+        InputDataError: says how much is needed, and how much there is.
+    """
+    needed, room = live_bytes(graph), available_bytes()
+    if needed > room:
+        raise InputDataError(
+            f"running {graph.name!r} takes {size_text(needed)}, but {size_text(room)} of memory are free",
+            "use a machine with more, or smaller sizes",
+        )
 
 
 def live_bytes(graph: Graph) -> int:

@@ -10,13 +10,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, GraphEditor, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.captures import capture_count
 from pimflow.runtime.execute.ort import NodeKernels, run_graph
-from support.onnx_models import model_of, run_plain
+from support.onnx_models import model_of, run_plain, single
 from support.passes import folded, kinds
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -249,3 +250,17 @@ def test_annotations_travel_only_when_asked_for() -> None:
     assert entries == {"pimflow.device": "pim", "pimflow.choice": "newton++", "pimflow.region": "3"}
     assert load_model(model).nodes == (Node(node.op, ("x",), ("y",), "r"),)
     assert load_model(model, annotations=True).nodes == marked.nodes
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        single("Relu", (1 << 62, 3)),
+        single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 40] * 4),
+        single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4),
+    ],
+    ids=["input", "pads", "pads beyond 64 bits"],
+)
+def test_sizes_that_no_machine_holds_are_refused(model: onnx.ModelProto) -> None:
+    with pytest.raises(ModelError, match=r"elements; 1\.1e\+12 is the most"):
+        load_model(model)

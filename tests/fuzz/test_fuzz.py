@@ -8,15 +8,29 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.campaign import Campaign
 from fuzz.lanes import LANES
+from fuzz.verdict import Verdict
 
 TESTS = Path(__file__).parent.parent
-TRIALS = {"mutants": 6, "graphs": 5, "prices": 4}
+TRIALS = 2
 
 
-@pytest.mark.parametrize("lane", list(LANES))
-def test_the_first_trials_find_nothing(lane: str) -> None:
-    command = [sys.executable, "-m", "fuzz", "--seed", "6", "--lane", lane, "--trials", str(TRIALS[lane])]
+def test_the_first_trials_find_nothing() -> None:
+    command = [sys.executable, "-m", "fuzz", "--seed", "3", "--trials", str(TRIALS)]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{lane}: {TRIALS[lane]} trials" in done.stdout
+    assert all(f"{lane}: {TRIALS} trials" in done.stdout for lane in LANES)
+
+
+def test_a_finding_is_counted_and_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def case(seed: int, folder: Path) -> Verdict:
+        assert list(folder.iterdir()) == []
+        return Verdict("odd", "it is odd") if seed % 2 else Verdict("even")
+
+    campaign = Campaign({"numbers": case}, print)
+    campaign.run_each(7, 3)
+    (line,) = campaign.findings
+    assert line == "numbers: it is odd  (again: python -m fuzz --lane numbers --trial 7000001)"
+    assert capsys.readouterr().out == f"FINDING {line}\n"
+    assert "2  even" in campaign.text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,10 @@ from pimflow.options import Options
 from pimflow.passes import FuseEpilogues
 from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.candidates.md_dp import row_counts
+from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
 from pimflow.search.candidates.pipelines import equal_stages, moved_rows
 from pimflow.search.chain import BestCovers, Interval, solve_chain
-from pimflow.search.policy import find_policy, policy_of
+from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
 from support.costs import FakeCosts
@@ -253,3 +254,10 @@ def test_policy_options() -> None:
     assert policy_of(Options(policy="md-dp", grid=10)) == find_policy("md-dp")
     with pytest.raises(OptionError, match=r"did you mean 'pipeline'\? choose one of gpu"):
         find_policy("pipelines")
+
+
+def test_of_very_many_rows_some_counts_are_tried() -> None:
+    assert row_counts(1024, EVERY_ROW) == tuple(range(1, 1024))
+    counts = row_counts(10**9, EVERY_ROW)
+    assert len(counts) == MOST_COUNTS
+    assert {later - earlier for earlier, later in pairwise(counts)} <= {976562, 976563}

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import pimflow
-from pimflow.errors import ModelError
+from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend import load_model
-from pimflow.ir import Array
+from pimflow.ir import Array, Builder
 from pimflow.verify import running
-from pimflow.verify.running import UncheckedWarning, live_bytes, require_running
+from pimflow.verify.running import UncheckedWarning, live_bytes, require_room, require_running
 from support.cli import Capture, assert_one_line, run
 from support.onnx_models import model_of, single
 
@@ -125,3 +125,10 @@ def test_a_model_that_runs_is_compiled_without_a_word() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pimflow.compile("zoo:toy", policy="gpu", use_cache=False).graph.nodes
+
+
+def test_what_memory_cannot_hold_is_not_run() -> None:
+    build = Builder()
+    graph = build.graph(build.relu(build.input(1 << 30, 1 << 10)))
+    with pytest.raises(InputDataError, match=r"takes 8\.0 TiB, but"):
+        require_room(graph)

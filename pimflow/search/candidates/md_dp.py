@@ -14,6 +14,7 @@ from pimflow.search.order import Unit
 from pimflow.search.policy import Space
 
 MAX_FOLLOWERS = 8
+MOST_COUNTS = 1023
 
 
 def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
@@ -47,8 +48,12 @@ def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterat
 
 
 def row_counts(rows: int, step: Fraction) -> tuple[int, ...]:
-    """Rows that the host may get of `rows`: ceil(multiple of step * rows), not none, not all; step 0: every count."""
-    if step == 0:
+    """Rows that the host may get of `rows`: ceil(multiple of step * rows), not none, not all.
+
+    Step 0: every count, or of very many rows `MOST_COUNTS` as far apart as can be.
+    """
+    if step == 0 and rows <= MOST_COUNTS + 1:
         return tuple(range(1, rows))
+    step = step or Fraction(1, MOST_COUNTS + 1)
     counts = {math.ceil(multiple * step * rows) for multiple in range(1, math.ceil(1 / step))}
     return tuple(sorted(count for count in counts if 0 < count < rows))

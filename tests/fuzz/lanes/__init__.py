@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from fuzz.lanes import graphs, mutants, prices
+from fuzz.lanes import files, folders, graphs, kills, mutants, prices, races, targets
 from fuzz.verdict import Case
 
 LANES: dict[str, Case] = {
     "mutants": mutants.case,
     "graphs": graphs.case,
     "prices": prices.case,
+    "kills": kills.case,
+    "races": races.case,
+    "folders": folders.case,
+    "targets": targets.case,
+    "files": files.case,
 }

@@ -1,0 +1,87 @@
+"""Compilations that are killed at any moment: the output is absent, the old one or the new one, and always whole."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from fuzz.apart import apart
+from fuzz.verdict import Verdict
+from pimflow.bundle.manifest import read_manifest
+from pimflow.cli import main
+
+_ENDS = {signal.SIGINT: (130, "pimflow: interrupted"), signal.SIGTERM: (143, "pimflow: terminated")}
+_LONGEST_S = 4.0
+_STARTS_S = 0.15
+"""Until then it is the interpreter that a signal finds, not us."""
+
+
+def case(seed: int, folder: Path) -> Verdict:
+    """Kills one compilation, looks at what is there, compiles once more and verifies."""
+    rng = Random(seed)
+    out = folder / "out"
+    if rng.random() < 0.5:
+        _compile(out, "gpu")
+    before = _state(out)
+    number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM))
+    finding = _killed(out, number, rng)
+    after = _state(out)
+    if after == "damaged" or (after == "absent" and before != "absent" and number != signal.SIGKILL):
+        finding = finding or f"{out.name} is {after}, was {before}"
+    if number != signal.SIGKILL and any(path.name.startswith(".out") for path in folder.iterdir()):
+        finding = finding or "leaves its scratch folder"
+    finding = finding or _mended(out, folder)
+    return Verdict(f"{number.name}, {before} before, {after} after", f"{number.name}: {finding}" if finding else "")
+
+
+def _command(out: Path, policy: str) -> list[str]:
+    return [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(out), "--policy", policy]
+
+
+def _compile(out: Path, policy: str) -> int:
+    return apart(lambda: main(_command(out, policy)[3:])).code or 0
+
+
+def _killed(out: Path, number: signal.Signals, rng: Random) -> str:
+    """Starts a compilation and kills it at a random moment, or as soon as it writes; returns what is wrong."""
+    as_it_writes = rng.random() < 0.4
+    delay = rng.uniform(_STARTS_S, _LONGEST_S) if not as_it_writes else rng.uniform(0, 0.1)
+    with subprocess.Popen(_command(out, "md-dp"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 60
+        while as_it_writes and process.poll() is None and time.monotonic() < end and not _is_writing(out):
+            time.sleep(0.001)
+        time.sleep(delay)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+    if number == signal.SIGKILL or process.returncode == 0:
+        return ""
+    code, line = _ENDS[number]
+    if (process.returncode, err.strip()) != (code, line):
+        return f"exit {process.returncode}, {err[-300:]!r}"
+    return ""
+
+
+def _is_writing(out: Path) -> bool:
+    return any(path.name.startswith(f".{out.name}.") for path in out.parent.iterdir())
+
+
+def _state(out: Path) -> str:
+    if not out.exists():
+        return "absent"
+    manifest = read_manifest(out)
+    return "whole" if manifest is not None and manifest.changed(out) is None else "damaged"
+
+
+def _mended(out: Path, folder: Path) -> str:
+    """What is wrong after another compilation into the same place."""
+    if _compile(out, "md-dp") or _state(out) != "whole":
+        return "the next compilation fails"
+    left = [path.name for path in folder.iterdir() if path.name != out.name]
+    if left:
+        return f"the next compilation leaves {left}"
+    verified = apart(lambda: main(["verify", str(out)]))
+    return "" if verified.code == 0 else f"verify of the next: {verified.err or verified.out}"
