@@ -38,6 +38,9 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 QUIET = 4
 """The level at which ONNX Runtime writes nothing to stderr of what it raises anyway."""
 
+# the log of no session: what it says of a model is raised too, and more than one line of it reaches stderr
+ort.set_default_logger_severity(QUIET)
+
 
 def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = True) -> ort.SessionOptions:
     """Quiet options with a fixed number of threads.

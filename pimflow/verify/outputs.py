@@ -57,6 +57,9 @@ def _check(name: str, expected: Any, actual: Any, rtol: float, measured: bool) -
     infinite = float("inf")
     if isinstance(expected, list) and isinstance(actual, list) and len(actual) == len(expected):
         return _compare_sequence(name, expected, actual, rtol, measured)
+    if isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
+        wanted, found = (np.array([entries[key] for key in expected]) for entries in (expected, actual))
+        return _check(name, wanted, found, rtol, measured)
     if not isinstance(expected, np.ndarray):
         same = type(actual) is type(expected) and not isinstance(expected, list) and bool(actual == expected)
         return OutputCheck(name, 0.0, 0.0, 0.0, same, "" if same else "values differ")

@@ -66,6 +66,14 @@ def test_damaged_bytes_never_escape(capfd: pytest.CaptureFixture[str]) -> None:
     assert not any("\n" in message for message in messages if message)
 
 
+def test_a_tensor_whose_size_no_number_holds_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    model = single("Slice", (2, 4), [np.array([0]), np.array([1])])
+    model.graph.initializer[1].dims[0] = 2**63 - 1
+    model.graph.output[0].type.tensor_type.shape.dim.add(dim_param="n")
+    refused(model)
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"not a model at all, just text\n" * 20, b"\x00" * 64, b"PK\x03\x04" + b"\x07" * 200, b"{}"]
 )

@@ -38,6 +38,19 @@ def sequence_model() -> onnx.ModelProto:
     return model
 
 
+def map_model() -> onnx.ModelProto:
+    """What scikit-learn's classifiers end with: a sequence of maps from labels to probabilities."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["p"]),
+        helper.make_node("ZipMap", ["p"], ["y"], domain="ai.onnx.ml", classlabels_int64s=list(range(8))),
+    ]
+    model = model_of(nodes, {"x": (4, 16)}, ["p", "y"], {"w": W}, domains={"ai.onnx.ml": 1})
+    entries = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, ()))
+    model.graph.output[1].type.CopyFrom(helper.make_sequence_type_proto(entries))
+    return model
+
+
 def constants_as_outputs() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Identity", ["w"], ["copy"]),
@@ -58,6 +71,7 @@ MODELS = {
     "int4": lambda: cast_behind_product(TensorProto.INT4),
     "text": text_model,
     "sequence": sequence_model,
+    "maps": map_model,
     "constants": constants_as_outputs,
     "input": input_as_output,
 }

@@ -31,3 +31,11 @@ def test_a_measured_bound_is_of_one_output_whatever_its_type() -> None:
     assert [check.passed for check in checks] == [True, True, True]
     assert [check.rtol for check in checks] == [0.03, 0.3, 0.5]
     assert not any(check.passed for check in compare_outputs(expected, actual, 1e-4, {"y": 0.02, "label": 0.2}))
+
+
+def test_maps_are_compared_number_by_number() -> None:
+    expected = {"y": [{1: 0.25, 2: 0.75}, {1: 0.5, 2: 0.5}]}
+    near = {"y": [{1: 0.25 + 1e-6, 2: 0.75}, {1: 0.5, 2: 0.5}]}
+    far = {"y": [{1: 0.25, 2: 0.75}, {1: 0.5, 2: 0.51}]}
+    other = {"y": [{1: 0.25, 3: 0.75}, {1: 0.5, 2: 0.5}]}
+    assert [compare_outputs(expected, actual, 1e-4)[0].passed for actual in (near, far, other)] == [True, False, False]
