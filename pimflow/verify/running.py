@@ -19,6 +19,9 @@ from pimflow.sparse.memory import available_bytes, size_text
 LARGEST_RUN_BYTES = 4 * 2**30
 """A model whose activations take more at a time is loaded and not run."""
 
+MOST_BYTES = 2**48
+"""What no machine can address: a model that needs it runs nowhere."""
+
 LONGEST_RUN_S = 60.0
 """A run is ended after so many seconds."""
 
@@ -75,9 +78,12 @@ def require_running(content: str | bytes | onnx.ModelProto, graph: Graph, seed: 
         Why the run says nothing; "" where it came to its end.
 
     Raises:
-        ModelError: ONNX Runtime refuses the model, or fails at a node for which data make no difference.
+        ModelError: ONNX Runtime refuses the model, fails at a node for which data make no difference, or the
+            model needs more memory than there can be.
     """
     needed = live_bytes(graph)
+    if needed > MOST_BYTES:
+        raise ModelError(f"the model cannot run: its activations take {needed / 2**40:.3g} TiB at a time")
     if needed > LARGEST_RUN_BYTES:
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"

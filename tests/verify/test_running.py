@@ -92,6 +92,10 @@ def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> 
     assert require_running(model, graph, 0) == ""
     monkeypatch.setattr(running, "LARGEST_RUN_BYTES", 100)
     assert "its activations take" in require_running(model, graph, 0)
+    monkeypatch.setattr(running, "MOST_BYTES", 100)
+    with pytest.raises(ModelError, match="the model cannot run: its activations take"):
+        require_running(model, graph, 0)
+    monkeypatch.setattr(running, "MOST_BYTES", 2**48)
     with pytest.raises(ModelError):
         require_running(single("NoSuchOperator", (4, 4)), graph, 0)
 
