@@ -24,6 +24,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar, Union, overload
 
@@ -142,8 +143,10 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
 @cache
 def _writer(form: type[Any], tagged: bool) -> Write:
     """What writes items of one class: the streams of a large model are hundreds of thousands of them."""
-    if issubclass(form, (bool, int, float, str, type(None))):
+    if issubclass(form, (bool, int, str, type(None))) or form is float:
         return _as_it_is
+    if issubclass(form, Real):  # numpy's
+        return int if issubclass(form, Integral) else float
     if issubclass(form, (tuple, list)):
         return lambda item: [_writer(entry.__class__, tagged)(entry) for entry in item]
     if issubclass(form, Mapping):

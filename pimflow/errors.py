@@ -58,6 +58,10 @@ class OptionError(PimflowError):
     """An option of the command line or of a function has an unknown or invalid value."""
 
 
+class ArgumentError(PimflowError, TypeError):
+    """An argument of a function is of another type than it takes."""
+
+
 class PlanError(PimflowError):
     """A plan does not fit the graph: a node is unknown, missing or twice, or a decision cannot be carried out."""
 
@@ -100,6 +104,12 @@ class MemoryPlanError(ValueError):
 
 class PassError(RuntimeError):
     """A pass failed or broke the graph; the message names the pass. A bug, so it keeps its cause."""
+
+
+def kind_of(value: object) -> str:
+    """What kind of thing a value is, with its article: "an int", "a ndarray"."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def did_you_mean(value: str, names: Iterable[str], most: int = 1) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from pimflow.data import NOT_DATA, Limits, decode
-from pimflow.errors import DataError, OptionError
+from pimflow.errors import ArgumentError, DataError, OptionError, kind_of
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.target, Target):
+            raise ArgumentError(f"'target' is {kind_of(self.target)}", "give a pimflow.Target, or use Options.of")
         for name, form in _saved_forms().items():
             _read(name, form, getattr(self, name))
 
@@ -146,9 +148,8 @@ class Options:
             TargetError: there is no such target, or its file is not valid.
         """
         given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
-        target = given.get("target")
-        if isinstance(target, (str, Path)):
-            given["target"] = load_target(target)
+        if "target" in given:
+            given["target"] = load_target(given["target"])
         read = {name: _read(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
         return cls(**given | read)
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pimflow.data import Limits
 from pimflow.errors import OptionError, choose_one, did_you_mean
 from pimflow.options import option_texts
-from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES
+from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES, Target, load_target, override, parse_values
 
 
 class Parser(argparse.ArgumentParser):
@@ -105,6 +105,14 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pim-channels", type=positive_int, metavar="N", help="PIM-enabled memory channels")
     parser.add_argument("--gpu-operand", metavar="TYPE", help="element type on the GPU, as fp16 or fp32 (the target's)")
+    parser.add_argument(
+        "--set",
+        dest="values",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override any value of the target, as in pim.banks=32; may be repeated",
+    )
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -113,12 +121,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=help)
 
 
-def target_of(arguments: argparse.Namespace) -> Any:
-    """The target that the shared arguments name, knobs applied."""
-    from pimflow.targets import load_target, override
-
+def target_of(arguments: argparse.Namespace) -> Target:
+    """The target that the shared arguments name, with what they override."""
+    target = load_target(arguments.target)
     return override(
-        load_target(arguments.target),
+        target,
+        parse_values(target, arguments.values),
         timing=arguments.timing,
         gwrite_latency=arguments.gwrite_latency,
         buffers=arguments.buffers,

@@ -1,7 +1,7 @@
 """Machines as data: TOML files, their schema and a strict loader."""
 
 from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
-from pimflow.targets.overrides import GWRITE_LATENCIES, override
+from pimflow.targets.overrides import GWRITE_LATENCIES, override, parse_values
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
@@ -9,6 +9,7 @@ from pimflow.targets.schema import (
     GpuEnergy,
     GpuSpec,
     MeasuredGpuSpec,
+    Override,
     PimEnergies,
     PimSpec,
     PimTimings,
@@ -16,7 +17,7 @@ from pimflow.targets.schema import (
     StrictTiming,
     Target,
 )
-from pimflow.targets.writer import to_toml
+from pimflow.targets.writer import annotated, to_toml
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -27,15 +28,18 @@ __all__ = [
     "GpuEnergy",
     "GpuSpec",
     "MeasuredGpuSpec",
+    "Override",
     "PimEnergies",
     "PimSpec",
     "PimTimings",
     "StrictEnergy",
     "StrictTiming",
     "Target",
+    "annotated",
     "load_target",
     "override",
     "parse_target",
+    "parse_values",
     "target_names",
     "target_text",
     "to_toml",

@@ -1,16 +1,26 @@
-"""Reads target files strictly: an unknown, missing or mistyped key is an error that names file and key."""
+"""Reads target files strictly: an unknown, missing or mistyped key is an error that names file and key.
+
+A file may start from another target (`base = "pimflow"`) and say only what differs.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from pimflow.data import decode, read_file
-from pimflow.errors import DataError, TargetError, choose_one
-from pimflow.targets.schema import Target
-from pimflow.targets.schema.unit import MISSING
+from pimflow.data import Table, decode, encode, read_file
+from pimflow.errors import ArgumentError, DataError, TargetError, choose_one, kind_of
+from pimflow.targets.schema import Origin, Target
+from pimflow.targets.schema.origin import differences, with_changes
+from pimflow.targets.schema.target import HINT
+from pimflow.targets.schema.unit import USUAL_KINDS
+from pimflow.targets.writer import annotated
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,7 +28,7 @@ else:
     import tomli as tomllib
 
 DEFAULT_TARGET = "pimflow"
-_HINT = "add it; `pimflow targets show pimflow` has all"
+_MOST_BASES = 16
 
 
 def target_names() -> tuple[str, ...]:
@@ -27,66 +37,115 @@ def target_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
-def load_target(name_or_path: str | Path) -> Target:
-    """A shipped target by name (case-insensitive), or a TOML file by path.
+def load_target(target: str | Path | Target) -> Target:
+    """A shipped target by name (case-insensitive), or a TOML file by path; a target is itself.
 
     Raises:
         TargetError: no such target or file, or the file is not a valid target.
+        ArgumentError: it is something else.
     """
-    text = str(name_or_path)
-    if text.lower() in target_names():
-        return _shipped(text.lower())
-    if not text.endswith(".toml"):
-        hint = choose_one(text.lower(), target_names())
-        raise TargetError(f"unknown target {text!r}", f"{hint}, or give a FILE.toml")
-    try:
-        content = read_file(text).decode("utf-8-sig")
-    except OSError as error:
-        raise TargetError(f"cannot read target file {text}: {error.strerror}", "check the path") from None
-    except UnicodeDecodeError as error:
-        raise TargetError(f"cannot read target file {text}: {error}", "save it as UTF-8") from None
-    return parse_target(content, text)
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, (str, os.PathLike)):
+        raise ArgumentError(f"'target' is {kind_of(target)}", "give a name, a FILE.toml or a pimflow.Target")
+    return _load(str(target), "unknown target", Path(), ())
 
 
-def target_text(name: str) -> str:
-    """The TOML text of a shipped target, comments and sources included."""
-    if name.lower() not in target_names():
-        load_target(name)  # raises the right error
-    return resources.files("pimflow.targets").joinpath(f"{name.lower()}.toml").read_text(encoding="utf-8")
+def target_text(name: str | Path) -> str:
+    """The TOML text of a target, comments and sources included; complete, also where its file starts from another.
 
-
-@cache
-def _shipped(name: str) -> Target:
-    return parse_target(target_text(name), f"{name}.toml")
+    Raises:
+        TargetError: as `load_target`.
+    """
+    target = load_target(name)
+    files = target.origin.files if target.origin else ()
+    return files[0][1] if len(files) == 1 else annotated(target)
 
 
 def parse_target(content: str, where: str) -> Target:
-    """A target from TOML text; `where` names it in errors.
+    """A target from TOML text; `where` names it in errors, and a base is looked for beside it.
 
     Raises:
         TargetError: not TOML, or a key is missing, unknown, of the wrong type or out of range.
     """
+    return _parse(content, where, ())
+
+
+def _load(name: str, unknown: str, folder: Path, above: tuple[str, ...]) -> Target:
+    """A target by name or path; `unknown` begins the error, `above` are the files that start from it."""
+    if name.lower() in target_names():
+        return _shipped(name.lower())
+    if not name.endswith(".toml"):
+        raise TargetError(f"{unknown} {name!r}", f"{choose_one(name.lower(), target_names())}, or give a FILE.toml")
+    path = folder / name
+    try:
+        content = read_file(path).decode("utf-8-sig")
+    except OSError as error:
+        raise TargetError(f"cannot read target file {path}: {error.strerror}", "check the path") from None
+    except ValueError as error:  # no UTF-8, or a name that no file can have
+        hint = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "check the path"
+        raise TargetError(f"cannot read target file {path}: {error}", hint) from None
+    return _parse(content, str(path), above)
+
+
+@cache
+def _shipped(name: str) -> Target:
+    text = resources.files("pimflow.targets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return parse_target(text, f"{name}.toml")
+
+
+def _parse(content: str, where: str, above: tuple[str, ...]) -> Target:
     try:
         data = tomllib.loads(content)
     except (ValueError, RecursionError) as error:  # also of numbers of thousands of digits, and of deep nesting
         raise TargetError(f"{where} is not valid TOML: {error}", "correct the file") from None
     try:
-        target = decode(Target, data)
+        base = _base(decode(str, data.pop("base"), path="base"), where, above) if "base" in data else None
+        target = decode(Target, data) if base is None else _derived(base, data, where)
     except DataError as error:
-        raise TargetError(f"{where}: {error.what}", error.hint or _HINT) from None
-    check(target, where)
-    return target
+        raise TargetError(f"{where}: {error.what}", error.hint or HINT) from None
+    files = (*(base.origin.files if base and base.origin else ()), (Path(where).name, content))
+    origin = Origin(target.name, target.description, Table(target.values), base=base.name if base else "", files=files)
+    return replace(target, origin=origin)
 
 
-def check(target: Target, where: str) -> None:
-    """Checks the units of a target against each other; `where` names it in errors.
+def _base(name: str, where: str, above: tuple[str, ...]) -> Target:
+    """The target that a file starts from: a shipped one, or a file, whose path is relative to the one that names it."""
+    chain = (*above, os.path.realpath(where))
+    base = Path(where).parent / name
+    if name.endswith(".toml") and os.path.realpath(base) in chain:
+        raise TargetError(f"{where}: base {name!r} starts from this file itself", "let one of the files have no base")
+    if len(chain) > _MOST_BASES:
+        raise TargetError(f"{where}: more than {_MOST_BASES} files start from each other", "copy some into others")
+    return _load(name, f"{where}: unknown base", Path(where).parent, chain)
+
+
+def _derived(base: Target, data: Mapping[str, Any], where: str) -> Target:
+    """A target from what its file says beside its base.
+
+    Its name is the file's, and its description what differs, unless it says others.
 
     Raises:
-        TargetError: a value that contradicts the others.
+        DataError: a key is unknown, or a value is of another type, out of range, or contradicts the others.
     """
-    for device, unit in target.units.items():
-        for key, problem in unit.problems(target.units):
-            path = f"{device}.{key}"
-            if problem == MISSING:
-                raise TargetError(f"{where}: missing key {path!r}", _HINT)
-            raise TargetError(f"{where}: {path!r} {problem}", "correct the file")
+    own = {"name": Path(where).stem, "description": "", **data}
+    target = decode(Target, merged(encode(base), own))
+    if "description" in data:
+        return target
+    changes = differences(base.values, target.values)
+    return replace(target, description=with_changes(base.name, changes))
+
+
+def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a base with those of one's own in their place, table by table; a unit of another kind is new."""
+    found = dict(base)
+    for key, value in own.items():
+        inherited = found.get(key)
+        tables = isinstance(value, Mapping) and isinstance(inherited, Mapping)
+        found[key] = merged(inherited, value) if tables and _same_kind(key, inherited, value) else value  # type: ignore[arg-type]
+    return found
+
+
+def _same_kind(device: str, inherited: Any, own: Any) -> bool:
+    kind = inherited.get("kind", USUAL_KINDS.get(device))
+    return bool(own.get("kind", kind) == kind)

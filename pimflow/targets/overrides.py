@@ -1,19 +1,32 @@
-"""A target with some knobs turned: what the command line's --timing, --buffers, .. and the studies vary."""
+"""A target with some values changed: what the command line's --set, --timing, --buffers, .. and the studies vary."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pimflow.errors import OptionError, choice
+from pimflow.data import decode, encode
+from pimflow.errors import ArgumentError, DataError, OptionError, TargetError, choice, did_you_mean, kind_of
+from pimflow.targets.loader import load_target
 from pimflow.targets.schema import Target, Unit
+from pimflow.targets.schema.origin import leaves
+from pimflow.targets.schema.target import HINT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 GwriteLatency = Literal["hidden", "exposed"]
 GWRITE_LATENCIES: tuple[GwriteLatency, ...] = ("hidden", "exposed")
 
 
 def override(
-    target: Target,
+    target: str | Path | Target,
+    values: Mapping[str, Any] | None = None,
     *,
     timing: str | None = None,
     gwrite_latency: str | None = None,
@@ -22,15 +35,27 @@ def override(
     pim_channels: int | None = None,
     gpu_operand: str | None = None,
 ) -> Target:
-    """The same machine with the given knobs changed (None leaves a knob as it is).
+    """The same machine with some values changed; `overrides` of the result has them all.
+
+    Args:
+        target: a name, a file or a target.
+        values: new values by key, as in {"pim.banks": 32}; None leaves an optional key out.
+        timing: the timing profile, a name.
+        gwrite_latency: "hidden" or "exposed".
+        buffers: global buffers that mappings may use.
+        buffers_per_channel: filled buffers that one channel can hold.
+        pim_channels: PIM-enabled memory channels; no more buffers than these are kept.
+        gpu_operand: element type on the GPU. None leaves these six as they are.
 
     Raises:
-        OptionError: a value that the machine cannot have.
+        OptionError: a key that does not exist, or a value that the machine cannot have.
+        TargetError: the target does not exist, or a value of `values` is one that no file may have.
     """
+    target = load_target(target)
     if gpu_operand is not None:
         target = _with_gpu_operand(target, gpu_operand)
     if not any(knob is not None for knob in (timing, gwrite_latency, buffers, buffers_per_channel, pim_channels)):
-        return target
+        return with_values(target, values or {})
     pim = target.pim
     if timing is not None:
         pim = replace(pim, timing=replace(pim.timing, default=choice("timing profile", timing, pim.timing.tables)))
@@ -45,7 +70,83 @@ def override(
     if buffers_per_channel is not None:
         _between("buffers-per-channel", buffers_per_channel, 1, 64)
         pim = replace(pim, buffers_per_channel=buffers_per_channel)
-    return target if pim is target.pim else target.with_units(**{_device_of(target, target.pim): pim})
+    if pim is not target.pim:
+        target = target.with_units(**{_device_of(target, target.pim): pim})
+    return with_values(target, values or {})
+
+
+def with_values(target: Target, values: Mapping[str, Any]) -> Target:
+    """The same machine with other values by key, read as those of a file are, all at once.
+
+    Raises:
+        OptionError: a key does not exist.
+        TargetError: a value is of another type, out of range, or contradicts the others.
+    """
+    if not isinstance(values, Mapping):
+        raise ArgumentError(f"'values' is {kind_of(values)}", 'give values by key, as in {"pim.banks": 32}')
+    if not values:
+        return target
+    data = encode(target)
+    paths = {".".join(path): path for path, _ in leaves(data)}
+    for key, value in values.items():
+        if key not in paths:
+            raise OptionError(f"target {target.name!r} has no key {key!r}", _nearest(str(key), paths))
+        _put(data, paths[key], value)
+    try:
+        changed = decode(Target, encode(data))
+    except DataError as error:
+        raise TargetError(f"target {target.name!r}: {error.what}", error.hint or HINT) from None
+    except TypeError as error:
+        raise ArgumentError(f"target {target.name!r}: {error}", "give numbers, text, and lists of them") from None
+    return replace(changed, origin=target.origin)
+
+
+def parse_values(target: Target, texts: Sequence[str]) -> dict[str, Any]:
+    """Values by key from texts like "pim.banks=32", each as the key's own type: text is text, with quotes or without.
+
+    Raises:
+        OptionError: a text has another form, or a key is given twice.
+    """
+    data = encode(target)
+    present = {".".join(path): value for path, value in leaves(data)}
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise OptionError(f"cannot read --set {text!r}", "type --set KEY=VALUE, as in --set pim.banks=32")
+        if key in values:
+            raise OptionError(f"--set gives {key!r} twice", "give it once")
+        values[key] = _typed(value, present.get(key))
+    return values
+
+
+def _typed(text: str, present: Any) -> Any:
+    """A value as TOML spells it, or as it stands; `present` is the one in its place."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        read = {}
+    value = read.get("value") if len(read) == 1 else None
+    if isinstance(present, str) and not isinstance(value, str | list):
+        return text
+    if value is None:
+        return None if text == "none" else text
+    return value
+
+
+def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for step in path[:-1]:
+        data = data[step]
+    data[path[-1]] = value
+
+
+def _nearest(key: str, keys: Mapping[str, Any]) -> str:
+    """A hint for a key that does not exist: those that end like it, or are spelled like it."""
+    ending = [known for known in keys if known.endswith(f".{key}")]
+    near = did_you_mean(key, ending or keys, most=3)
+    if ending and not near:
+        near = f"did you mean {' or '.join(map(repr, ending[:3]))}?"
+    return f"{near} `pimflow targets show NAME` has all".lstrip()
 
 
 def _with_gpu_operand(target: Target, operand: str) -> Target:

@@ -9,13 +9,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 
-from pimflow.errors import TargetError
+from pimflow.errors import ArgumentError, TargetError
 from pimflow.targets import load_target, override, parse_target, target_names, target_text, to_toml
 
 if sys.version_info >= (3, 11):
@@ -381,3 +382,79 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(TargetError, match="not a regular file"):
         load_target(path)
+
+
+def written(folder: Path, **files: str) -> Path:
+    """Files of one folder, by their stems; the path of the first."""
+    for name, text in files.items():
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return folder / f"{next(iter(files))}.toml"
+
+
+MINE = 'base = "pimflow"\n[pim]\nbanks = 32  # twice as many\n[pim.timing.strict]\nt_faw = 20\n'
+
+
+def test_a_file_that_has_a_base_says_only_what_differs(tmp_path: Path) -> None:
+    machine, base = load_target(written(tmp_path, mine=MINE)), load_target("pimflow")
+    strict = replace(base.pim.timing.strict, t_faw=20)
+    pim = replace(base.pim, banks=32, timing=base.pim.timing.with_tables(strict=strict))
+    assert machine.units == base.with_units(pim=pim).units
+    assert (machine.name, machine.description) == ("mine", "pimflow with pim.banks = 32, pim.timing.strict.t_faw = 20")
+    assert machine.origin is not None
+    assert (machine.origin.base, machine.overrides) == ("pimflow", ())
+    assert parse_target(to_toml(machine), FILE) == machine
+
+
+def test_a_base_may_be_a_file_beside_the_one_that_names_it(tmp_path: Path) -> None:
+    second = 'base = "mine.toml"\nname = "second"\ndescription = "my own"\npim.rows = 512\n'
+    machine = load_target(written(tmp_path, second=second, mine=MINE))
+    assert (machine.pim.banks, machine.pim.rows, machine.pim.timing.strict.t_faw) == (32, 512, 20)
+    assert (machine.name, machine.description) == ("second", "my own")
+
+
+def test_a_unit_of_another_kind_inherits_nothing(tmp_path: Path) -> None:
+    turing = load_target("turing-pim")
+    gpu = to_toml(turing).split("[pim]")[0].split("[gpu]")[1]
+    machine = load_target(written(tmp_path, mine=f'base = "pimflow"\n[gpu]{gpu}'))
+    assert machine.units == load_target("pimflow").with_units(gpu=turing.any_gpu).units
+    with pytest.raises(TargetError, match=r"missing key 'gpu\.clock_mhz'"):
+        load_target(written(tmp_path, mine='base = "pimflow"\ngpu.kind = "measured-gpu"'))
+    same = load_target(written(tmp_path, mine='base = "pimflow"\ngpu.kind = "gpu"\ngpu.sms = 40'))
+    assert same.gpu == replace(load_target("pimflow").gpu, sms=40)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"mine": 'base = "pimflo"'}, "mine.toml: unknown base 'pimflo'; did you mean 'pimflow'? choose one of "),
+        ({"mine": "base = 3"}, "mine.toml: 'base' is 3; it must be text"),
+        ({"mine": 'base = "other.toml"'}, "cannot read target file "),
+        ({"mine": 'base = "mine.toml"'}, "mine.toml: base 'mine.toml' starts from this file itself; "),
+        (
+            {"mine": 'base = "a.toml"', "a": 'base = "b.toml"', "b": 'base = "./mine.toml"'},
+            "b.toml: base './mine.toml' starts from this file itself; ",
+        ),
+        ({"mine": 'base = "pimflow"\npim.bankz = 3'}, "mine.toml: unknown key 'pim.bankz'; did you mean 'banks'? "),
+        (
+            {"mine": 'base = "pimflow"\npim.banks = 15'},
+            "mine.toml: 'pim.bank_groups' must divide pim.banks; correct it",
+        ),
+        ({"mine": 'base = "pimflow"\npim = 15'}, "mine.toml: 'pim' is 15; it must be a table"),
+        ({"mine": 'base = "a.toml"', "a": 'base = "pimflow"\npim.rows = 0'}, "a.toml: 'pim.rows' is 0; "),
+        (
+            {f"m{i}": f'base = "m{i + 1}.toml"' for i in range(40)},
+            "m16.toml: more than 16 files start from each other; ",
+        ),
+    ],
+)
+def test_a_base_that_cannot_be_is_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        load_target(written(tmp_path, **files))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_target_is_one_line() -> None:
+    with pytest.raises(ArgumentError, match=r"'target' is an int; give a name, a FILE\.toml or a pimflow\.Target"):
+        load_target(42)  # type: ignore[arg-type]
+    assert issubclass(ArgumentError, TypeError)

@@ -17,8 +17,8 @@ def add(verbs: Any) -> None:
     listing = actions.add_parser("list", help="names and descriptions")
     add_json(listing)
     listing.set_defaults(run=run)
-    show = actions.add_parser("show", help="a target file, with comments and sources")
-    show.add_argument("name", metavar="NAME")
+    show = actions.add_parser("show", help="a whole target, with comments and sources")
+    show.add_argument("name", metavar="NAME|FILE.toml")
     show.set_defaults(run=run)
 
 

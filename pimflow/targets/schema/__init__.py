@@ -27,6 +27,7 @@ from pimflow.targets.schema.newton import (
     StrictTiming,
     TimingTable,
 )
+from pimflow.targets.schema.origin import Origin, Override
 from pimflow.targets.schema.target import Target
 from pimflow.targets.schema.unit import KINDS, Unit, register_kind
 
@@ -46,6 +47,8 @@ __all__ = [
     "Library",
     "MeasuredGpuSpec",
     "Operand",
+    "Origin",
+    "Override",
     "PimEnergies",
     "PimSpec",
     "PimTimings",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pimflow.data import Nested, Table, encode, not_among, take, unknown
-from pimflow.errors import TargetError
+from pimflow.data import Nested, Table, decode, encode, not_among, take, unknown
+from pimflow.errors import DataError, TargetError, kind_of
 from pimflow.targets.schema.gpu import Gpu, GpuSpec
 from pimflow.targets.schema.newton import PimSpec
-from pimflow.targets.schema.unit import KINDS, USUAL_KINDS, Unit
+from pimflow.targets.schema.origin import Origin, Override, by_key
+from pimflow.targets.schema.unit import KINDS, MISSING, USUAL_KINDS, Unit
 
 U = TypeVar("U", bound=Unit)
+HINT = "add it; `pimflow targets show pimflow` has all"
+"""What to do about a key that is missing."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,38 @@ class Target:
     Args:
         name, description: for readers.
         units: what the target says of every device, the host first: the unit that can run every node.
+        origin: what it was in its file, if it comes from one; no part of what the machine is.
+
+    Raises (when made):
+        TargetError: a value that no target file may have, in the same words.
     """
 
     name: str
     description: str
     units: Table[Unit]
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            for text in ("name", "description"):
+                decode(str, getattr(self, text), path=text)
+            units = _read_units(self.units)
+            check_units(units)
+        except DataError as error:
+            raise TargetError(f"target {str(self.name)!r}: {error.what}", error.hint or HINT) from None
+        object.__setattr__(self, "units", units)
+        if self.origin is not None:
+            object.__setattr__(self, "description", self.origin.describe(self.description, self.overrides))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Every value of its units by key, as in "pim.timing.strict.t_faw"; None for one that is left out."""
+        return by_key(encode(self.units))
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """What is not as its file has it; nothing where it comes from none."""
+        return () if self.origin is None else self.origin.overrides(self.values)
 
     @property
     def host(self) -> str:
@@ -87,10 +118,7 @@ class Target:
         tables = dict(read(dict[str, Any], data))
         name, description = (read(str, take(tables, key), key) for key in ("name", "description"))
         units = {device: _read_unit(device, table, read) for device, table in tables.items()}
-        if not any(unit.can_host for unit in list(units.values())[:1]):
-            take({}, "gpu")
-        if len(units) < 2:
-            take({}, "pim")
+        check_units(units)
         return cls(name, description, Table(units))
 
     def to_data(self) -> dict[str, Any]:
@@ -123,3 +151,42 @@ def _read_unit(device: str, data: Any, read: Nested) -> Unit:
         raise not_among(kind, KINDS, device, "kind")
     unit: Unit = read(KINDS[kind], table if isinstance(data, dict) else data, device)
     return unit
+
+
+def _read_units(units: Any) -> Table[Unit]:
+    """The units of a target that was made in Python, read as those of a file are: 875 becomes 875.0 where it may.
+
+    Raises:
+        DataError: a unit is none, or has a value of another type or out of range.
+    """
+    if not isinstance(units, Mapping):
+        raise DataError(f"'units' is {kind_of(units)}", "it must be units by device, the host first")
+    return Table({device: _read_again(device, unit) for device, unit in units.items()})
+
+
+def _read_again(device: str, unit: Any) -> Unit:
+    if not isinstance(unit, Unit):
+        raise DataError(f"{device!r} is {kind_of(unit)}", "it must be a unit, such as a PimSpec")
+    try:
+        data = encode(unit)
+    except TypeError as error:
+        raise DataError(f"{device!r}: {error}", "give numbers, text, and tuples of them") from None
+    return decode(type(unit), data, path=device)
+
+
+def check_units(units: Mapping[str, Unit]) -> None:
+    """Checks the units of a target against each other.
+
+    Raises:
+        DataError: there is no host, or nothing beside it, or a value contradicts the others.
+    """
+    if not any(unit.can_host for unit in list(units.values())[:1]):
+        raise DataError("missing key 'gpu'")
+    if len(units) < 2:
+        raise DataError("missing key 'pim'")
+    for device, unit in units.items():
+        for key, problem in unit.problems(units):
+            path = f"{device}.{key}"
+            if problem == MISSING:
+                raise DataError(f"missing key {path!r}")
+            raise DataError(f"{path!r} {problem}", "correct it")

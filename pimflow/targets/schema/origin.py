@@ -1,0 +1,91 @@
+"""What a target was in its file, before anything in it was overridden: so that reports can say what was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pimflow.data import Table
+
+_MOST_TOLD = 6
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that is not what the target's file says; None stands for a key that is left out."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} = {spelled(self.after)} (not {spelled(self.before)})"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A target as its file has it.
+
+    Args:
+        name, description: its own.
+        values: every value of its units, by key, as in "pim.timing.strict.t_faw".
+        base: the name of the target that the file starts from; "" if it starts from none.
+        files: name and text of its file, and before it of those that it starts from, the first one complete.
+    """
+
+    name: str
+    description: str
+    values: Table[Any]
+    base: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+
+    def overrides(self, values: Mapping[str, Any]) -> tuple[Override, ...]:
+        """What differs in other values, in their order."""
+        return differences(self.values, values)
+
+    def describe(self, given: str, overrides: Sequence[Override]) -> str:
+        """A target's description; one that overrides may have made false is replaced by what they are."""
+        if given != self.description and not given.startswith(f"{self.name} with "):
+            return given
+        return with_changes(self.name, overrides) if overrides else self.description
+
+
+def with_changes(name: str, changes: Sequence[Override]) -> str:
+    """A description by what differs from another target: "pimflow with pim.banks = 32"."""
+    told = [f"{change.key} = {spelled(change.after)}" for change in changes[:_MOST_TOLD]]
+    more = [f"{len(changes) - _MOST_TOLD} more changes"] if len(changes) > _MOST_TOLD else []
+    return f"{name} with {', '.join([*told, *more])}" if changes else name
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Override, ...]:
+    """The keys whose values differ; a key that one side lacks is None there."""
+    keys = dict.fromkeys((*after, *before))
+    return tuple(Override(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key))
+
+
+def leaves(data: Mapping[str, Any], start: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path and the value of everything in nested tables that is no table."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*start, key))
+        else:
+            yield (*start, key), value
+
+
+def by_key(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of nested tables by key, the names of the tables joined by dots; lists as tuples."""
+    return {".".join(path): _frozen(value) for path, value in leaves(data)}
+
+
+def spelled(value: Any) -> str:
+    """A value as people write it: words bare, lists shortened, none for a key that is left out."""
+    if value is None or isinstance(value, str):
+        return value or "none"
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
