@@ -24,10 +24,11 @@ from typing import Any
 from fit_gpu import with_fit
 from machine import here
 
+import pimflow
 import pimflow_zoo
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import clean_graph, compare_policies
+from pimflow.compiler import clean_graph
 from pimflow.ir import Conv2d
 from pimflow.options import Options
 from pimflow.report.basis import MEASURED_TARGET
@@ -213,11 +214,12 @@ def run(job: Job) -> list[Record]:
         records: list[Record] = json.loads(path.read_text(encoding="utf-8"))
         return records
     stages = None if job.stages is None else (job.stages,)
-    options = Options(target=job.target(), stages=stages, use_cache=False)
     started = time.perf_counter()
-    found = compare_policies(_model(job.model), options, job.policies)
+    found = pimflow.compare(
+        _model(job.model), policies=job.policies, target=job.target(), stages=stages, use_cache=False
+    )
     seconds = time.perf_counter() - started
-    records = [asdict(job) | result.as_json() | {"seconds": seconds} for result in found]
+    records = [asdict(job) | result.as_json() | {"seconds": seconds} for result in found.policies]
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     scratch.write_text(json.dumps(records), encoding="utf-8")
     scratch.replace(path)

@@ -16,6 +16,18 @@ TYPE_CHECKING = False  # typing takes long to import, and until pimflow.__main__
 if TYPE_CHECKING:
     from typing import Any
 
+    from pimflow.api.machines import calibrate as calibrate
+    from pimflow.api.machines import layer as layer
+    from pimflow.api.machines import list_passes as list_passes
+    from pimflow.api.machines import list_targets as list_targets
+    from pimflow.api.machines import simulate as simulate
+    from pimflow.api.machines import zoo as zoo
+    from pimflow.api.machines import zoo_model as zoo_model
+    from pimflow.api.models import compare as compare
+    from pimflow.api.models import inspect as inspect
+    from pimflow.api.models import profile as profile
+    from pimflow.codegen import ConvProblem as ConvProblem
+    from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
     from pimflow.compiled import load as load
     from pimflow.compiler import compile as compile
@@ -24,43 +36,100 @@ if TYPE_CHECKING:
     from pimflow.ir import Graph as Graph
     from pimflow.ir import Plan as Plan
     from pimflow.options import Debug as Debug
+    from pimflow.report.calibration import CalibrationReport as CalibrationReport
+    from pimflow.report.inspection import Inspection as Inspection
+    from pimflow.report.layer import LayerReport as LayerReport
+    from pimflow.report.policies import Comparison as Comparison
+    from pimflow.report.profile import Profile as Profile
+    from pimflow.report.records import Listing as Listing
+    from pimflow.report.traces import TracesReport as TracesReport
     from pimflow.search import policies as policies
+    from pimflow.search.price_cache import cache_clear as cache_clear
+    from pimflow.search.price_cache import cache_info as cache_info
     from pimflow.targets import Target as Target
     from pimflow.targets import load_target as load_target
+    from pimflow.targets import override as override
     from pimflow.targets import target_names as target_names
+    from pimflow.targets import target_text as target_text
     from pimflow.verify.compare import Verification as Verification
 
 _HOME = {
+    "CalibrationReport": "pimflow.report.calibration",
+    "Comparison": "pimflow.report.policies",
     "CompiledModel": "pimflow.compiled",
+    "ConvProblem": "pimflow.codegen",
     "Debug": "pimflow.options",
     "Graph": "pimflow.ir",
+    "Inspection": "pimflow.report.inspection",
+    "LayerReport": "pimflow.report.layer",
+    "Listing": "pimflow.report.records",
+    "MatmulProblem": "pimflow.codegen",
     "PimflowError": "pimflow.errors",
     "Plan": "pimflow.ir",
+    "Profile": "pimflow.report.profile",
     "Target": "pimflow.targets",
+    "TracesReport": "pimflow.report.traces",
     "Verification": "pimflow.verify.compare",
+    "cache_clear": "pimflow.search.price_cache",
+    "cache_info": "pimflow.search.price_cache",
+    "calibrate": "pimflow.api.machines",
+    "compare": "pimflow.api.models",
     "compile": "pimflow.compiler",
+    "inspect": "pimflow.api.models",
+    "layer": "pimflow.api.machines",
+    "list_passes": "pimflow.api.machines",
+    "list_targets": "pimflow.api.machines",
     "load": "pimflow.compiled",
     "load_target": "pimflow.targets",
     "opt": "pimflow.compiler",
+    "override": "pimflow.targets",
     "policies": "pimflow.search",
+    "profile": "pimflow.api.models",
+    "simulate": "pimflow.api.machines",
     "target_names": "pimflow.targets",
+    "target_text": "pimflow.targets",
+    "zoo": "pimflow.api.machines",
+    "zoo_model": "pimflow.api.machines",
 }
 
 __all__ = [
+    "CalibrationReport",
+    "Comparison",
     "CompiledModel",
+    "ConvProblem",
     "Debug",
     "Graph",
+    "Inspection",
+    "LayerReport",
+    "Listing",
+    "MatmulProblem",
     "PimflowError",
     "Plan",
+    "Profile",
     "Target",
+    "TracesReport",
     "Verification",
     "__version__",
+    "cache_clear",
+    "cache_info",
+    "calibrate",
+    "compare",
     "compile",
+    "inspect",
+    "layer",
+    "list_passes",
+    "list_targets",
     "load",
     "load_target",
     "opt",
+    "override",
     "policies",
+    "profile",
+    "simulate",
     "target_names",
+    "target_text",
+    "zoo",
+    "zoo_model",
 ]
 
 

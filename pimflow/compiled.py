@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import json_of, read_json, read_packed, write_json
+from pimflow.bundle.files import a_path, json_of, read_json, read_packed, write_json
 from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.manifest import change_since
 from pimflow.bundle.original import copy_model, find_original
-from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
+from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source, onnx_bytes
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.data import decode, encode, pick, read_file
-from pimflow.errors import DataError, ModelError, OptionError, did_you_mean
+from pimflow.data import Limits, decode, encode, pick, read_file
+from pimflow.errors import ArgumentError, DataError, ModelError, OptionError, did_you_mean, kind_of, one_line
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph, Plan
 from pimflow.onnxio import save_onnx
-from pimflow.options import Options
+from pimflow.options import Options, read_argument
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace
 from pimflow.report.plan_report import PlanReport
+from pimflow.report.records import Row, flat, html_table
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
@@ -39,13 +41,21 @@ from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.spending import EventCost, event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
-from pimflow.targets import Target, parse_target, to_toml
+from pimflow.search.progress import telling
+from pimflow.targets import Target, TargetRecord, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
 
-FORMAT = "pimflow/3"
+FORMAT = "pimflow/4"
 ORIGINAL = "original"
+_VERIFY_FORMS = {
+    "seed": Annotated[int, Limits(least=0)] | None,
+    "rtol": Annotated[float, Limits(above=0)] | None,
+    "pim": Literal["ort", "values"],
+    "operand": Literal["fp16", "bf16", "fp32"] | None,
+}
+"""What `verify` takes, where Python does not say it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Machine:
         return CostModel(self.target, measured=self.measured)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledModel:
     """A compiled model.
 
@@ -84,6 +94,7 @@ class CompiledModel:
             weight layout and mapping.
         report: times, energy and commands by node of the original, and in all.
         notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
+        command: the command line that asked for it, its output folder left out; None if none did.
     """
 
     source: ModelSource
@@ -94,6 +105,36 @@ class CompiledModel:
     programs: Mapping[str, Any]
     report: PlanReport
     notes: tuple[str, ...] = ()
+    command: str | None = None
+
+    def __repr__(self) -> str:
+        return one_line("CompiledModel", f"{self._title}: {self.report.result.time_us:,.1f} us, {self._speedup}")
+
+    @property
+    def _title(self) -> str:
+        return f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
+
+    @property
+    def _speedup(self) -> str:
+        return f"{self.report.speedup:.2f}x over the {self.machine.target.host.upper()} alone"
+
+    def _repr_html_(self) -> str:
+        machine = TargetRecord.of(self.machine.target)
+        result = self.report.result
+        about = [
+            *machine.lines(),
+            ("time", f"{result.time_us:,.1f} us, {self._speedup}"),
+            ("energy", f"{result.energy_mj:,.2f} mJ"),
+            ("nodes", f"{len(self.report.nodes)}, of which {len(self.programs)} parts leave the host"),
+        ]
+        return html_table([{"": what, "value": text} for what, text in about], self._title)
+
+    def records(self) -> list[Row]:
+        """The nodes of the original as rows of plain values: where each runs, its times, energy and commands.
+
+        `pandas.DataFrame(compiled.records())` is their table.
+        """
+        return [flat(row.as_json()) for row in self.report.nodes]
 
     @property
     def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
@@ -126,8 +167,12 @@ class CompiledModel:
             inputs: by the model's input names: arrays, lists of arrays for sequences, None for an absent optional.
 
         Raises:
+            ArgumentError: the inputs are not arrays by name.
             InputDataError: an input is missing, unknown, or of another shape or element type.
         """
+        if not isinstance(inputs, Mapping):
+            names = ", ".join(f"{name!r}: array" for name in self.graph.inputs[:3])
+            raise ArgumentError(f"'inputs' is {kind_of(inputs)}", f"give arrays by input name, as in {{{names}}}")
         return self._runner.run(inputs)
 
     def verify(
@@ -155,8 +200,15 @@ class CompiledModel:
             progress: receives a line of text now and then.
 
         Raises:
+            ArgumentError: the inputs are neither arrays by name nor a file.
             InputDataError: the inputs do not fit the model.
+            OptionError: another value is of the wrong type, or out of range.
         """
+        if inputs is not None and not isinstance(inputs, (str, os.PathLike, Mapping)):
+            raise ArgumentError(f"'inputs' is {kind_of(inputs)}", "give arrays by input name, or an npz file")
+        given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand}
+        for name, form in _VERIFY_FORMS.items():
+            read_argument(name, form, given[name])
         return verify_compiled(
             self.source.content,
             self.graph,
@@ -167,7 +219,7 @@ class CompiledModel:
             units=self.machine.costs.units,
             operand=operand,
             memory=self.memory if arena else None,
-            progress=progress or (lambda text: None),
+            progress=telling(progress),
         )
 
     def trace(self, node: str, channel: int) -> Iterator[str]:
@@ -176,6 +228,7 @@ class CompiledModel:
         Raises:
             OptionError: no such node runs on PIM, or there is no such channel.
         """
+        node, channel = read_argument("node", str, node), read_argument("channel", int, channel)
         placed = node if node in self.programs else self._part_of(node)
         unit, program = self.machine.costs.units[self.graph.node(placed).device or ""], self.programs[placed]
         if not 0 <= channel < unit.parts(program):
@@ -202,16 +255,34 @@ class CompiledModel:
         Raises:
             OptionError: `by` is neither.
         """
-        title = f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
+        by = read_argument("by", str | None, by)
         parts = (self.plan, self.report, self.memory, self.notes)
-        return summary_text(title, self.machine.target.devices, *parts, basis=self.gpu_basis, verbose=verbose, by=by)
+        return summary_text(
+            self._title,
+            self.machine.target.devices,
+            *parts,
+            about=self._about(),
+            basis=self.gpu_basis,
+            verbose=verbose,
+            by=by,
+        )
+
+    def _about(self) -> list[tuple[str, str]]:
+        """The lines of the summary on what it was compiled for, and by what."""
+        machine = TargetRecord.of(self.machine.target)
+        digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
+        made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
+        return [*machine.lines(), ("digests", digests), ("made by", made_by)]
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
         return {
             "pimflow": __version__,
+            "command": self.command,
             "model": self.source.text,
+            "model_sha256": self.source.sha256,
             "target": self.machine.target.name,
+            "machine": TargetRecord.of(self.machine.target).as_json(),
             "policy": self.plan.policy,
             "gpu_basis": self.gpu_basis,
             **self.report.as_json(),
@@ -231,7 +302,7 @@ class CompiledModel:
             OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
             ModelError: the rewritten model does not run.
         """
-        folder = Path(folder)
+        folder = a_path(folder, "folder")
         with new_output(folder) as scratch:
             save_onnx(self.graph, scratch / "model.onnx")
             if self.options.check:
@@ -273,7 +344,7 @@ class CompiledModel:
             return copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
         copy = folder / ORIGINAL / "model.onnx"
         copy.parent.mkdir()
-        copy.write_bytes(content if isinstance(content, bytes) else content.SerializeToString(deterministic=True))
+        copy.write_bytes(onnx_bytes(content))
         return copy.relative_to(folder).as_posix()
 
     def _config(self, original: str) -> dict[str, Any]:
@@ -289,7 +360,9 @@ class CompiledModel:
             model=self.source.text,
             name=self.source.name,
             original=original,
-            original_sha256=self.source.digest(),
+            original_sha256=self.source.sha256,
+            command=self.command,
+            machine=TargetRecord.of(self.machine.target),
         )
         return {**encode(header), **encode(replace(self.options, policy=self.plan.policy))}
 
@@ -303,7 +376,9 @@ class _Header:
     model: str
     name: str
     original: str
-    original_sha256: str | None
+    original_sha256: str
+    command: str | None
+    machine: TargetRecord
 
 
 def _write_streams(path: Path, programs: Mapping[str, Any]) -> None:
@@ -318,8 +393,9 @@ def load(folder: str | Path) -> CompiledModel:
     Raises:
         ModelError: it is not one, or files in it are missing, changed or damaged.
         OutputError: a killed run had moved it aside, and it cannot be put back.
+        ArgumentError: it is no path.
     """
-    folder = Path(folder)
+    folder = a_path(folder, "folder")
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     _check_unchanged(folder)
@@ -339,6 +415,7 @@ def load(folder: str | Path) -> CompiledModel:
         graph=graph,
         programs=_read_streams(folder, graph, machine),
         report=report,
+        command=header.command,
     )
 
 
@@ -357,7 +434,7 @@ def _original_of(folder: Path, header: _Header) -> ModelSource:
         return replace(model_source(header.original), name=header.name)
     source = ModelSource(header.name, path=find_original(folder, header.original))
     with _part(folder, header.original):
-        if source.digest() != header.original_sha256:
+        if source.sha256 != header.original_sha256:
             raise DataError("it is not the model that was compiled")
     return source
 
@@ -385,7 +462,7 @@ def _read_config(folder: Path) -> tuple[_Header, Options]:
         options = decode(Options, {key: value for key, value in config.items() if key not in names})
     with _part(folder, "target.toml") as path:
         target = parse_target(read_file(path).decode("utf-8"), str(path))
-    return header, replace(options, target=target)
+    return header, replace(options, target=header.machine.restored(target))
 
 
 def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
-from pimflow.errors import printable
+from pimflow.errors import ArgumentError, kind_of, printable
 from pimflow.frontend import load_model
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.options import Debug, OptionKeywords, Options, Shapes, takes_options
@@ -25,11 +25,11 @@ from pimflow.passes import (
     parse_pipeline,
     times_table,
 )
-from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import report_plan
 from pimflow.search import policy_of
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
+from pimflow.search.progress import silent, telling
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
 from pimflow.verify.running import check_original
@@ -38,14 +38,7 @@ if TYPE_CHECKING:
     import onnx
     from typing_extensions import Unpack
 
-    from pimflow.report.policies import PolicyResult
-    from pimflow.runtime.gpu.measured import MeasuredRow
-
 ProgressSink = Callable[[str], None]
-
-
-def _silent(text: str) -> None:
-    """Progress that nobody wants to see."""
 
 
 def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
@@ -91,7 +84,7 @@ def _to_stderr(text: str) -> None:
     print(printable(text, keep="\n"), file=sys.stderr)
 
 
-def compile_with(source: ModelSource, options: Options, progress: ProgressSink = _silent) -> CompiledModel:
+def compile_with(source: ModelSource, options: Options, progress: ProgressSink = silent) -> CompiledModel:
     """Compiles a model: load, clean, search, rewrite, lower, report.
 
     Raises:
@@ -150,7 +143,7 @@ def compile(
     Raises:
         PimflowError: the model, the target or an option is wrong; one line says what and what to do.
     """
-    return compile_with(model_source(model), Options.of(**options), progress or _silent)
+    return compile_with(model_source(model), Options.of(**options), telling(progress))
 
 
 def opt(
@@ -184,21 +177,19 @@ def opt(
         PassError: a pass is faulty; the message names it.
     """
     options = Options.of(shapes=shapes, disabled_passes=disabled_passes, seed=seed, debug=debug)
-    return opt_with(model, passes, options, constants)
-
-
-def opt_with(
-    model: str | Path | bytes | onnx.ModelProto | Graph,
-    passes: str | Sequence[Pass],
-    options: Options,
-    constants: str | Path | None = None,
-) -> ManagerResult:
-    """`opt`, with the options that concern it given as those of a compilation."""
-    steps = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
+    steps = parse_pipeline(passes) if isinstance(passes, str) else _passes(passes)
     manager = _manager(steps, options)
     result = manager.run(model if isinstance(model, Graph) else read_graph(model, options.shapes, constants))
     _show_times(result.records, options)
     return result
+
+
+def _passes(passes: Any) -> tuple[Pass, ...]:
+    steps = tuple(passes) if isinstance(passes, Sequence) else (passes,)
+    for step in steps:
+        if not isinstance(step, Pass):
+            raise ArgumentError(f"'passes' has {kind_of(step)}", 'give passes, or a text like "cleanup,fold-constants"')
+    return steps
 
 
 def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
@@ -208,61 +199,3 @@ def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
         PimflowError: the model cannot be read, or its shapes are not bound.
     """
     return _step(CLEANUP, options).run(load_model(source.content, options.shapes))
-
-
-@takes_options
-def inspect_model(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[OptionKeywords]) -> Inspection:
-    """Which nodes of a model can run on PIM, and why the others cannot.
-
-    Raises:
-        PimflowError: as `compile`.
-    """
-    source, asked = model_source(model), Options.of(**options)
-    clean = clean_graph(source, asked)
-    return inspect_graph(clean.graph, Machine.of(asked).costs, source.text, notes_of(clean.records))
-
-
-@takes_options
-def profile_source(
-    model: str | Path | bytes | onnx.ModelProto,
-    *,
-    device: str = "cpu",
-    runs: int = 20,
-    warmup: int = 5,
-    progress: ProgressSink = _silent,
-    **options: Unpack[OptionKeywords],
-) -> list[MeasuredRow]:
-    """Times the model's kernels on this machine, each once: medians of `runs` runs after `warmup` others.
-
-    Raises:
-        PimflowError: as `compile`; or the device is not available.
-    """
-    from pimflow.runtime.gpu.profiling import profile_model
-
-    graph = clean_graph(model_source(model), Options.of(**options)).graph
-    return profile_model(
-        graph,
-        device,
-        warmup=warmup,
-        repeats=runs,
-        progress=lambda done, count: progress(f"timing kernels: {done} of {count}"),
-    )
-
-
-def compare_policies(
-    model: str | Path | bytes | onnx.ModelProto,
-    options: Options,
-    policies: Sequence[str] | None = None,
-    progress: ProgressSink = _silent,
-) -> list[PolicyResult]:
-    """Plans of several policies side by side; all policies by default. `options.policy` is not used.
-
-    Raises:
-        PimflowError: as `compile`.
-    """
-    from pimflow.report.policies import compare
-
-    graph = clean_graph(model_source(model), options).graph
-    machine = Machine.of(options)
-    measured = machine.measured is not None
-    return compare(graph, options, policies, costs=machine.costs, measured=measured, progress=progress)

@@ -112,6 +112,11 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
+def one_line(kind: str, text: str) -> str:
+    """The `repr` of something large: a line, whatever is in the names that it holds."""
+    return f"<{kind} {printable(' '.join(text.split()))}>"
+
+
 def did_you_mean(value: str, names: Iterable[str], most: int = 1) -> str:
     """A hint with the names that `value` may be a slip of, `most` at most; "" where none comes near."""
     near = difflib.get_close_matches(value, list(names), n=most)

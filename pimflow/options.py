@@ -136,8 +136,10 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.target, Target):
             raise ArgumentError(f"'target' is {kind_of(self.target)}", "give a pimflow.Target, or use Options.of")
+        if not isinstance(self.debug, Debug):
+            raise ArgumentError(f"'debug' is {kind_of(self.debug)}", "give a pimflow.Debug")
         for name, form in _saved_forms().items():
-            _read(name, form, getattr(self, name))
+            read_argument(name, form, getattr(self, name))
 
     @classmethod
     def of(cls, **keywords: Unpack[OptionKeywords]) -> Options:
@@ -150,7 +152,7 @@ class Options:
         given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
         if "target" in given:
             given["target"] = load_target(given["target"])
-        read = {name: _read(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
+        read = {name: read_argument(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
         return cls(**given | read)
 
 
@@ -187,7 +189,12 @@ def _saved_forms() -> dict[str, Any]:
     return {f.name: option_forms()[f.name] for f in fields(Options) if f.metadata.get("data", True)}
 
 
-def _read(name: str, form: Any, value: Any) -> Any:
+def read_argument(name: str, form: Any, value: Any) -> Any:
+    """The value of an argument of a function, as a form of `pimflow.data` has it: lists become tuples.
+
+    Raises:
+        OptionError: it is of another type, or out of range.
+    """
     try:
         return decode(form, _plain(value), path=name)
     except DataError as error:

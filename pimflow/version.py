@@ -1,7 +1,12 @@
 """Versions: the package's, and one of every form of JSON document that it writes.
 
-Imports nothing, so that the build can read it.
+Imports nothing of the package, so that the build can read it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -28,3 +33,8 @@ FORMATS = {
 def format_of(kind: str) -> str:
     """What a document of a kind says under "format"."""
     return f"pimflow-{kind}/{FORMATS[kind]}"
+
+
+def document(kind: str, content: Mapping[str, Any], command: str | None = None) -> dict[str, Any]:
+    """A document of a kind that a verb prints: its format, who made it by which command line, and the content."""
+    return {"format": format_of(kind), "pimflow": __version__, "command": command, **content}

@@ -46,13 +46,14 @@ ALLOWED = {
     }
     | FORMS,
 }
-ALLOWED["cli"] = {"compiler", "options", "report", "bundle", "search", "sparse", "targets", "zoo", "version"} | BASE
+ALLOWED["api"] = {"compiler", "zoo"} | ALLOWED["compiler"]
+ALLOWED["cli"] = {"api", "options", "report", "bundle", "search", "sparse", "targets", "version"} | BASE
 # The command line decides nothing: of the rooms that do the work it calls these modules, and no others.
 ALSO = {
-    "cli": {"pimflow.codegen", "pimflow.runtime.gpu.calibrate", "pimflow.runtime.gpu.measured"},
+    "cli": {"pimflow.codegen"},
 }
 # The files at the top of the package that together are the compiler.
-COMPILER = {"__init__", "compiled", "compiler"}
+COMPILER = {"compiled", "compiler"}
 
 
 def room_of(module: str) -> str:
@@ -61,8 +62,8 @@ def room_of(module: str) -> str:
     if parts[0] == "pimflow_zoo":
         return "zoo"
     name = parts[1] if len(parts) > 1 else "__init__"
-    if name == "__main__":
-        return "cli"
+    if name in ("__init__", "__main__"):
+        return "api" if name == "__init__" else "cli"
     return "compiler" if name in COMPILER else name
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import pimflow
 from pimflow import compiler, errors
 from pimflow.cli import main
 from pimflow.cli.main import build_parser
@@ -125,6 +126,22 @@ def test_an_example_of_an_error_raises_it_word_for_word(
     test = doctest.DocTestParser().get_doctest(examples, {}, name, "docs/errors.md", 0)
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     assert runner.run(test).failed == 0, capsys.readouterr().out
+
+
+def test_the_examples_of_the_python_api_are_right_word_for_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    text = (ROOT / "docs" / "api.md").read_text()
+    examples = "\n\n".join(re.findall(r"```pycon\n(.*?)```", text, re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "api", "docs/api.md", 0)
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0, capsys.readouterr().out
+
+
+def test_every_public_name_is_in_the_page_of_the_python_api() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert [name for name in pimflow.__all__ if not name.startswith("__") and not re.search(rf"\b{name}\b", text)] == []
 
 
 def run_console(name: str, block: str, capsys: pytest.CaptureFixture[str]) -> int:

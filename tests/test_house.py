@@ -75,7 +75,7 @@ def test_no_type_lists_the_devices() -> None:
 
 def files_that_read(option: str) -> list[str]:
     """Files with `options.NAME`, whatever holds the options: a variable, a field, or what makes them."""
-    holders = re.compile(r"(^|[._])(options|asked)$|^Options\b|^options_of\b")
+    holders = re.compile(r"(^|[._])(options|asked)$|^Options\b")
     return [
         path.as_posix()
         for path, tree in zip(SOURCES, MODULES.values(), strict=True)

@@ -17,20 +17,20 @@ import pytest
 
 import pimflow
 import pimflow.data
+from pimflow.api.models import compare, inspect
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import ConvProblem, MatrixProblem
-from pimflow.compiler import compare_policies, inspect_model
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Builder, Refusal
 from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio import to_onnx
-from pimflow.options import Options
 from pimflow.report.layer import report_layer
 from pimflow.report.targets import targets_json, targets_text
 from pimflow.runtime.backends import UNITS
 from pimflow.targets import Target, load_target, parse_target, target_text, to_toml
 from pimflow.targets.schema import KINDS, Unit
 from pimflow.targets.schema.unit import Amount, Count, Positive
+from pimflow.version import document
 from support.schemas import check
 
 
@@ -222,19 +222,19 @@ def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_search_uses_choices_and_refusals() -> None:
     target = machine()
-    report = inspect_model("zoo:toy", target=target)
+    report = inspect("zoo:toy", target=target)
     assert any(node.leaves_host for node in report.nodes)
     assert {"can_tensor", "tensor_us"} <= set(report.nodes[0].as_json())
     work = ConvProblem(1, 512, 64, 7, 7, (3, 3))
     with pytest.raises(OptionError, match="too long"):
         report_layer(work, target)
     layer = ConvProblem(1, 64, 64, 7, 7, (3, 3))
-    check({"format": "pimflow-layer/1", **report_layer(layer, target).as_json()})
+    check(document("layer", report_layer(layer, target).as_json()))
     times = [report_layer(layer, target, choice).as_json()["time_us"] for choice in ("plain", "wide", "")]
     assert times[0] > times[1] == times[2]
     with pytest.raises(OptionError, match="unknown choice 'newton'"):
         report_layer(layer, target, "newton")
-    results = compare_policies("zoo:toy", Options(target=target, use_cache=False), ["gpu", "md-dp", "auto"])
+    results = compare("zoo:toy", target=target, use_cache=False, policies=["gpu", "md-dp", "auto"]).policies
     assert results[-1].speedup >= results[1].speedup >= 1
     with pytest.raises(OptionError, match=r"newton\+"):
         pimflow.compile("zoo:toy", target=target, policy="newton+", use_cache=False)

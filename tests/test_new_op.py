@@ -16,9 +16,9 @@ import pytest
 from onnx import helper
 
 import pimflow
+from pimflow.api.models import inspect
 from pimflow.codegen.matrix import PRODUCT_VALUES, Multiply
 from pimflow.codegen.work import MATRIX_PROBLEMS, MatmulProblem
-from pimflow.compiler import inspect_model
 from pimflow.frontend import load_model
 from pimflow.frontend.convert import Site, converts
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, RowPart, parse_graph, print_graph, register_op
@@ -143,7 +143,7 @@ def test_it_is_imported_and_has_shapes_text_and_a_verdict() -> None:
     text = print_graph(graph)
     assert "%a = TransposeMatMul(%x, %w0) {alpha = 0.125} : float32[16, 512] @first" in text
     assert print_graph(parse_graph(text, graph.constants)) == text
-    verdicts = {row.name: row for row in inspect_model(model()).nodes}
+    verdicts = {row.name: row for row in inspect(model()).nodes}
     assert verdicts["first"].leaves_host
     assert verdicts["first"].macs == 16 * 512 * 512
     assert not verdicts["other"].leaves_host

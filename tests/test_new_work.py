@@ -16,9 +16,9 @@ import pytest
 
 import pimflow
 import pimflow.data
+from pimflow.api.models import inspect
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import MatmulProblem, Work
-from pimflow.compiler import inspect_model
 from pimflow.errors import OptionError
 from pimflow.ir import Array, Builder, Graph, Node, OnnxOp, Refusal
 from pimflow.ir.registry import scratch_registrations
@@ -161,12 +161,12 @@ def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_verdicts_name_what_it_does_not_accept_and_what_it_is_not_asked_for() -> None:
-    rows = {row.name: row for row in inspect_model(model(), target=machine()).nodes}
+    rows = {row.name: row for row in inspect(model(), target=machine()).nodes}
     assert rows["gate"].leaves_host
     assert rows["conv"].reasons == {"vector": "there is no table of Conv"}
     build = Builder()
     fused = build.sigmoid(build.conv(build.input(1, 8, 8, 8), 8, name="conv"), name="fused")
-    *_, last = inspect_model(to_onnx(build.graph(fused)), target=machine()).nodes
+    *_, last = inspect(to_onnx(build.graph(fused)), target=machine()).nodes
     assert last.reasons == {"vector": "Sigmoid is fused into conv"}
 
 

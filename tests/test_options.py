@@ -13,7 +13,7 @@ import pytest
 
 import pimflow
 from pimflow.cli.main import build_parser
-from pimflow.cli.options import options_of
+from pimflow.cli.options import keywords_of
 from pimflow.data import decode, encode
 from pimflow.errors import OptionError
 from pimflow.options import Debug, OptionKeywords, Options, option_texts
@@ -100,6 +100,10 @@ def test_an_output_folder_keeps_what_changes_the_result() -> None:
     assert decode(Options, kept) == asked
 
 
+def asked(line: list[str]) -> Options:
+    return Options.of(**keywords_of(build_parser().parse_args(line)))
+
+
 def test_the_command_line_has_every_flag_and_reads_it() -> None:
     line = (
         "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --grid 5 --stages 2,3 "
@@ -122,15 +126,15 @@ def test_the_command_line_has_every_flag_and_reads_it() -> None:
         check=False,
         debug=Debug(("a", "b"), ("c",), True, True, True),
     )
-    assert options_of(build_parser().parse_args(line.split())) == expected
+    assert asked(line.split()) == expected
     for field in fields(Options):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         assert getattr(expected, field.name) != default, f"{field.name} is not tried"
 
 
 def test_without_arguments_the_defaults_hold() -> None:
-    assert options_of(build_parser().parse_args(["compile", "m.onnx"])) == Options()
-    assert options_of(build_parser().parse_args(["compare", "m.onnx"])) == Options()
+    assert asked(["compile", "m.onnx"]) == Options()
+    assert asked(["compare", "m.onnx"]) == Options()
 
 
 def options_table() -> str:

@@ -13,12 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.data import open_file, read_file
-from pimflow.errors import OutputError
+from pimflow.errors import ArgumentError, OutputError, kind_of
 
 _MOST_JSON_BYTES = 512 << 20
 _SMALL_BYTES = 16 << 20
 _MOST_GROWTH = 100
 """Streams unpack to 28 to 60 times their size; gzip could make a thousand times of nothing."""
+
+
+def a_path(value: object, name: str) -> Path:
+    """The path that an argument of this name is.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise ArgumentError(f"{name!r} is {kind_of(value)}", "give a path")
+    return Path(value)
 
 
 def json_text(document: Any, indent: int | None = 2) -> str:

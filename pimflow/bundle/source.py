@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pimflow.bundle.files import sha256_of
-from pimflow.errors import ModelError, OptionError, did_you_mean
+from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
 
 if TYPE_CHECKING:
     import onnx
@@ -46,18 +47,21 @@ class ModelSource:
             return str(self.path)
         return f"{ZOO_PREFIX}{self.zoo}" if self.zoo is not None else self.name
 
-    def digest(self) -> str | None:
-        """SHA-256 of the model's bytes (of the file alone, where weights are in external files).
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the model's bytes: of the file alone, where weights are in external files.
 
-        None for a model of the zoo: its name and the version of pimflow say what it is.
+        Of a model of the zoo, of the file that `pimflow zoo export` writes.
         """
-        if self.zoo is not None:
-            return None
         content = self.content
-        if not isinstance(content, str):
-            data = content if isinstance(content, bytes) else content.SerializeToString(deterministic=True)
-            return hashlib.sha256(data).hexdigest()
-        return sha256_of(Path(content))
+        if isinstance(content, str):
+            return sha256_of(Path(content))
+        return hashlib.sha256(onnx_bytes(content)).hexdigest()
+
+
+def onnx_bytes(model: bytes | onnx.ModelProto) -> bytes:
+    """A model in memory as the bytes of an ONNX file; equal models give equal bytes."""
+    return model if isinstance(model, bytes) else model.SerializeToString(deterministic=True)
 
 
 def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> ModelSource:
@@ -66,18 +70,22 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
     Raises:
         OptionError: the zoo has no such model.
         ModelError: a text names no file, but nearly a model of the zoo.
+        ArgumentError: it is nothing of that kind.
     """
     if isinstance(model, ModelSource):
         return model
     if isinstance(model, str) and model.lower().startswith(ZOO_PREFIX):
         return ModelSource(*_zoo_name(model[len(ZOO_PREFIX) :]))
-    if isinstance(model, (str, Path)):
+    if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if isinstance(model, str):
             _check_not_of_zoo(path)
         return ModelSource(path.stem or "model", path=path)
     if isinstance(model, bytes):
         return ModelSource("model", given=model)
+    if not hasattr(model, "SerializeToString") or not hasattr(model, "graph"):
+        hint = f'give a path, "{ZOO_PREFIX}NAME", the bytes of an ONNX file, or an ONNX model'
+        raise ArgumentError(f"'model' is {kind_of(model)}", hint)
     return ModelSource(model.graph.name or "model", given=model)
 
 

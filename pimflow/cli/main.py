@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import pkgutil
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,23 @@ def _described(words: Sequence[str]) -> Sequence[str] | None:
     return () if words[:1] == ["--version"] else None
 
 
+_OUTPUT = ("-o", "--output")
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """The command as a shell takes it, for the record; where it writes to is left out, as that changes no result."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            kept += [word, *words]
+        elif word in _OUTPUT:
+            next(words, None)
+        elif not word.startswith("--output=") and not (word.startswith("-o") and word != "-o"):
+            kept.append(word)
+    return shlex.join(["pimflow", *kept])
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -103,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             words = _words(sys.argv[1:] if argv is None else argv)
             arguments = build_parser(_described(words)).parse_args(words)
+            arguments.command = command_line(words)
             code: int = arguments.run(arguments)
             if sys.stdout is not None:  # closed by whoever started us
                 sys.stdout.flush()

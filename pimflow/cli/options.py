@@ -40,15 +40,6 @@ def add_options(parser: Parser, *, only: Collection[str] = (), without: Collecti
             _add(groups, Options, name, text)
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
-    """The options that the arguments ask for.
-
-    Raises:
-        PimflowError: a value is out of range, or the target is not valid.
-    """
-    return Options.of(**keywords_of(arguments))
-
-
 def keywords_of(arguments: argparse.Namespace) -> OptionKeywords:
     """The options that a verb has arguments for; the others keep their defaults.
 

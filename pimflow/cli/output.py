@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pimflow.errors import printable
-from pimflow.version import format_of
+from pimflow.version import document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,10 +63,9 @@ def print_data(texts: Iterable[str]) -> None:
         sys.stdout.write(text)
 
 
-def print_json(kind: str, content: Mapping[str, Any], stream: TextIO | None = None) -> None:
+def print_json(kind: str, content: Mapping[str, Any], command: str | None = None, stream: TextIO | None = None) -> None:
     """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
-    document = {"format": format_of(kind), **content}
-    json.dump(document, stream or sys.stdout, indent=2, allow_nan=False)
+    json.dump(document(kind, content, command), stream or sys.stdout, indent=2, allow_nan=False)
     (stream or sys.stdout).write("\n")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.errors import GraphError
+from pimflow.errors import GraphError, one_line
 from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.placement import UNPLACED, Placement
@@ -119,7 +119,7 @@ class Packed:
         return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *beside))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A program: nodes in topological order over named values.
 
@@ -145,6 +145,10 @@ class Graph:
     def __post_init__(self) -> None:
         for name in ("values", "constants", "opset", "packed"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __repr__(self) -> str:
+        ends = f"inputs {', '.join(self.inputs[:8])}, outputs {', '.join(self.outputs[:8])}"
+        return one_line("Graph", f"{self.name}: {len(self.nodes)} nodes, {ends}")
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pimflow.errors import one_line
+
 
 @dataclass(frozen=True)
 class OnDevice:
@@ -123,7 +125,7 @@ class MemoryLimit:
 Decision = OnDevice | SplitRows | SplitColumns | Pipeline | Parallel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Decisions in execution order, and what the search predicted for them (microseconds).
 
@@ -141,3 +143,7 @@ class Plan:
     host: str = "gpu"
     stored: tuple[Storage, ...] = ()
     limit: MemoryLimit | None = None
+
+    def __repr__(self) -> str:
+        times = f"{self.predicted_us:,.1f} us, {self.host.upper()} alone {self.baseline_us:,.1f} us"
+        return one_line("Plan", f"{self.policy}: {len(self.decisions)} decisions, {times}")

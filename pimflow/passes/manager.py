@@ -33,11 +33,15 @@ class PassRecord:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ManagerResult(PassResult):
     """The graph after all passes, and one record for each that ran, those of nested managers in their place."""
 
     records: tuple[PassRecord, ...] = ()
+
+    def __repr__(self) -> str:
+        changed = sum(record.changed for record in self.records)
+        return f"<ManagerResult of {len(self.records)} passes, {changed} of which changed the graph: {self.graph!r}>"
 
 
 def notes_of(records: Sequence[PassRecord]) -> tuple[str, ...]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.backend import UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
+from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import node_work
+from pimflow.targets import TargetRecord
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,46 @@ class NodeVerdict:
         }
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The verdicts over a model, after the clean-up passes; `notes` say what these left as it was, and why."""
+@dataclass(frozen=True, repr=False)
+class Inspection(Records):
+    """The verdicts over a model, after the clean-up passes, a row each.
+
+    Args:
+        model: how it was named.
+        model_sha256: of its bytes.
+        machine: whose units were asked.
+        nodes: the verdicts.
+        graph: the model as the passes left it.
+        notes: what the passes left as it was, and why.
+    """
 
     model: str
+    model_sha256: str
+    machine: TargetRecord
     nodes: tuple[NodeVerdict, ...]
-    graph: Graph = field(repr=False)
+    graph: Graph
     notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Model, machine, and how many nodes can leave the host."""
+        able = sum(node.leaves_host for node in self.nodes)
+        return f"{self.model} on {self.machine.name}, {able} of {len(self.nodes)} nodes can leave the host"
+
+    def records(self) -> list[Row]:
+        """A row per node."""
+        return [node.as_json() for node in self.nodes]
 
     def as_json(self) -> dict[str, Any]:
         """As one JSON object."""
-        return {"model": self.model, "nodes": [node.as_json() for node in self.nodes], "notes": list(self.notes)}
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "target": self.machine.name,
+            "machine": self.machine.as_json(),
+            "nodes": [node.as_json() for node in self.nodes],
+            "notes": list(self.notes),
+        }
 
     def text(self) -> str:
         """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
@@ -100,6 +130,7 @@ class Inspection:
             [
                 render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)),
                 "",
+                *(f"{what:<9} {text}" for what, text in self.machine.lines()),
                 f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}",
                 *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
                 *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),
@@ -112,9 +143,12 @@ class Inspection:
         return print_graph(self.graph)
 
 
-def inspect_graph(graph: Graph, costs: CostModel, model: str, notes: tuple[str, ...] = ()) -> Inspection:
+def inspect_graph(
+    graph: Graph, costs: CostModel, model: str, model_sha256: str, notes: tuple[str, ...] = ()
+) -> Inspection:
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
-    return Inspection(model, tuple(_verdict(graph, node, costs) for node in graph.nodes), graph, notes)
+    verdicts = tuple(_verdict(graph, node, costs) for node in graph.nodes)
+    return Inspection(model, model_sha256, TargetRecord.of(costs.target), verdicts, graph, notes)
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:

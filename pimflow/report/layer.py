@@ -5,30 +5,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.codegen import MatrixProblem
+from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.backend import WorkReport
 from pimflow.codegen.matrix import MatrixBackend
-from pimflow.errors import OptionError
+from pimflow.data import encode
+from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.ir import Refusal
+from pimflow.report.records import Records, Row, flat
 from pimflow.runtime.backends import units_of
-from pimflow.targets import Target
+from pimflow.targets import Target, TargetRecord
+from pimflow.targets.schema.origin import by_key
 
 
-@dataclass(frozen=True)
-class LayerReport:
-    """A layer on the first device that multiplies matrices."""
+@dataclass(frozen=True, repr=False)
+class LayerReport(Records):
+    """A layer on the first device that multiplies matrices: one row.
 
-    target: str
+    Args:
+        machine: which it is.
+        device: that device.
+        work: the layer.
+        detail: what the device says of it.
+    """
+
+    machine: TargetRecord
     device: str
+    work: MatrixProblem
     detail: WorkReport
+
+    @property
+    def title(self) -> str:
+        """The layer and the machine."""
+        return f"{self.work} on {self.device.upper()} of {self.machine.name}"
+
+    def records(self) -> list[Row]:
+        """One row; what there is of every channel is left out."""
+        found = {key: value for key, value in self.detail.as_json().items() if not isinstance(value, list)}
+        return [flat({"target": self.machine.name, "device": self.device, **found})]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; counters and energy are sums over all parts of the unit, cycles those of the slowest."""
-        return {"target": self.target, **self.detail.as_json()}
+        return {"target": self.machine.name, "machine": self.machine.as_json(), **self.detail.as_json()}
 
     def text(self) -> str:
         """Human-readable."""
-        lines = [("target", ", ".join(filter(None, (self.target, self.detail.setting)))), *self.detail.lines()]
+        target = ", ".join(filter(None, (self.machine.name, self.detail.setting)))
+        lines = [("target", target), *self.machine.lines(), *self.detail.lines()]
         return "\n".join(f"{what:<13} {value}" for what, value in lines)
 
 
@@ -41,8 +63,11 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
         choice: one of the backend's choices (a mapping policy); "" is its best.
 
     Raises:
-        OptionError: there is no such device, it does not offer the choice, or the layer cannot run on it.
+        ArgumentError: the layer is none.
+        OptionError: its sizes make no layer, there is no such device, it does not offer the choice, or the layer cannot
+            run on it.
     """
+    _check(work)
     units = [unit for unit in units_of(target).values() if isinstance(unit, MatrixBackend)]
     if not units:
         raise OptionError(f"no unit of target {target.name!r} multiplies matrices", "choose another target")
@@ -52,4 +77,20 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
         gap = f" ({report.gap} too many)" if report.gap is not None else ""
         hint = f"choose another layer, or {report.remedy or 'another target'}"
         raise OptionError(f"the layer cannot run on {device.upper()}: {report.reason}{gap}", hint)
-    return LayerReport(target.name, device, report)
+    return LayerReport(TargetRecord.of(target), device, work, report)
+
+
+def _check(work: Any) -> None:
+    """Refuses what is no layer, or has sizes that none has."""
+    if not isinstance(work, MatrixProblem):
+        raise ArgumentError(f"'work' is {kind_of(work)}", "give a ConvProblem or a MatmulProblem")
+    for key, value in by_key(encode(work)).items():
+        least = 0 if key == "pads" else 1
+        for size in value if isinstance(value, tuple) else (value,):
+            if type(size) is not bool and (type(size) is not int or size < least):
+                raise OptionError(f"{key!r} of the layer is {value!r}", f"it must be whole numbers of {least} or more")
+    if isinstance(work, ConvProblem):
+        if work.in_channels % work.groups or work.out_channels % work.groups:
+            raise OptionError("the channels of the layer are no multiples of its groups", "correct them")
+        if work.out_h < 1 or work.out_w < 1:
+            raise OptionError("the kernel of the layer is larger than its padded input", "correct them")

@@ -13,6 +13,7 @@ from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
+from pimflow.report.records import Records, Row, flat
 from pimflow.report.summary import without
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.gpu.kept import multiplies
@@ -22,7 +23,7 @@ from pimflow.search.policy import policies as all_policies
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import open_cache, solve
-from pimflow.targets import Target
+from pimflow.targets import Target, TargetRecord
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class PolicyResult:
 
     Args:
         policy: its name.
-        target: the machine's.
         time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
@@ -45,7 +45,6 @@ class PolicyResult:
     """
 
     policy: str
-    target: str
     time_us: float
     energy_mj: float
     conv_us: float
@@ -66,8 +65,8 @@ class PolicyResult:
     plan: Plan
 
     def as_json(self) -> dict[str, Any]:
-        """All but plan and machine, as one JSON object; what is spent is told by its parts."""
-        apart = ("plan", "target", "gpu_basis", "spent", "baseline_spent")
+        """All but the plan and what the GPU stands on, as one JSON object; what is spent is told by its parts."""
+        apart = ("plan", "gpu_basis", "spent", "baseline_spent")
         data = {name: value for name, value in vars(self).items() if name not in apart}
         for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
             data[f"{front}time_parts_us"] = spent.share_parts_us
@@ -76,7 +75,7 @@ class PolicyResult:
         return data | {"mode_share": dict(self.mode_share)}
 
 
-def compare(
+def compare_graph(
     graph: Graph,
     options: Options,
     policies: Sequence[str] | None = None,
@@ -111,7 +110,6 @@ def policy_result(
     before, after = report.baseline, report.result
     return PolicyResult(
         policy=plan.policy,
-        target=target.name,
         time_us=after.time_us,
         energy_mj=after.energy_mj,
         conv_us=after.conv_us,
@@ -152,14 +150,51 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-def comparison_json(model: str, results: Sequence[PolicyResult]) -> dict[str, Any]:
-    """One JSON object: the model, the machine, and an object per policy."""
-    first = results[0]
-    policies = [result.as_json() for result in results]
-    return {"model": model, "target": first.target, "gpu_basis": first.gpu_basis, "policies": policies}
+@dataclass(frozen=True, repr=False)
+class Comparison(Records):
+    """Policies side by side, each a row.
+
+    Args:
+        model: how it was named.
+        model_sha256: of its bytes.
+        machine: what the plans are for.
+        gpu_basis: what the GPU's times stand on.
+        policies: what each of them comes to.
+    """
+
+    model: str
+    model_sha256: str
+    machine: TargetRecord
+    gpu_basis: str
+    policies: tuple[PolicyResult, ...]
+
+    @property
+    def title(self) -> str:
+        """Model, machine, and how many policies."""
+        return f"{self.model} on {self.machine.name}, {len(self.policies)} policies"
+
+    def records(self) -> list[Row]:
+        """A row per policy."""
+        return [flat(result.as_json()) for result in self.policies]
+
+    def as_json(self) -> dict[str, Any]:
+        """One JSON object: the model, the machine, and an object per policy."""
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "target": self.machine.name,
+            "machine": self.machine.as_json(),
+            "gpu_basis": self.gpu_basis,
+            "policies": [result.as_json() for result in self.policies],
+        }
+
+    def text(self) -> str:
+        """The machine, a table with a line per policy, and where the rows of MD-DP nodes run."""
+        about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
+        return f"{about}\n\n{_table(self.policies)}"
 
 
-def comparison_text(results: Sequence[PolicyResult]) -> str:
+def _table(results: Sequence[PolicyResult]) -> str:
     """A table with a line per policy, and where the rows of MD-DP nodes run."""
     modes = tuple(dict.fromkeys(mode for result in results for mode in result.mode_share))
     header = ("policy", "time (us)", "energy (mJ)", "speedup", "CONV speedup", *modes)

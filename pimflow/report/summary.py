@@ -22,6 +22,7 @@ def summary_text(
     memory: MemoryPlan,
     notes: Sequence[str] = (),
     *,
+    about: Sequence[tuple[str, str]] = (),
     basis: str = "",
     verbose: bool = False,
     by: str | None = None,
@@ -30,12 +31,12 @@ def summary_text(
 
     A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
-    what the passes left as it was. `basis` says what the speedup is over. With `by`, "energy" or "time", the tables are
-    of what that is spent on instead.
+    what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
+    over. With `by`, "energy" or "time", the tables are of what that is spent on instead.
     """
     if by is not None:
         tables = breakdown_text(report, devices, by, verbose=verbose)
-        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis)}"
+        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about)}"
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
@@ -46,7 +47,7 @@ def summary_text(
     hidden = len(report.nodes) - len(shown)
     note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
-    return f"{table}{note}\n{more}\n{_totals(title, devices, plan, report, memory, basis)}"
+    return f"{table}{note}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
@@ -86,7 +87,15 @@ def _modes(report: PlanReport, places: Mapping[str, str]) -> Counter[str]:
     return Counter("pipeline" if row.mode == "pipeline" else places[row.name] for row in costly)
 
 
-def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, memory: MemoryPlan, basis: str) -> str:
+def _totals(
+    title: str,
+    devices: Sequence[str],
+    plan: Plan,
+    report: PlanReport,
+    memory: MemoryPlan,
+    basis: str,
+    about: Sequence[tuple[str, str]],
+) -> str:
     baseline, result = report.baseline, report.result
     modes = _modes(report, _places(report, devices))
     order = [*(device.upper() for device in devices), *sorted(mode for mode in modes if " + " in mode), "pipeline"]
@@ -96,6 +105,7 @@ def _totals(title: str, devices: Sequence[str], plan: Plan, report: PlanReport, 
     speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"
     lines = [
         ("model", title),
+        *about,
         ("nodes", placed or "none"),
         ("time", f"{number(result.time_us)} us ({alone}: {number(baseline.time_us)} us)"),
         ("speedup", f"{speedups}{without(len(report.unknown))}"),

@@ -7,24 +7,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.backend import TraceReport
+from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import number, render_table, significant
 from pimflow.runtime.backends import units_of
-from pimflow.targets import Target
+from pimflow.targets import Target, TargetRecord
 
 
-@dataclass(frozen=True)
-class TracesReport:
-    """What executing traces takes on the first device beside the host, by file."""
+@dataclass(frozen=True, repr=False)
+class TracesReport(Records):
+    """What executing traces takes on the first device beside the host, a row per file.
 
-    target: str
+    Args:
+        machine: which it is.
+        traces: the files, each with what it takes.
+    """
+
+    machine: TargetRecord
     traces: tuple[tuple[str, TraceReport], ...]
 
+    @property
+    def title(self) -> str:
+        """How many traces, and the machine."""
+        return f"{len(self.traces)} trace{'s' if len(self.traces) != 1 else ''} on {self.machine.name}"
+
+    def records(self) -> list[Row]:
+        """A row per file."""
+        return [flat({"file": file, **trace.as_json()}) for file, trace in self.traces]
+
     def as_json(self) -> dict[str, Any]:
-        """The target's name, and one object per file."""
-        return {"target": self.target, "traces": [{"file": file, **trace.as_json()} for file, trace in self.traces]}
+        """The machine, and one object per file."""
+        traces = [{"file": file, **trace.as_json()} for file, trace in self.traces]
+        return {"target": self.machine.name, "machine": self.machine.as_json(), "traces": traces}
 
     def text(self) -> str:
-        """A table with a line per file."""
+        """A table with a line per file, and the machine."""
         counters = tuple(dict.fromkeys(name for _, trace in self.traces for name in trace.counters))
         violations = tuple(dict.fromkeys(name for _, trace in self.traces for name in trace.violations))
         rows = [
@@ -40,7 +56,8 @@ class TracesReport:
         ]
         checks = (name.replace("_", " ") for name in violations)
         header = ("file", "cycles", "time (us)", *counters, *checks, "energy (mJ)")
-        return render_table(header, rows, right=range(1, len(header)))
+        about = "\n".join(f"{what:<9} {text}" for what, text in self.machine.lines())
+        return f"{render_table(header, rows, right=range(1, len(header)))}\n\n{about}"
 
 
 def report_traces(files: Sequence[str], target: Target, *, reopens_rows: bool = False) -> TracesReport:
@@ -58,4 +75,4 @@ def report_traces(files: Sequence[str], target: Target, *, reopens_rows: bool = 
     """
     unit = next(iter(units_of(target).values()))
     played = ((file, unit.replay(file, reopens_rows=reopens_rows)) for file in files)
-    return TracesReport(target.name, tuple(played))
+    return TracesReport(TargetRecord.of(target), tuple(played))

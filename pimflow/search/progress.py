@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pimflow.errors import ArgumentError, kind_of
+
 Tell = Callable[[str], None]
 """Receives a line of text now and then."""
 
@@ -14,6 +16,19 @@ _SURE_AFTER_S = 0.3  # of pricing: before that its pace says nothing
 
 def silent(text: str) -> None:
     """Progress that nobody wants to see."""
+
+
+def telling(progress: object) -> Tell:
+    """What receives lines of progress: nothing does if it is None.
+
+    Raises:
+        ArgumentError: it cannot be called.
+    """
+    if progress is None:
+        return silent
+    if not callable(progress):
+        raise ArgumentError(f"'progress' is {kind_of(progress)}", "give a function of one text")
+    return progress
 
 
 class SearchProgress:

@@ -2,6 +2,7 @@
 
 from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
 from pimflow.targets.overrides import GWRITE_LATENCIES, override, parse_values
+from pimflow.targets.record import TargetRecord
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
@@ -35,6 +36,7 @@ __all__ = [
     "StrictEnergy",
     "StrictTiming",
     "Target",
+    "TargetRecord",
     "annotated",
     "load_target",
     "override",

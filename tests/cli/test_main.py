@@ -12,13 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.cli.main import main
+from pimflow.cli.main import command_line, main
 from pimflow.cli.verbs import zoo
 from pimflow.ir import Builder
 from pimflow.onnxio import save_onnx
 from support.cli import Capture, assert_one_line, run
 
 FULL = Path("/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["compile", "a b.onnx", "-o", "out", "--json"], "pimflow compile 'a b.onnx' --json"),
+        (["compile", "m.onnx", "--output=out"], "pimflow compile m.onnx"),
+        (["compile", "m.onnx", "-oout", "--output", "x", "--policy", "gpu"], "pimflow compile m.onnx --policy gpu"),
+        (["compile", "-o", "out", "--", "-oo.onnx"], "pimflow compile -- -oo.onnx"),
+    ],
+)
+def test_the_record_of_a_command_leaves_out_where_it_writes_to(words: list[str], command: str) -> None:
+    assert command_line(words) == command
 
 
 def test_an_installed_program_keeps_stdout_clean(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 import pimflow
 import pimflow_zoo
-from pimflow.compiler import compare_policies
 from pimflow.ir import OnDevice
-from pimflow.options import Options
 from pimflow.report.policies import PolicyResult
 from support.golden import Golden, text_table
 
@@ -22,7 +20,7 @@ EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for
 
 @pytest.mark.parametrize("name", EVERY)
 def test_costs_are_what_they_were(name: str, golden: Golden) -> None:
-    results = compare_policies(f"zoo:{name}", Options.of())
+    results = pimflow.compare(f"zoo:{name}").policies
     rows = [
         (result.policy, f"{result.time_us:.6g}", f"{result.energy_mj:.6g}", plan_text(result)) for result in results
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,6 +13,7 @@ from pimflow.cli import main
 from pimflow.data import Table
 from pimflow.report.basis import MEASURED_TARGET, gpu_basis
 from pimflow.targets import load_target, target_names
+from pimflow.targets.schema import Unit
 
 PIMFLOW = load_target("pimflow")
 SIMULATED = "GPU fitted to the paper's simulator; measured GPU: --target turing-pim"
@@ -23,12 +25,20 @@ def test_every_shipped_target_says_it() -> None:
     assert found == dict.fromkeys(("aim-gddr6", "hbm-pim", "pimflow"), SIMULATED) | {MEASURED_TARGET: MEASURED}
 
 
+@dataclass(frozen=True)
+class Cpu(Unit):
+    """A host that is no GPU."""
+
+    kind: ClassVar[str] = "cpu"
+    can_host: ClassVar[bool] = True
+
+
 def test_targets_of_a_users_own() -> None:
     fitted = PIMFLOW.with_units(gpu=replace(PIMFLOW.gpu, basis="calibrated on 30 measured kernels"))
     assert gpu_basis(fitted) == "GPU calibrated on 30 measured kernels"
     silent = replace(PIMFLOW.with_units(gpu=replace(PIMFLOW.gpu, basis="")), name="mine")
     assert gpu_basis(silent).startswith("GPU of mine, which does not say what it was fitted to; measured GPU: ")
-    assert gpu_basis(replace(PIMFLOW, units=Table({"pim": PIMFLOW.pim}))) == ""
+    assert gpu_basis(replace(PIMFLOW, units=Table({"cpu": Cpu(), "pim": PIMFLOW.pim}))) == ""
 
 
 def test_measured_kernels_go_before_the_model() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitRows
 from pimflow.options import Options
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
-from pimflow.report.policies import compare, policy_result
+from pimflow.report.policies import compare_graph, policy_result
 from pimflow.runtime.spending import Spending
 from pimflow.runtime.timeline import Event
 from pimflow.search import policies
@@ -147,7 +147,7 @@ def test_comparison_has_a_line_per_policy() -> None:
     graph = random_net(3)
     costs = FakeCosts()
     options = Options(target=costs.target, use_cache=False)
-    results = compare(graph, options, costs=costs)
+    results = compare_graph(graph, options, costs=costs)
     assert [result.policy for result in results] == list(policies())
     by_name = {result.policy: result for result in results}
     assert by_name["gpu"].speedup == by_name["gpu"].conv_speedup == 1.0
@@ -159,7 +159,7 @@ def test_comparison_has_a_line_per_policy() -> None:
     split = by_name["md-dp"]
     assert sum(split.ratio_histogram.values()) == sum(isinstance(one, SplitRows) for one in split.plan.decisions)
     assert set(split.ratio_histogram) <= set(range(0, 101, 10))
-    assert [result.policy for result in compare(graph, options, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
+    assert [result.policy for result in compare_graph(graph, options, ["GPU", "mddp"], costs=costs)] == ["gpu", "md-dp"]
 
 
 def test_histogram_is_of_the_share_of_rows_on_pim() -> None:

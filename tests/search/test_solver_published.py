@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pimflow.options import Options
-from pimflow.report.policies import PolicyResult, compare
+from pimflow.report.policies import PolicyResult, compare_graph
 from pimflow.runtime.costs import CostModel
 from pimflow.targets import load_target, override
 from support.golden import Golden, text_table
@@ -20,7 +20,7 @@ def results() -> dict[str, PolicyResult]:
     target = override(load_target("pimflow"), timing="artifact")
     costs = CostModel(target)
     options = Options(target=target, use_cache=False)
-    found = compare(clean_model("mobilenet-v2"), options, list(PUBLISHED), costs=costs)
+    found = compare_graph(clean_model("mobilenet-v2"), options, list(PUBLISHED), costs=costs)
     return {result.policy: result for result in found}
 
 

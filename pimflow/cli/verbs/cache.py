@@ -24,15 +24,15 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Describes the cache, or clears it."""
-    from pimflow.search.price_cache import cache_clear, cache_info
+    import pimflow
 
     if arguments.action == "clear":
-        removed = cache_clear()
+        removed = pimflow.cache_clear()
         say(f"removed {removed} {'file' if removed == 1 else 'files'} of the cache")
         return 0
-    info = cache_info()
+    info = pimflow.cache_info()
     if arguments.json:
-        print_json("cache", encode(info))
+        print_json("cache", encode(info), arguments.command)
         return 0
     say(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
     say(f"damaged  {info.damaged}\ngraphs   {info.graphs}\nbytes    {number(info.bytes, 0)}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
-from pimflow.errors import OptionError, choice
+from pimflow.errors import OptionError
 
 
 def add(verbs: Any) -> None:
@@ -43,24 +43,25 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fits, writes the target and prints the errors of the fit; with --check, those of the target as it is."""
+    import pimflow
     from pimflow.bundle.files import write_whole
-    from pimflow.runtime.gpu.calibrate import FoldsBy, calibrate, check
-    from pimflow.targets import to_toml
 
     if arguments.folds < 2:
         raise OptionError("--folds 1 leaves nothing to validate on", "give 2 or more")
-    by = choice("--folds-by", arguments.folds_by, get_args(FoldsBy))
     if arguments.check and arguments.output:
         raise OptionError("--check fits nothing that --output could write", "leave one of them out")
-    target = target_of(arguments)
-    if arguments.check:
-        result = check(target, arguments.tables)
-    else:
-        result = calibrate(target, arguments.tables, folds=arguments.folds, by=by)
+    result = pimflow.calibrate(
+        arguments.tables,
+        target=target_of(arguments),
+        folds=arguments.folds,
+        folds_by=arguments.folds_by,
+        check=arguments.check,
+        name=Path(arguments.output).stem if arguments.output else None,
+    )
     if arguments.output:
-        write_whole(Path(arguments.output), to_toml(result.target).encode())
+        write_whole(Path(arguments.output), result.toml().encode())
     if arguments.json:
-        print_json("calibrate", result.as_json())
+        print_json("calibrate", result.as_json(), arguments.command)
     elif not arguments.quiet:
         say(result.text())
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.options import add_options, options_of
+from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
@@ -28,14 +28,15 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Searches with every policy and prints a line for each."""
-    from pimflow.compiler import compare_policies
-    from pimflow.report.policies import comparison_json, comparison_text
+    import pimflow
 
     names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None
     with Progress() as progress:
-        results = compare_policies(given_model(arguments.model), options_of(arguments), names, progress)
+        comparison = pimflow.compare(
+            given_model(arguments.model), policies=names, progress=progress, **keywords_of(arguments)
+        )
     if arguments.json:
-        print_json("compare", comparison_json(arguments.model, results))
+        print_json("compare", comparison.as_json(), arguments.command)
     else:
-        say(comparison_text(results))
+        say(comparison.text())
     return 0

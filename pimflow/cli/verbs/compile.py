@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.options import add_options, options_of
+from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model, add_quiet
 from pimflow.cli.stdin import given_model
@@ -38,21 +39,23 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compiles, saves and prints."""
+    import pimflow
     from pimflow.bundle.folder import check_output
     from pimflow.bundle.source import model_source
-    from pimflow.compiler import compile_with
 
     if arguments.by and arguments.json:
         raise OptionError("--by is for the tables: --json has all parts", "leave --by or --json out")
-    source = model_source(given_model(arguments.model))
+    model = given_model(arguments.model)
+    source = model_source(model)
     folder = Path(arguments.output or f"{source.name}.pimflow")
     check_output(folder)
     with Progress(quiet=arguments.quiet) as progress:
-        compiled = compile_with(source, options_of(arguments), progress)
+        compiled = pimflow.compile(model, progress=progress, **keywords_of(arguments))
+        compiled = replace(compiled, command=arguments.command)
         progress(f"writing {folder}")
         compiled.save(folder)
     if arguments.json:
-        print_json("compile", compiled.document(str(folder)))
+        print_json("compile", compiled.document(str(folder)), arguments.command)
         return 0
     if arguments.quiet:
         return 0

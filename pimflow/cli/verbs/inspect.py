@@ -27,13 +27,13 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Inspects and prints."""
-    from pimflow.compiler import inspect_model
+    import pimflow
 
-    report = inspect_model(given_model(arguments.model), **keywords_of(arguments))
+    report = pimflow.inspect(given_model(arguments.model), **keywords_of(arguments))
     if arguments.text:
         print_data((report.text_form(),))
     elif arguments.json:
-        print_json("inspect", report.as_json())
+        print_json("inspect", report.as_json(), arguments.command)
     else:
         say(report.text())
     return 0

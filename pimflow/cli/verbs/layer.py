@@ -29,13 +29,13 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Maps, prices and prints the layer."""
+    import pimflow
     from pimflow.cli.layers import parse_conv, parse_matmul
-    from pimflow.report.layer import report_layer
 
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
-    report = report_layer(problem, target_of(arguments), arguments.mapping)
+    report = pimflow.layer(problem, mapping=arguments.mapping, target=target_of(arguments))
     if arguments.json:
-        print_json("layer", report.as_json())
+        print_json("layer", report.as_json(), arguments.command)
     else:
         say(report.text())
     return 0

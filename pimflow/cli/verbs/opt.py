@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.options import add_options, options_of
+from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.cli.stdin import STDIN, stdin_bytes
@@ -54,18 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--json is for --list: a graph is printed as text", "leave --json out")
     if arguments.model is None:
         raise OptionError("there is no MODEL to run passes over", "give one, or --list")
+    import pimflow
     from pimflow.bundle.graphs import check_graph_file, graph_of_text, graph_text, write_graph
-    from pimflow.compiler import opt_with
 
     output = Path(arguments.output) if arguments.output else None
     if output is not None:
         check_graph_file(output, arguments.overwrite)
-    on_stdin, options = arguments.model == STDIN, options_of(arguments)
-    result = opt_with(
+    on_stdin = arguments.model == STDIN
+    keywords: Any = keywords_of(arguments)
+    result = pimflow.opt(
         graph_of_text(_stdin_text(), arguments.constants, "stdin") if on_stdin else arguments.model,
         arguments.passes,
-        options,
-        None if on_stdin else arguments.constants,
+        constants=None if on_stdin else arguments.constants,
+        **keywords,
     )
     for record in result.records if arguments.verbose else ():
         say(f"{record.name}: {'changed' if record.changed else 'no change'}", sys.stderr)
@@ -90,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from pimflow.report.pass_list import all_passes_help, pass_list_text
 
     if arguments.json:
-        print_json("passes", {"passes": [item.as_json() for item in all_passes_help()]})
+        print_json("passes", {"passes": [item.as_json() for item in all_passes_help()]}, arguments.command)
     else:
         say(pass_list_text())
     return 0

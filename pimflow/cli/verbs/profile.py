@@ -31,20 +31,19 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Times the kernels and writes the table."""
+    import pimflow
     from pimflow.bundle.files import write_whole
-    from pimflow.compiler import profile_source
-    from pimflow.runtime.gpu.measured import table_text
 
     with Progress(quiet=arguments.quiet) as progress:
-        rows = profile_source(
+        profile = pimflow.profile(
             given_model(arguments.model),
             device=arguments.device,
             runs=arguments.runs,
             warmup=arguments.warmup,
             progress=progress,
-            **keywords_of(arguments),
+            shapes=keywords_of(arguments)["shapes"],
         )
-    text = table_text(rows)
+    text = profile.csv()
     if not arguments.output:
         print_data((text,))
         return 0

@@ -29,11 +29,11 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plays the traces and prints what they cost."""
-    from pimflow.report.traces import report_traces
+    import pimflow
 
-    report = report_traces(arguments.files, target_of(arguments), reopens_rows=arguments.reopen_rows)
+    report = pimflow.simulate(arguments.files, target=target_of(arguments), reopen_rows=arguments.reopen_rows)
     if arguments.json:
-        print_json("simulate", report.as_json())
+        print_json("simulate", report.as_json(), arguments.command)
     else:
         say(report.text())
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.targets import targets_json, targets_text
+from pimflow.targets import load_target, target_names
 
 
 def add(verbs: Any) -> None:
@@ -24,22 +25,20 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists the machines, or shows one."""
-    return _show(arguments.name) if arguments.action == "show" else _list(arguments.json)
+    return _show(arguments.name) if arguments.action == "show" else _list(arguments)
 
 
 def _show(name: str) -> int:
-    from pimflow.targets import target_text
+    import pimflow
 
-    print_data((target_text(name),))
+    print_data((pimflow.target_text(name),))
     return 0
 
 
-def _list(as_json: bool) -> int:
-    from pimflow.targets import load_target, target_names
-
+def _list(arguments: argparse.Namespace) -> int:
     targets = [load_target(name) for name in target_names()]
-    if as_json:
-        print_json("targets", {"targets": targets_json(targets)})
+    if arguments.json:
+        print_json("targets", {"targets": targets_json(targets)}, arguments.command)
     else:
         say(targets_text(targets))
     return 0

@@ -24,7 +24,7 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the commands, as they are expanded."""
-    from pimflow.compiled import load
+    import pimflow
 
-    print_data(load(arguments.folder).trace(arguments.node, arguments.channel))
+    print_data(pimflow.load(arguments.folder).trace(arguments.node, arguments.channel))
     return 0

@@ -39,11 +39,11 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verifies and prints; the exit code is 1 if an output is off."""
-    from pimflow.compiled import load
+    import pimflow
 
     if arguments.operand and arguments.pim != "values":
         raise OptionError("--operand needs --pim values", "add --pim values")
-    compiled = load(arguments.folder)
+    compiled = pimflow.load(arguments.folder)
     with Progress(quiet=arguments.quiet) as progress:
         result = compiled.verify(
             inputs=arguments.inputs,
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if arguments.json:
-        print_json("verify", result.as_json())
+        print_json("verify", result.as_json(), arguments.command)
     elif not arguments.quiet:
         say(result.text())
     return 0 if result.passed else 1

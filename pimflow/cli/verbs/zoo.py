@@ -29,36 +29,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Lists the models, or writes one."""
     if arguments.action == "export":
         return _export(arguments.name, arguments.output)
-    return _list(arguments.json)
+    return _list(arguments)
 
 
-def _list(as_json: bool) -> int:
-    import pimflow_zoo
+def _list(arguments: argparse.Namespace) -> int:
+    import pimflow
 
-    entries = [pimflow_zoo.entry(name) for name in pimflow_zoo.names()]
-    if as_json:
-        print_json("zoo", {"models": [_entry_json(entry) for entry in entries]})
+    models = pimflow.zoo()
+    if arguments.json:
+        print_json("zoo", {"models": list(models)}, arguments.command)
         return 0
-    rows = [(entry.name, entry.input, f"{entry.parameters:,}", f"{entry.macs:,}") for entry in entries]
+    rows = [(model["name"], model["input"], f"{model['parameters']:,}", f"{model['macs']:,}") for model in models]
     say(render_table(("model", "input", "parameters", "MACs"), rows, right=(2, 3)))
     return 0
 
 
-def _entry_json(entry: Any) -> dict[str, Any]:
-    import pimflow_zoo
-
-    figures = {"input": entry.input, "parameters": entry.parameters, "macs": entry.macs}
-    return {"name": entry.name, "description": pimflow_zoo.describe(entry.name), **figures}
-
-
 def _export(name: str, output: str | None) -> int:
     from pimflow.bundle.files import write_whole
-    from pimflow.bundle.source import model_source
+    from pimflow.bundle.source import model_source, onnx_bytes
 
     source = model_source(f"zoo:{name}")
     path = Path(output or f"{source.name}.onnx")
     content = source.content
-    assert not isinstance(content, (str, bytes))
-    write_whole(path, content.SerializeToString(deterministic=True))
+    assert not isinstance(content, str)
+    write_whole(path, onnx_bytes(content))
     say(str(path))
     return 0

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d
-from pimflow.runtime.gpu.form import Sample
+from pimflow.runtime.gpu.determination import Determination, determination
+from pimflow.runtime.gpu.form import Form, Sample
 from pimflow.runtime.gpu.forms import form_of
 from pimflow.runtime.gpu.measured import MeasuredRow
 from pimflow.runtime.gpu.published import read_rows
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, StreamWork, gpu_work
-from pimflow.targets import Gpu, Target
+from pimflow.targets import Gpu, Target, TargetRecord, annotated
 
 FoldsBy = Literal["turn", "size"]
 Tables = str | Path | Sequence[str | Path] | Sequence[MeasuredRow]
+
+
+class CalibrationWarning(UserWarning):
+    """A fit has more parameters than its rows determine."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +84,26 @@ class ClassError:
 class Calibration:
     """A fitted target, its parameters as (name, before, after), and errors per class with "all" last.
 
-    `folds` is 0 where nothing was fitted.
+    `folds` is 0 where nothing was fitted, and `determined` None. `notes` are comments on what was fitted, by key.
     """
 
     target: Target
     parameters: tuple[tuple[str, float, float], ...]
     errors: tuple[ClassError, ...]
     folds: int
+    determined: Determination | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def toml(self) -> str:
+        """The fitted target as a file: whole, with the comments and sources of the one that it was fitted from."""
+        return annotated(self.target, self.notes)
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
         return {
             "target": self.target.name,
+            "machine": TargetRecord.of(self.target).as_json(),
+            "determined": self.determined.as_json() if self.determined else None,
             "folds": self.folds,
             "parameters": {name: {"before": before, "after": after} for name, before, after in self.parameters},
             "errors": {error.name: error.as_json() for error in self.errors},
@@ -110,10 +124,13 @@ class Calibration:
             found = [getattr(error, kind) for kind in kinds]
             figures = "".join(f"{100 * value:>8.1f}" for errors in found for value in asdict(errors).values())
             lines.append(f"{error.name:<22}{error.rows:>6}{figures}")
+        if self.determined is not None:
+            count = f"{self.determined.rank} of {self.determined.parameters}"
+            lines += ["", f"{count} parameters are determined by the {self.determined.rows} rows"]
         return "\n".join(lines)
 
 
-def check(target: Target, tables: Tables) -> Calibration:
+def check_target(target: Target, tables: Tables) -> Calibration:
     """How far a target's GPU is off measured rows, as it is.
 
     Raises:
@@ -127,7 +144,9 @@ def check(target: Target, tables: Tables) -> Calibration:
     return Calibration(target, (), _per_class(samples, ratios), 0)
 
 
-def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "turn") -> Calibration:
+def calibrate_target(
+    target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "turn", name: str | None = None
+) -> Calibration:
     """Fits the parameters of a target's GPU to measured rows, with all memory channels serving the GPU.
 
     Rows that the model gives no kernel (views) or several, or that are of an element type without kernels, are left
@@ -139,6 +158,10 @@ def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "
         folds: parts of the cross-validation, 2 or more.
         by: "turn" holds out row i in fold i mod `folds`; "size" holds out kernels of neighbouring size, per class, so
             that the fit has to extrapolate.
+        name: of the fitted target; by default that of `target` with "-calibrated" behind it.
+
+    Warns:
+        CalibrationWarning: the rows do not determine all parameters that are fitted.
 
     Raises:
         InputDataError: a table cannot be read or has fewer distinct kernels than folds.
@@ -158,7 +181,7 @@ def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "
     samples = [sample for _, sample in keyed]
     order = {key: index % folds for index, key in enumerate(distinct)}
     fold_of = [order[key] for key, _ in keyed] if by == "turn" else _folds_by_size(samples, folds)
-    fitted = form.fit(gpu, samples)
+    fitted = _rounded(form, form.fit(gpu, samples))
     held_out = [0.0] * len(samples)
     for fold in range(folds):
         others = form.fit(gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
@@ -166,22 +189,36 @@ def calibrate(target: Target, tables: Tables, *, folds: int = 5, by: FoldsBy = "
             if fold_of[index] == fold:
                 held_out[index] = ratio
     before, after = form.parameters(gpu), form.parameters(fitted)
-    ratios = (_ratios(samples, gpu), _ratios(samples, fitted), held_out)
-    basis = f"calibrated on {len(samples)} measured kernels"
+    moved = {name for name in before if before[name] != after[name]}
+    determined = determination(form, fitted, samples, moved)
+    if determined.warning:
+        warnings.warn(determined.warning, CalibrationWarning, stacklevel=2)
     machines = {row.machine for row in _rows(tables)} - {""}
+    basis = f"calibrated on {len(samples)} measured kernels"
     if len(machines) == 1:
         basis = f"calibrated on {len(samples)} kernels measured on {machines.pop()}"
+    device = next(device for device, unit in target.units.items() if unit is gpu)
+    machine = replace(
+        target.with_units(**{device: replace(fitted, basis=basis)}),
+        name=name or f"{target.name}-calibrated",
+        description=f"{target.name}, its {device.upper()} {basis}",
+    )
     return Calibration(
-        target=_with_gpu(target, replace(fitted, basis=basis)),
+        target=machine,
         parameters=tuple((name, before[name], after[name]) for name in before),
-        errors=_per_class(samples, *ratios),
+        errors=_per_class(samples, _ratios(samples, gpu), _ratios(samples, fitted), held_out),
         folds=folds,
+        determined=determined,
+        notes={f"{device}.{name}": "fitted by `pimflow calibrate`" for name in ("basis", *moved)},
     )
 
 
-def _with_gpu(target: Target, gpu: Gpu) -> Target:
-    device = next(device for device, unit in target.units.items() if unit is target.any_gpu)
-    return target.with_units(**{device: gpu})
+def _rounded(form: Form[Any], gpu: Gpu) -> Gpu:
+    """Fitted parameters to the digits that a fit can know."""
+    found = form.parameters(gpu)
+    values = {name: float(f"{value:.6g}") for name, value in found.items() if type(value) is float}
+    rounded: Gpu = form.with_parameters(gpu, values)
+    return rounded
 
 
 def _rows(tables: Tables) -> list[MeasuredRow]:

@@ -43,6 +43,10 @@ class Form(ABC, Generic[G]):
         """The parameters that `fit` may move, by name, with their values."""
 
     @abstractmethod
+    def with_parameters(self, gpu: G, values: Mapping[str, float]) -> G:
+        """The GPU with other values of some of those parameters, for prices alone: they are not rounded."""
+
+    @abstractmethod
     def fit(self, gpu: G, samples: Sequence[Sample]) -> G:
         """The parameters that explain the samples best; those that no sample depends on stay as they are."""
 

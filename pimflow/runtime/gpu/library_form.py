@@ -85,6 +85,10 @@ class LibraryForm(Form[MeasuredGpuSpec]):
             for name, value, _ in _family_parameters(getattr(getattr(gpu, operand), kind), f"{operand}.{kind}")
         }
 
+    def with_parameters(self, gpu: MeasuredGpuSpec, values: Mapping[str, float]) -> MeasuredGpuSpec:
+        """At their paths."""
+        return _with(gpu, values)
+
     def fit(self, gpu: MeasuredGpuSpec, samples: Sequence[Sample]) -> MeasuredGpuSpec:
         """Every family by itself."""
         for group in _groups(samples):

@@ -51,6 +51,10 @@ class SimulatedForm(Form[GpuSpec]):
         """`PARAMETERS`."""
         return {name: getattr(gpu, name) for name in PARAMETERS}
 
+    def with_parameters(self, gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
+        """As the fields of its table."""
+        return replace(gpu, **values)  # type: ignore[arg-type]
+
     def fit(self, gpu: GpuSpec, samples: Sequence[Sample]) -> GpuSpec:
         """Least mean squared log error."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
 
@@ -55,6 +55,11 @@ class Gpu(Unit, ABC):
     def summary(self) -> str:
         """How many SMs and memory channels."""
         return f"{self.sms} SMs at {self.clock_mhz:g} MHz, {self.memory_channels} memory channels"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The element type."""
+        return {"operand": self.operand}
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -258,6 +258,12 @@ class PimSpec(Unit):
         return f"{self.channels} channels of {self.banks} banks x {self.multipliers} multipliers"
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """Timing profile, channels, buffers, GWRITE latency, and the element type."""
+        names = ("channels", "buffers", "buffers_per_channel", "gwrite_latency", "operand")
+        return {"timing": self.timing.default, **{name: getattr(self, name) for name in names}}
+
+    @property
     def buffer_elements(self) -> int:
         """Elements in one global buffer."""
         return self.buffer_columns * self.multipliers

@@ -76,7 +76,7 @@ def leaves(data: Mapping[str, Any], start: tuple[str, ...] = ()) -> Iterator[tup
 
 def by_key(data: Mapping[str, Any]) -> dict[str, Any]:
     """The values of nested tables by key, the names of the tables joined by dots; lists as tuples."""
-    return {".".join(path): _frozen(value) for path, value in leaves(data)}
+    return {".".join(path): frozen(value) for path, value in leaves(data)}
 
 
 def spelled(value: Any) -> str:
@@ -87,5 +87,6 @@ def spelled(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """Plain data with tuples for lists."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pimflow.data import Nested, Table, decode, encode, not_among, take, unknown
-from pimflow.errors import DataError, TargetError, kind_of
+from pimflow.errors import DataError, TargetError, kind_of, one_line
 from pimflow.targets.schema.gpu import Gpu, GpuSpec
 from pimflow.targets.schema.newton import PimSpec
 from pimflow.targets.schema.origin import Origin, Override, by_key
@@ -18,7 +19,7 @@ HINT = "add it; `pimflow targets show pimflow` has all"
 """What to do about a key that is missing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Target:
     """A machine.
 
@@ -34,7 +35,7 @@ class Target:
     name: str
     description: str
     units: Table[Unit]
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: Origin | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -47,6 +48,18 @@ class Target:
         object.__setattr__(self, "units", units)
         if self.origin is not None:
             object.__setattr__(self, "description", self.origin.describe(self.description, self.overrides))
+
+    def __repr__(self) -> str:
+        units = "; ".join(f"{device.upper()}: {unit.summary}" for device, unit in self.units.items())
+        changed = ", ".join(map(str, self.overrides))
+        return one_line("Target", f"{self.name}: {units}{f', but {changed}' if changed else ''}")
+
+    def _repr_html_(self) -> str:
+        cells = [("name", self.name), ("description", self.description)]
+        cells += [(device.upper(), unit.summary) for device, unit in self.units.items()]
+        cells += [(change.key, str(change)) for change in self.overrides]
+        rows = "".join(f"<tr><th>{html.escape(what)}</th><td>{html.escape(text)}</td></tr>" for what, text in cells)
+        return f"<table>{rows}</table>"
 
     @property
     def values(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pimflow.data import Limits
 
@@ -33,6 +33,11 @@ class Unit:
     def summary(self) -> str:
         """The unit in a few words, for lists of machines."""
         return f"a unit of kind {self.kind}"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """By name, the values that results depend on most and that people vary: reports name them."""
+        return {}
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """What cannot be, as (key within the table, what is wrong with its value).

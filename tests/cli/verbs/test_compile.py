@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+import pimflow
+from pimflow.version import __version__
 from support.cli import Capture, assert_one_line, document, run
 
 
@@ -114,6 +117,56 @@ def test_the_output_folder_is_complete_and_runs(toy_folder: Path) -> None:
     config = json.loads((toy_folder / "config.json").read_text())
     assert config["seed"] == 0
     assert config["versions"]["onnxruntime"] == ort.__version__
+
+
+KNOBS = ("--pim-channels", 8, "--timing", "artifact", "--set", "pim.banks=32")
+
+
+def test_what_was_compiled_for_is_said_everywhere(tmp_path: Path, capsys: Capture) -> None:
+    """Two machines cannot be confused by what is printed and written of them."""
+    out, model = tmp_path / "out", tmp_path / "a b.onnx"
+    assert run("zoo", "export", "toy", "-o", model) == 0
+    told = document(capsys, "compile", model, "-o", out, "--no-cache", *KNOBS)
+    command = f"pimflow compile '{model}' --no-cache --pim-channels 8 --timing artifact --set pim.banks=32"
+    assert told["command"] == f"{command} --json"
+    assert told["model_sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
+    machine = told["machine"]
+    assert machine["sha256"] == hashlib.sha256((out / "target.toml").read_bytes()).hexdigest()
+    assert [(change["key"], change["before"], change["after"]) for change in machine["overrides"]] == [
+        ("pim.channels", 16, 8),
+        ("pim.banks", 16, 32),
+        ("pim.timing.default", "strict", "artifact"),
+    ]
+    assert machine["settings"]["pim"]["timing"] == "artifact"
+    assert machine["settings"]["pim"]["buffers"] == 4
+    config, plan = (json.loads((out / f"{name}.json").read_text()) for name in ("config", "plan"))
+    assert config["machine"] == plan["machine"] == machine
+    assert (config["command"], config["original_sha256"]) == (told["command"], told["model_sha256"])
+    for text in (json.dumps(told), (out / "target.toml").read_text(), (out / "config.json").read_text()):
+        assert "16 of them" not in text
+    assert run("compile", model, "-o", out, "--no-cache", *KNOBS) == 0
+    summary = capsys.readouterr().out
+    assert re.search(
+        r"machine +pimflow, but pim.channels = 8 \(not 16\), pim.banks = 32 \(not 16\), pim.timing.default = artifact",
+        summary,
+    )
+    assert re.search(r"settings .*PIM: timing artifact, channels 8, buffers 4", summary)
+    assert f"digests   model {told['model_sha256'][:12]}, target {machine['sha256'][:12]}" in summary
+    assert f"pimflow {__version__}: {command}" in summary
+
+
+def test_a_folder_knows_what_it_was_made_for(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", out, "--no-cache", "--policy", "md-dp", *KNOBS) == 0
+    loaded = pimflow.load(out)
+    assert [change.key for change in loaded.machine.target.overrides] == [
+        "pim.channels",
+        "pim.banks",
+        "pim.timing.default",
+    ]
+    again = loaded.save(tmp_path / "again")
+    for name in ("config.json", "target.toml", "plan.json"):
+        assert (again / name).read_bytes() == (out / name).read_bytes(), name
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path, capsys: Capture) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d, Elementwise, Gemm, Op, Reshape, window_out
-from pimflow.runtime.gpu.calibrate import Calibration, ClassError, calibrate
+from pimflow.runtime.gpu.calibrate import Calibration, ClassError, calibrate_target
 from pimflow.runtime.gpu.cost import gpu_cost
 from pimflow.runtime.gpu.measured import MeasuredRow, table_text
 from pimflow.runtime.gpu.simulated_form import PARAMETERS
@@ -74,7 +74,7 @@ def typical(error: ClassError) -> tuple[float, float]:
 
 
 def test_recovers_the_parameters_of_a_table_made_with_noise() -> None:
-    result = calibrate(START, synthetic(TRUE, noise=0.02), folds=3)
+    result = calibrate_target(START, synthetic(TRUE, noise=0.02), folds=3)
     for name in ("launch_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle", "memory_efficiency"):
         assert fitted(name, result) == pytest.approx(getattr(TRUE.gpu, name), rel=0.12), name
     whole = result.errors[-1]
@@ -87,9 +87,10 @@ def test_recovers_the_parameters_of_a_table_made_with_noise() -> None:
 
 
 def test_a_perfect_start_stays_perfect() -> None:
-    result = calibrate(TRUE, synthetic(TRUE, noise=0.0), folds=2)
+    result = calibrate_target(TRUE, synthetic(TRUE, noise=0.0), folds=2)
     basis = f"calibrated on {len(kernels())} measured kernels"
-    assert result.target == TRUE.with_units(gpu=replace(TRUE.gpu, basis=basis))
+    assert result.target.units == TRUE.with_units(gpu=replace(TRUE.gpu, basis=basis)).units
+    assert (result.target.name, result.target.description) == ("pimflow-calibrated", f"pimflow, its GPU {basis}")
     assert typical(result.errors[-1])[1] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -99,7 +100,9 @@ def test_held_out_rows_are_not_seen_by_their_own_fit() -> None:
     lone = synthetic(TRUE, noise=0.0)[10]
     assert isinstance(lone.op, Conv2d)
     assert lone.op.groups > 4
-    result = calibrate(TRUE.with_units(gpu=replace(TRUE.gpu, depthwise_macs_per_sm_cycle=1.0)), [*rows, lone], folds=2)
+    result = calibrate_target(
+        TRUE.with_units(gpu=replace(TRUE.gpu, depthwise_macs_per_sm_cycle=1.0)), [*rows, lone], folds=2
+    )
     depthwise = next(error for error in result.errors if error.name == "Conv depthwise")
     seen, unseen = typical(depthwise)
     assert seen < 0.02
@@ -108,7 +111,7 @@ def test_held_out_rows_are_not_seen_by_their_own_fit() -> None:
 
 def test_what_no_row_depends_on_stays_as_it_is() -> None:
     rows = [row for row in synthetic(TRUE, noise=0.0) if isinstance(row.op, Elementwise)]
-    result = calibrate(START, rows, folds=2)
+    result = calibrate_target(START, rows, folds=2)
     for name in ("step_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle"):
         assert fitted(name, result) == getattr(START.gpu, name)
     assert fitted("memory_efficiency", result) != START.gpu.memory_efficiency
@@ -116,7 +119,7 @@ def test_what_no_row_depends_on_stays_as_it_is() -> None:
 
 def test_errors_come_per_class_and_views_are_left_out() -> None:
     view = MeasuredRow(Reshape((4,)), ((2, 2),), ((4,),), "float16", 5.0)
-    result = calibrate(START, [*synthetic(TRUE, noise=0.0), view], folds=2)
+    result = calibrate_target(START, [*synthetic(TRUE, noise=0.0), view], folds=2)
     names = [error.name for error in result.errors]
     assert names == ["Conv 1x1", "Conv depthwise", "Conv grouped", "Conv kxk", "Gemm", "Relu", "all"]
     assert sum(error.rows for error in result.errors[:-1]) == result.errors[-1].rows == len(kernels())
@@ -124,7 +127,7 @@ def test_errors_come_per_class_and_views_are_left_out() -> None:
 
 def test_from_a_file_to_a_target_file(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(table_text(synthetic(TRUE, noise=0.01)))
-    result = calibrate(START, tmp_path / "t.csv", folds=2)
+    result = calibrate_target(START, tmp_path / "t.csv", folds=2)
     assert parse_target(to_toml(result.target), "fitted.toml") == result.target
     assert set(json.loads(json.dumps(result.as_json()))["parameters"]) == set(PARAMETERS)
     assert "Conv depthwise" in result.text()
@@ -134,6 +137,6 @@ def test_from_a_file_to_a_target_file(tmp_path: Path) -> None:
 def test_too_few_rows_or_folds() -> None:
     rows = synthetic(TRUE, noise=0.0)
     with pytest.raises(InputDataError, match="1 distinct kernels cannot be cut into 2 folds"):
-        calibrate(START, rows[:1] * 5, folds=2)
+        calibrate_target(START, rows[:1] * 5, folds=2)
     with pytest.raises(OptionError, match="nothing to validate on"):
-        calibrate(START, rows, folds=1)
+        calibrate_target(START, rows, folds=1)

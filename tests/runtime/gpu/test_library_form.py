@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pimflow.errors import InputDataError
-from pimflow.runtime.gpu.calibrate import Calibration, ClassError, calibrate, check
+from pimflow.runtime.gpu.calibrate import Calibration, ClassError, calibrate_target, check_target
 from pimflow.runtime.gpu.cost import gpu_cost
 from pimflow.runtime.gpu.forms import form_of
 from pimflow.runtime.gpu.measured import MeasuredRow
@@ -25,7 +25,7 @@ TURING = load_target("turing-pim")
 
 @cache
 def calibrated() -> Calibration:
-    return calibrate(TURING, TABLES)
+    return calibrate_target(TURING, TABLES)
 
 
 @cache
@@ -64,7 +64,7 @@ def test_kernels_that_the_fit_did_not_see() -> None:
 
 def test_the_page_tells_the_errors_there_are() -> None:
     """Every row of its table, within a point: the fit, and both ways of holding out."""
-    by_size = {error.name: error for error in calibrate(TURING, TABLES, by="size").errors}
+    by_size = {error.name: error for error in calibrate_target(TURING, TABLES, by="size").errors}
     page = (ROOT / "docs" / "gpu-model.md").read_text(encoding="utf-8")
     table = {cells[0]: cells[1:] for cells in map(_cells, page.splitlines()) if cells[0] in LIMITS}
     assert set(table) == set(LIMITS)
@@ -88,7 +88,7 @@ def test_the_shipped_figures_are_those_of_the_fit() -> None:
 
 
 def test_check_tells_what_the_fit_calls_before() -> None:
-    found = check(TURING, TABLES)
+    found = check_target(TURING, TABLES)
     assert [error.before for error in found.errors] == [error.before for error in calibrated().errors]
     assert found.target == TURING
     assert "fitted" not in found.text()
@@ -101,7 +101,7 @@ def test_a_fit_from_elsewhere_finds_its_way_back() -> None:
     assert gpu.fp16 is not None
     gemm = replace(gpu.fp16.product.gemm, efficiency=0.3, memory_efficiency=0.4)
     start = TURING.with_units(gpu=replace(gpu, fp16=replace(gpu.fp16, product=replace(gpu.fp16.product, gemm=gemm))))
-    result = calibrate(start, rows("t4_fp16_gemm"))
+    result = calibrate_target(start, rows("t4_fp16_gemm"))
     assert result.errors[-1].before.median > 0.3
     assert held_out(result.errors[-1])[0] < 0.1
     moved = {name for name, before, after in result.parameters if before != after}
@@ -122,7 +122,7 @@ def test_known_parameters_are_recovered() -> None:
         for row in table
     ]
     noisy = [replace(row, time_us=row.time_us * math.exp(rng.gauss(0, 0.02))) for row in made]
-    found = {name: after for name, _, after in calibrate(TURING, noisy, folds=2).parameters}
+    found = {name: after for name, _, after in calibrate_target(TURING, noisy, folds=2).parameters}
     assert found["fp32.softmax.lead_us"] == pytest.approx(40.0, rel=0.05)
     assert found["fp32.softmax.memory_efficiency"] == pytest.approx(0.3, rel=0.03)
 
@@ -130,16 +130,16 @@ def test_known_parameters_are_recovered() -> None:
 def test_folds_by_size_hold_out_neighbours() -> None:
     """Extrapolating is harder than filling in."""
     table = rows("t4_fp32_softmax")
-    turn, size = (held_out(calibrate(TURING, table, by=by).errors[-1]) for by in ("turn", "size"))
+    turn, size = (held_out(calibrate_target(TURING, table, by=by).errors[-1]) for by in ("turn", "size"))
     assert turn != size
     assert size[0] < 0.15
 
 
 def test_rows_of_types_without_kernels_are_left_out() -> None:
     strange = replace(rows("t4_fp16_gemm")[0], dtype="bfloat16")
-    assert check(TURING, [*rows("t4_fp16_gemm"), strange]).errors[-1].rows == len(rows("t4_fp16_gemm"))
+    assert check_target(TURING, [*rows("t4_fp16_gemm"), strange]).errors[-1].rows == len(rows("t4_fp16_gemm"))
     with pytest.raises(InputDataError, match="no row has a kernel"):
-        check(TURING, [strange])
+        check_target(TURING, [strange])
 
 
 def test_every_form_prices_what_it_fits() -> None:

@@ -9,13 +9,11 @@ import pytest
 from onnx import helper
 
 import pimflow
-from pimflow.compiler import compare_policies, inspect_model
+from pimflow.api.models import compare, inspect
 from pimflow.frontend import load_model
 from pimflow.ir import MatMul, OnnxOp, Value
-from pimflow.options import Options
-from pimflow.report.policies import comparison_text
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.gpu.calibrate import check
+from pimflow.runtime.gpu.calibrate import check_target
 from pimflow.runtime.gpu.kept import KEPT
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable, table_text
 from pimflow.runtime.gpu.work import KernelSequence, StreamWork, gpu_work
@@ -72,7 +70,7 @@ def part_unknown() -> onnx.ModelProto:
 
 
 def test_inspect_says_what_is_not_known() -> None:
-    report = inspect_model(part_unknown())
+    report = inspect(part_unknown())
     by_name = {node["name"]: node for node in report.as_json()["nodes"]}
     assert by_name["known"]["unknown"] == ""
     assert by_name["rows"]["unknown"] == "the sizes of its operands or results depend on data"
@@ -99,7 +97,7 @@ def test_summary_and_comparison_say_it_beside_the_speedup() -> None:
 def test_what_is_known_is_not_remarked_on() -> None:
     model = kept_model("MatMulInteger", {"x": (4, 8)}, {"w": normal(8, 8).astype("int8")}, dtype=onnx.TensorProto.INT8)
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
-    report = inspect_model(model)
+    report = inspect(model)
     assert report.nodes[0].macs == 4 * 8 * 8
     assert "0.0 % of the multiply-accumulates\n" in report.text() + "\n"
     assert "known" not in report.text()
@@ -107,11 +105,10 @@ def test_what_is_known_is_not_remarked_on() -> None:
 
 
 def test_a_comparison_says_it_and_counts_kept_products() -> None:
-    results = compare_policies(part_unknown(), Options(use_cache=False), ("gpu", "newton++"))
+    found = compare(part_unknown(), policies=("gpu", "newton++"), use_cache=False)
+    results = found.policies
     assert [result.as_json()["unknown_nodes"] for result in results] == [4, 4]
-    assert comparison_text(results).endswith(
-        "speedups are (without what is unknown of 4 nodes); `pimflow inspect` says which"
-    )
+    assert found.text().endswith("speedups are (without what is unknown of 4 nodes); `pimflow inspect` says which")
     assert results[0].mode_share["gpu"] == 1
     assert results[1].mode_share["pim"] == pytest.approx(1 / 2), "the product of unknown size is one too"
 
@@ -126,7 +123,7 @@ def test_kept_operators_of_a_measured_table_are_read_and_not_fitted(tmp_path: Pa
     products = [MeasuredRow(MatMul(), ((8 * n, 64), (64, 32)), ((8 * n, 32),), "float32", 5.0) for n in range(1, 6)]
     path = tmp_path / "table.csv"
     path.write_text(table_text([*odd_shapes, *products]))
-    assert {error.name for error in check(load_target("pimflow"), path).errors} >= {"MatMul", "all"}
+    assert {error.name for error in check_target(load_target("pimflow"), path).errors} >= {"MatMul", "all"}
 
 
 def test_a_measured_time_leaves_nothing_out() -> None:

@@ -1,0 +1,165 @@
+"""What needs no model: layers, traces, measured kernels, and what ships with pimflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pimflow.bundle.files import a_path
+from pimflow.bundle.source import ZOO_PREFIX, model_source
+from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.errors import ArgumentError, choice, kind_of
+from pimflow.options import read_argument
+from pimflow.report.calibration import CalibrationReport
+from pimflow.report.layer import LayerReport, report_layer
+from pimflow.report.pass_list import all_passes_help
+from pimflow.report.profile import Profile
+from pimflow.report.records import Listing
+from pimflow.report.targets import targets_json
+from pimflow.report.traces import TracesReport, report_traces
+from pimflow.runtime.gpu.calibrate import FoldsBy, Tables, calibrate_target, check_target
+from pimflow.runtime.gpu.measured import MeasuredRow
+from pimflow.targets import DEFAULT_TARGET, Target, load_target, target_names
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def layer(
+    work: ConvProblem | MatmulProblem, *, mapping: str = "", target: str | Path | Target = DEFAULT_TARGET
+) -> LayerReport:
+    """Mapping, cycles, commands and energy of one layer, on the first unit of a machine that multiplies matrices.
+
+    Args:
+        work: a convolution or a product of matrices.
+        mapping: one of those that the unit offers, as `pimflow layer --mapping`; "" is its best.
+        target: a name, a file or a target.
+
+    Returns:
+        One row.
+
+    Raises:
+        ArgumentError: the layer or the target is none.
+        OptionError: there is no such unit or mapping, or the layer cannot run there.
+    """
+    return report_layer(work, load_target(target), read_argument("mapping", str, mapping))
+
+
+def simulate(
+    files: str | Path | Sequence[str | Path],
+    *,
+    target: str | Path | Target = DEFAULT_TARGET,
+    reopen_rows: bool = False,
+) -> TracesReport:
+    """Executes command traces, one PIM channel each, plain or gzip.
+
+    Args:
+        files: their paths.
+        target: a name, a file or a target.
+        reopen_rows: under the timing profile `artifact`: the controller opens rows again that a refresh closed.
+
+    Returns:
+        A row per file: cycles, commands, energy.
+
+    Raises:
+        ArgumentError: the files or the target are none.
+        TraceError: a file cannot be read, or a line is malformed.
+        CommandOrderError: the machine would refuse a command.
+    """
+    paths: Any = [files] if isinstance(files, (str, os.PathLike)) else files
+    if not isinstance(paths, Sequence):
+        raise ArgumentError(f"'files' is {kind_of(files)}", "give a path, or a list of paths")
+    names = [str(a_path(path, "files")) for path in paths]
+    return report_traces(names, load_target(target), reopens_rows=reopen_rows)
+
+
+def calibrate(
+    tables: Tables | Profile,
+    *,
+    target: str | Path | Target = DEFAULT_TARGET,
+    folds: int = 5,
+    folds_by: str = "turn",
+    check: bool = False,
+    name: str | None = None,
+) -> CalibrationReport:
+    """Fits the parameters of a target's GPU to measured kernels, cross-validated.
+
+    Args:
+        tables: CSV files of `profile`, published tables, or what `profile` returns.
+        target: where the fit starts: a name, a file or a target.
+        folds: parts of the cross-validation, 2 or more.
+        folds_by: what is held out together: "turn" for every `folds`-th kernel, "size" for those of neighbouring size.
+        check: fit nothing, and say how far off the target is as it is.
+        name: of the fitted target; by default that of `target` with "-calibrated" behind it.
+
+    Returns:
+        A row per class of operation; the fitted target is in it.
+
+    Warns:
+        CalibrationWarning: the rows do not determine all parameters that are fitted.
+
+    Raises:
+        ArgumentError: the tables or the target are none.
+        InputDataError: a table cannot be read, or has too few kernels.
+        OptionError: fewer than two folds, or `folds_by` is neither.
+    """
+    rows = tables.kernels if isinstance(tables, Profile) else tables
+    tables_given: Any = rows if isinstance(rows, Sequence) and not isinstance(rows, str) else [rows]
+    for table in tables_given:
+        if not isinstance(table, (str, os.PathLike, MeasuredRow)):
+            raise ArgumentError(f"'tables' has {kind_of(table)}", "give CSV files, or what `profile` returns")
+    machine = load_target(target)
+    if check:
+        return CalibrationReport(check_target(machine, rows))
+    by = choice("folds_by", read_argument("folds_by", str, folds_by), get_args(FoldsBy))
+    folds, name = read_argument("folds", int, folds), read_argument("name", str | None, name)
+    return CalibrationReport(calibrate_target(machine, rows, folds=folds, by=by, name=name))
+
+
+def zoo() -> Listing:
+    """The models that ship with pimflow, a row each: `name`, `description`, `input`, `parameters`, and `macs`."""
+    import pimflow_zoo
+
+    entries = [pimflow_zoo.entry(name) for name in pimflow_zoo.names()]
+    rows = [
+        {
+            "name": entry.name,
+            "description": pimflow_zoo.describe(entry.name),
+            "input": entry.input,
+            "parameters": entry.parameters,
+            "macs": entry.macs,
+        }
+        for entry in entries
+    ]
+    return Listing("models of the zoo", rows)
+
+
+def zoo_model(name: str) -> onnx.ModelProto:
+    """A model of the zoo as ONNX.
+
+    Raises:
+        OptionError: there is none of this name.
+    """
+    model = model_source(f"{ZOO_PREFIX}{name}").content
+    assert not isinstance(model, (str, bytes))
+    return model
+
+
+def list_targets() -> Listing:
+    """The machines that ship with pimflow, a row each: `name`, `description`, and what every unit is."""
+    rows = [
+        {"name": target["name"], "description": target["description"], **target["units"]}
+        for target in targets_json([load_target(name) for name in target_names()])
+    ]
+    return Listing("targets", rows)
+
+
+def list_passes() -> Listing:
+    """The passes of `opt`, a row each: `name`, what it does (`help`), and its options."""
+    rows = []
+    for known in all_passes_help():
+        options = ", ".join(f"{option.name}={option.default or option.takes}" for option in known.options)
+        rows.append({"name": known.name, "help": known.help, "options": options})
+    return Listing("passes", rows)

@@ -1,0 +1,119 @@
+"""What starts from a model, beside `compile` and `opt`: inspect, compare, profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pimflow.bundle.source import model_source
+from pimflow.compiled import Machine
+from pimflow.compiler import clean_graph
+from pimflow.errors import OptionError
+from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
+from pimflow.passes import notes_of
+from pimflow.report.basis import gpu_basis
+from pimflow.report.inspection import Inspection, inspect_graph
+from pimflow.report.policies import Comparison, compare_graph
+from pimflow.report.profile import Profile
+from pimflow.search.progress import telling
+from pimflow.targets import TargetRecord
+
+if TYPE_CHECKING:
+    import onnx
+    from typing_extensions import Unpack
+
+
+@takes_options
+def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[OptionKeywords]) -> Inspection:
+    """Which nodes of a model can run on PIM, and why the others cannot.
+
+    Args:
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
+        options: as for `compile`; those of the search change nothing.
+
+    Returns:
+        A row per node.
+
+    Raises:
+        PimflowError: as `compile`.
+    """
+    source, asked = model_source(model), Options.of(**options)
+    clean = clean_graph(source, asked)
+    costs = Machine.of(asked).costs
+    return inspect_graph(clean.graph, costs, source.text, source.sha256, notes_of(clean.records))
+
+
+@takes_options
+def compare(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    policies: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Unpack[OptionKeywords],
+) -> Comparison:
+    """Plans of several policies side by side.
+
+    Args:
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
+        policies: their names; all of them by default.
+        progress: receives a line of text now and then.
+        options: as for `compile`, but for `policy`.
+
+    Returns:
+        A row per policy.
+
+    Raises:
+        PimflowError: as `compile`.
+    """
+    if "policy" in options:
+        raise OptionError("'policy' is an option of `compile`", "give 'policies', a list of names")
+    names = None if policies is None else read_argument("policies", tuple[str, ...], policies)
+    source, asked = model_source(model), Options.of(**options)
+    machine = Machine.of(asked)
+    measured = machine.measured is not None
+    graph = clean_graph(source, asked).graph
+    results = compare_graph(graph, asked, names, costs=machine.costs, measured=measured, progress=telling(progress))
+    basis = gpu_basis(machine.target, measured=measured)
+    return Comparison(source.text, source.sha256, TargetRecord.of(machine.target), basis, tuple(results))
+
+
+def profile(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    device: str = "cpu",
+    runs: int = 20,
+    warmup: int = 5,
+    shapes: Shapes | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Profile:
+    """Times the model's kernels on this machine, each once.
+
+    Args:
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
+        device: "cpu" (ONNX Runtime) or "cuda" (PyTorch, if it is installed).
+        runs: how often a kernel is timed; its row has the median.
+        warmup: runs before those.
+        shapes: shapes by input name, or sizes by symbolic dimension, for what the model leaves open.
+        progress: receives a line of text now and then.
+
+    Returns:
+        A row per kernel.
+
+    Raises:
+        PimflowError: as `compile`; or the device is not available, or a count is not positive.
+    """
+    from pimflow.runtime.gpu.profiling import profile_model
+
+    tell = telling(progress)
+    device = read_argument("device", str, device)
+    runs, warmup = (read_argument(name, int, count) for name, count in (("runs", runs), ("warmup", warmup)))
+    source = model_source(model)
+    rows = profile_model(
+        clean_graph(source, Options.of(shapes=shapes)).graph,
+        device,
+        warmup=warmup,
+        repeats=runs,
+        progress=lambda done, count: tell(f"timing kernels: {done} of {count}"),
+    )
+    return Profile(source.text, tuple(rows))

@@ -1,0 +1,35 @@
+"""Measured kernels as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.report.records import Records, Row
+from pimflow.runtime.gpu.measured import MeasuredRow, cells, table_text
+
+
+@dataclass(frozen=True, repr=False)
+class Profile(Records):
+    """Times of a model's kernels, a row per kernel.
+
+    Args:
+        model: how it was named.
+        kernels: what was measured.
+    """
+
+    model: str
+    kernels: tuple[MeasuredRow, ...]
+
+    @property
+    def title(self) -> str:
+        """The model, how many kernels it has, and on which machine they were timed."""
+        machine = self.kernels[0].machine if self.kernels else ""
+        return f"{self.model}, {len(self.kernels)} kernels{f' timed on {machine}' if machine else ''}"
+
+    def records(self) -> list[Row]:
+        """A row per kernel, with the columns of the CSV file."""
+        return [cells(kernel) for kernel in self.kernels]
+
+    def csv(self) -> str:
+        """The rows as the text of a CSV file, which `compile --profile` and `calibrate` read."""
+        return table_text(self.kernels)

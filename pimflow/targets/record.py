@@ -1,0 +1,73 @@
+"""What reports and files say of a target: which machine a result is of, and by what it is known again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pimflow.data import Table, encode
+from pimflow.targets.schema import Origin, Override, Target
+from pimflow.targets.schema.origin import frozen, spelled
+from pimflow.targets.writer import to_toml
+
+_MOST_OVERRIDES = 8
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """A target as reports name it.
+
+    Args:
+        name, description: its own; the description is true, whatever was overridden.
+        base: the target that its file starts from; "" if it starts from none.
+        sha256: of the target.toml that an output folder keeps of it.
+        overrides: what is not as its file has it.
+        settings: by device, what results depend on most: profiles, buffers, element types.
+    """
+
+    name: str
+    description: str
+    base: str
+    sha256: str
+    overrides: tuple[Override, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, target: Target) -> TargetRecord:
+        """What is to be said of a target."""
+        return cls(
+            target.name,
+            target.description,
+            target.origin.base if target.origin else "",
+            hashlib.sha256(to_toml(target).encode()).hexdigest(),
+            target.overrides,
+            {device: unit.settings for device, unit in target.units.items()},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        data: dict[str, Any] = encode(self)
+        return data
+
+    def lines(self) -> list[tuple[str, str]]:
+        """For a summary: (what, text)."""
+        first = [str(change) for change in self.overrides[:_MOST_OVERRIDES]]
+        rest = len(self.overrides) - len(first)
+        changed = ", ".join([*first, *([f"{rest} more, all in the JSON"] if rest else [])])
+        base = f"{self.description} (from {self.base})" if self.base else self.description
+        told = {device: _settings(settings) for device, settings in self.settings.items()}
+        settings = "; ".join(f"{device.upper()}: {text}" for device, text in told.items() if text)
+        lines = [("machine", f"{self.name}, but {changed}" if changed else base), ("settings", settings)]
+        return [(what, text) for what, text in lines if text]
+
+    def restored(self, target: Target) -> Target:
+        """A target that was read from an output folder, with the origin that it had."""
+        before = {change.key: frozen(change.before) for change in self.overrides}
+        values = Table({**target.values, **before})
+        return Target(target.name, target.description, target.units, Origin(self.name, "", values, self.base))
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {spelled(value)}" for name, value in settings.items())

@@ -1,0 +1,126 @@
+"""What starts from a model, from Python: the same as the verbs, as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pimflow
+from support.cli import Capture, document
+
+
+@pytest.fixture(scope="module")
+def compiled() -> pimflow.CompiledModel:
+    return pimflow.compile("zoo:toy", policy="md-dp", use_cache=False)
+
+
+def test_compare_is_what_the_verb_prints(capsys: Capture) -> None:
+    found = pimflow.compare("zoo:toy", policies=["gpu", "MDDP"], grid=20, use_cache=False)
+    told = document(capsys, "compare", "zoo:toy", "--policies", "gpu,mddp", "--grid", "20", "--no-cache")
+    for policy in (*told["policies"], *(data := found.as_json())["policies"]):
+        del policy["search_seconds"]
+    assert {key: told[key] for key in data} == data
+    frame = pd.DataFrame(found)
+    assert frame["policy"].tolist() == ["gpu", "md-dp"]
+    assert frame["speedup"].tolist() == [result.speedup for result in found.policies]
+    assert frame["energy_parts_mj.static.board"].notna().all()
+
+
+def test_inspect_is_what_the_verb_prints(capsys: Capture) -> None:
+    found = pimflow.inspect("zoo:toy", target="hbm-pim")
+    told = document(capsys, "inspect", "zoo:toy", "--target", "hbm-pim")
+    assert {key: told[key] for key in found.as_json()} == found.as_json()
+    frame = pd.DataFrame(found)
+    assert frame["name"].tolist() == [node.name for node in found.nodes]
+    assert frame["can_pim"].sum() == sum(node.leaves_host for node in found.nodes) > 0
+
+
+def test_profile_gives_the_rows_of_its_file() -> None:
+    told: list[str] = []
+    found = pimflow.profile("zoo:toy", runs=1, warmup=0, progress=told.append)
+    frame = pd.DataFrame(found)
+    header, *lines = found.csv().splitlines()
+    assert list(frame.columns) == header.split(",")
+    assert len(frame) == len(lines) == len(found.kernels)
+    assert frame["time_us"].tolist() == [kernel.time_us for kernel in found.kernels]
+    assert told[-1] == "timing kernels: 5 of 5"
+
+
+def test_a_compiled_models_nodes_are_rows(compiled: pimflow.CompiledModel) -> None:
+    frame = pd.DataFrame(compiled.records())
+    assert frame["name"].tolist() == [row.name for row in compiled.report.nodes]
+    assert frame["energy_mj"].sum() == pytest.approx(compiled.report.result.energy_mj)
+    assert frame.map(lambda value: not isinstance(value, (dict, list))).all(axis=None)
+
+
+def test_what_is_large_has_a_short_repr(compiled: pimflow.CompiledModel) -> None:
+    found = pimflow.opt("zoo:toy", "cleanup")
+    for item in (compiled, compiled.graph, compiled.plan, compiled.machine.target, found, pimflow.inspect("zoo:toy")):
+        assert len(repr(item)) < 300
+        assert repr(item).isprintable()
+    changed = pimflow.override("pimflow", {"name": "a\nb\x1b", "description": "<b>"})
+    assert repr(changed).isprintable()
+    assert "&lt;b&gt;" in changed._repr_html_()
+
+
+def test_notebooks_show_a_small_table(compiled: pimflow.CompiledModel) -> None:
+    page = compiled._repr_html_()
+    assert page.startswith("<table>")
+    assert len(page) < 5000
+    assert "over the GPU alone" in page
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "compile": (lambda: pimflow.compile(42), "'model' is an int; give a path"),  # type: ignore[arg-type]
+    "progress": (lambda: pimflow.compile("zoo:toy", progress=3), "'progress' is an int; "),  # type: ignore[arg-type]
+    "debug": (lambda: pimflow.compile("zoo:toy", debug=3), "'debug' is an int; "),  # type: ignore[arg-type]
+    "target": (lambda: pimflow.inspect("zoo:toy", target=3), "'target' is an int; "),  # type: ignore[arg-type]
+    "load": (lambda: pimflow.load(None), "'folder' is a NoneType; give a path"),  # type: ignore[arg-type]
+    "opt": (lambda: pimflow.opt("zoo:toy", [3]), "'passes' has an int; "),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
+    call, message = WRONG[name]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert isinstance(caught.value, pimflow.PimflowError)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policies": "gpu"}, "'policies' is 'gpu'; it must be a list"),
+        ({"policies": ["gpu", 3]}, r"'policies\[1\]' is 3; it must be text"),
+        ({"policies": ["gpu", "none"]}, "unknown policy 'none'"),
+        ({"policy": "gpu"}, "'policy' is an option of `compile`; give 'policies'"),
+    ],
+)
+def test_policies_are_a_list_of_names(arguments: Any, message: str) -> None:
+    with pytest.raises(pimflow.PimflowError, match=message):
+        pimflow.compare("zoo:toy", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": 3}, "'inputs' is an int; give arrays by input name, or an npz file"),
+        ({"pim": "valeus"}, "'pim' is 'valeus'; did you mean 'values'?"),
+        ({"seed": -1}, "'seed' is -1; it must be 0 or more"),
+        ({"rtol": "much"}, "'rtol' is 'much'; it must be a number"),
+    ],
+)
+def test_what_verify_does_not_take_is_one_line(compiled: pimflow.CompiledModel, arguments: Any, message: str) -> None:
+    with pytest.raises(pimflow.PimflowError) as caught:
+        compiled.verify(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+def test_inputs_are_arrays_by_name(compiled: pimflow.CompiledModel) -> None:
+    with pytest.raises(TypeError, match=r"'inputs' is a ndarray; give arrays by input name, as in \{'input': array\}"):
+        compiled.run(np.zeros((1, 3, 16, 16), np.float32))  # type: ignore[arg-type]
