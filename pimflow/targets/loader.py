@@ -111,13 +111,20 @@ def _parse(content: str, where: str, above: tuple[str, ...]) -> Target:
 
 def _base(name: str, where: str, above: tuple[str, ...]) -> Target:
     """The target that a file starts from: a shipped one, or a file, whose path is relative to the one that names it."""
-    chain = (*above, os.path.realpath(where))
-    base = Path(where).parent / name
-    if name.endswith(".toml") and os.path.realpath(base) in chain:
+    chain = (*above, _identity(Path(where)))
+    if name.endswith(".toml") and _identity(Path(where).parent / name) in chain:
         raise TargetError(f"{where}: base {name!r} starts from this file itself", "let one of the files have no base")
     if len(chain) > _MOST_BASES:
         raise TargetError(f"{where}: more than {_MOST_BASES} files start from each other", "copy some into others")
     return _load(name, f"{where}: unknown base", Path(where).parent, chain)
+
+
+def _identity(path: Path) -> str:
+    """What tells a file from others, by whatever path it is named."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # it cannot be a file, which reading it will say
+        return str(path)
 
 
 def _derived(base: Target, data: Mapping[str, Any], where: str) -> Target:

@@ -103,6 +103,11 @@ class Verification:
             "notes": list(self.notes),
         }
 
+    def records(self) -> list[dict[str, Any]]:
+        """A row per output, of plain values: `pandas.DataFrame(verification.records())` is their table."""
+        rows: list[dict[str, Any]] = self.as_json()["outputs"]
+        return rows
+
     def text(self) -> str:
         """The same as lines of text, as `pimflow verify` prints them."""
         lines = [

@@ -56,6 +56,14 @@ def test_a_compiled_models_nodes_are_rows(compiled: pimflow.CompiledModel) -> No
     assert frame.map(lambda value: not isinstance(value, (dict, list))).all(axis=None)
 
 
+def test_a_verifications_outputs_are_rows(compiled: pimflow.CompiledModel) -> None:
+    found = compiled.verify()
+    frame = pd.DataFrame(found.records())
+    assert frame["name"].tolist() == ["logits"]
+    assert frame["passed"].all()
+    assert frame["max_abs_err"].tolist() == [found.max_abs_err]
+
+
 def test_what_is_large_has_a_short_repr(compiled: pimflow.CompiledModel) -> None:
     found = pimflow.opt("zoo:toy", "cleanup")
     for item in (compiled, compiled.graph, compiled.plan, compiled.machine.target, found, pimflow.inspect("zoo:toy")):

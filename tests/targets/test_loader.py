@@ -429,6 +429,9 @@ def test_a_unit_of_another_kind_inherits_nothing(tmp_path: Path) -> None:
         ({"mine": 'base = "pimflo"'}, "mine.toml: unknown base 'pimflo'; did you mean 'pimflow'? choose one of "),
         ({"mine": "base = 3"}, "mine.toml: 'base' is 3; it must be text"),
         ({"mine": 'base = "other.toml"'}, "cannot read target file "),
+        ({"mine": 'base = "a\\u0000.toml"'}, "cannot read target file "),
+        ({"mine": 'bsae = "pimflow"'}, "mine.toml: unknown key 'bsae'; did you mean 'base'?"),
+        ({"mine": 'base = "pimflow"\nwhatever = 3'}, "mine.toml: unknown key 'whatever'; choose one of base, name, "),
         ({"mine": 'base = "mine.toml"'}, "mine.toml: base 'mine.toml' starts from this file itself; "),
         (
             {"mine": 'base = "a.toml"', "a": 'base = "b.toml"', "b": 'base = "./mine.toml"'},

@@ -129,8 +129,9 @@ class Target:
     def from_data(cls, data: Any, read: Nested) -> Target:
         """A file: `name`, `description`, and a table per unit: first the host, then at least one more."""
         tables = dict(read(dict[str, Any], data))
-        name, description = (read(str, take(tables, key), key) for key in ("name", "description"))
+        own = {key: tables.pop(key) for key in ("name", "description") if key in tables}
         units = {device: _read_unit(device, table, read) for device, table in tables.items()}
+        name, description = (read(str, take(own, key), key) for key in ("name", "description"))
         check_units(units)
         return cls(name, description, Table(units))
 
@@ -158,7 +159,9 @@ def _read_unit(device: str, data: Any, read: Nested) -> Unit:
     table = dict(data) if isinstance(data, dict) else {}
     usual = USUAL_KINDS.get(device)
     if "kind" not in table and usual is None:
-        raise unknown(device, ("name", "description", *USUAL_KINDS), hint=", or name the unit's `kind` in the table")
+        raise unknown(
+            device, ("base", "name", "description", *USUAL_KINDS), hint=", or name the unit's `kind` in the table"
+        )
     kind = read(str, table.pop("kind", usual), device, "kind")
     if kind not in KINDS:
         raise not_among(kind, KINDS, device, "kind")
