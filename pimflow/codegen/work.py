@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal, window_out
+from pimflow.ir.expansion import expand, is_expandable, why_whole
 from pimflow.ir.ops.elementwise import broadcast
 
 
@@ -121,10 +122,19 @@ included: an op with `content_operands` puts their digests into it."""
 def matrix_problem(graph: Graph, node: Node) -> MatrixProblem | Refusal:
     """The node's work for a unit that multiplies matrices, or why it has none.
 
+    Of an operator that stays ONNX's own it is that of the product in it, which `DevicePlacement` takes out.
+
     Refused: ops that are not matrix products, depthwise convolutions (one input channel per group leaves 15 of 16
     multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
     """
     rule = MATRIX_PROBLEMS.find(node.op)
+    if is_expandable(node.op):
+        apart = expand(graph, node, elements=False)
+        if isinstance(apart, Refusal):
+            return Refusal(f"{node.kind}: {apart.reason}")
+        return matrix_problem(apart.graph, apart.graph.node(apart.product))
+    if rule is None and why_whole(graph, node):
+        return Refusal(f"{node.kind}: {why_whole(graph, node)}")
     if rule is None:
         return Refusal(f"{node.kind} is not a matrix product, runs on the GPU")
     return rule(graph, node, node.op)

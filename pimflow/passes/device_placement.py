@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pimflow.ir import Graph, Node
+from pimflow.ir import Graph, Node, Placement
+from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
 
@@ -13,6 +14,9 @@ from pimflow.passes.decision import DecisionPass, Site, device_refusal
 @dataclass(frozen=True)
 class DevicePlacement(DecisionPass):
     """Places nodes on a device. Branches that one placement puts on several devices run at once.
+
+    Of an operator that stays ONNX's own only the product in it leaves the host: it is written out, and what stands
+    before and behind the product runs on the host.
 
     Args:
         nodes: names of the nodes.
@@ -35,14 +39,55 @@ class DevicePlacement(DecisionPass):
 
     def refusal(self, graph: Graph) -> Refusal | None:
         """Why a node cannot run on the device, or None."""
-        refusals = (device_refusal(graph.node(name), self.device, self.host) for name in self.nodes)
-        return next((refusal for refusal in refusals if refusal is not None), None)
+        return next(filter(None, (self._why_not(graph, graph.node(name)) for name in self.nodes)), None)
+
+    def _why_not(self, graph: Graph, node: Node) -> Refusal | None:
+        refused = device_refusal(node, self.device, self.host)
+        if refused is not None or not self._is_apart(node):
+            return refused
+        apart = expand(graph, node, elements=False)
+        return Refusal(f"{node.name}: {apart.reason}") if isinstance(apart, Refusal) else None
+
+    def _is_apart(self, node: Node) -> bool:
+        """Whether only the product in a node goes to the device."""
+        return self.device != self.host and is_expandable(node.op)
 
     def rewrite(self, site: Site) -> list[Node] | Refusal:
-        """The same nodes, placed."""
-        return self.refusal(site.graph) or [self._placed(site.graph.node(name), site) for name in self.nodes]
+        """The same nodes, placed; of an operator that a product is taken out of, the nodes that it is made of."""
+        refused = self.refusal(site.graph)
+        if refused is not None:
+            return refused
+        nodes = [site.graph.node(name) for name in self.nodes]
+        return [new for node in nodes for new in (self._apart if self._is_apart(node) else self._whole)(node, site)]
 
-    def _placed(self, node: Node, site: Site) -> Node:
-        return node.placed(
-            device=self.device, region=site.region, choice=self.choice or None, fused_into=site.fused_into(node)
-        )
+    def _whole(self, node: Node, site: Site) -> list[Node]:
+        choice, into = self.choice or None, site.fused_into(node)
+        return [node.placed(device=self.device, region=site.region, choice=choice, fused_into=into)]
+
+    def _apart(self, node: Node, site: Site) -> list[Node]:
+        """The nodes that it is made of: the product on the device, the others on the host."""
+        apart = expand(site.graph, node)
+        assert isinstance(apart, Expansion), "refused already"
+        editor, inside = site.editor, apart.graph
+        names = {"": "", **{name: name for name in (*inside.inputs, *inside.outputs)}}
+        names |= {name: name for name in inside.constants if site.graph.is_constant(name)}
+        for name, array in inside.constants.items():
+            if name not in names:
+                names[name] = editor.new_constant(name, array, inside.packed_form(name))
+        made: list[Node] = []
+        for new in inside.nodes:
+            for output in new.outputs:
+                if output not in names:
+                    value = inside.value(output)
+                    names[output] = editor.new_value(output, value.shape, value.dtype)
+            on_device = new.name == apart.product
+            placement = Placement(
+                self.device if on_device else self.host,
+                site.region,
+                choice=(self.choice or None) if on_device else None,
+                origin=node.placement.origin or node.name,
+            )
+            inputs, outputs = (tuple(names[name] for name in group) for group in (new.inputs, new.outputs))
+            made.append(Node(new.op, inputs, outputs, editor.new_node_name(new.name), placement, node.tags))
+        site.first_parts[node.name] = made[-1].name
+        return made

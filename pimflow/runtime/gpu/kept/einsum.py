@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pimflow.ir import OnnxOp
+from pimflow.ir.expansion.einsum import Labels, equation_terms
 from pimflow.runtime.gpu.kept.rules import asks, odd
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, MatrixWork, NodeWork, Operands, StreamWork, element_width
-
-Labels = tuple[str, ...]
 
 
 @asks("Einsum")
 def _einsum(op: OnnxOp, operands: Operands) -> NodeWork:
     shapes = [value.shape or () for value in operands.inputs]
-    found = _terms(str(dict(op.attributes).get("equation", "")), [len(shape) for shape in shapes])
+    found = equation_terms(str(dict(op.attributes).get("equation", "")), [len(shape) for shape in shapes])
     if found is None:
         return odd(operands)
     terms, result = found
@@ -48,28 +47,3 @@ def _contraction(left: Labels, right: Labels, out: Labels, sizes: Mapping[str, i
         return StreamWork(count(kept), moved)
     rows, columns = count((set(left) - shared) & kept), count((set(right) - shared) & kept)
     return MatrixWork(rows, columns, count(summed), count(shared & kept), moved)
-
-
-def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels] | None:
-    """Labels of the operands and of the result; what an ellipsis stands for is labelled from the right."""
-    given, arrow, after = equation.replace(" ", "").partition("->")
-    texts = given.split(",")
-    if len(texts) != len(ranks):
-        return None
-    terms = [_labels(text, rank) for text, rank in zip(texts, ranks, strict=True)]
-    if any(len(term) != rank for term, rank in zip(terms, ranks, strict=True)):
-        return None
-    every = [label for term in terms for label in term]
-    hidden = sorted({label for label in every if len(label) > 1}, key=lambda label: -int(label[1:]))
-    if not arrow:
-        return terms, (*hidden, *sorted(label for label in every if len(label) == 1 and every.count(label) == 1))
-    result = _labels(after, len(after.replace("...", "")) + len(hidden))
-    return (terms, result) if set(result) <= set(every) else None
-
-
-def _labels(text: str, rank: int) -> Labels:
-    if "..." not in text:
-        return tuple(text)
-    before, _, behind = text.partition("...")
-    hidden = max(rank - len(before) - len(behind), 0)
-    return (*before, *(f".{place}" for place in reversed(range(hidden))), *behind)

@@ -1,0 +1,257 @@
+"""What an operator that stays ONNX's own is made of, for a unit that computes the product in it.
+
+On the host such an operator is one kernel, and is priced as one. Where its product leaves the host, the operator is
+written out: the product for the unit, and what stands before and behind it as nodes of the host, each with its price.
+So nothing that the operator fuses is paid for unless the plan takes it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.errors import GraphError
+from pimflow.ir.analysis.rows import Shape
+from pimflow.ir.graph import Array, Graph, Node, Packed, Value
+from pimflow.ir.ops.base import Op
+from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
+from pimflow.ir.refusal import Refusal
+from pimflow.ir.registry import Registry
+from pimflow.ir.shapes import infer
+
+CONTRIB = "com.microsoft"
+"""ONNX Runtime's own operators."""
+
+
+class Expansion(NamedTuple):
+    """A node written out: a graph that reads and makes the values that the node does, and its product's name."""
+
+    graph: Graph
+    product: str
+
+
+Rule = Callable[["Writer"], "Refusal | None"]
+"""Writes the nodes; or says why the product cannot be taken out, and then what it wrote is not used."""
+
+EXPANSIONS: Registry[tuple[str, str], Rule] = Registry("expansions")
+"""By domain and op_type."""
+
+
+def expands(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """A decorator that makes a function the rule of some operators.
+
+    Raises:
+        ValueError: an operator has a rule already.
+    """
+    return EXPANSIONS.register(*((domain, op_type) for op_type in op_types))
+
+
+def is_expandable(op: Op) -> bool:
+    """Whether there is a rule that may take a product out of the operator."""
+    return isinstance(op, OnnxOp) and (op.domain, op.op_type) in EXPANSIONS
+
+
+def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Refusal:
+    """The node written out, or why its product stays within it.
+
+    Args:
+        graph: the node's.
+        node: a node whose op `is_expandable`.
+        elements: whether constants get their elements; without, they are zeros that take no memory and no time.
+    """
+    assert isinstance(node.op, OnnxOp)
+    if any(name and graph.value(name).shape is None for name in (*node.inputs, node.output)):
+        return Refusal("the sizes of its operands or results depend on data")
+    writer = Writer(graph, node, elements)
+    try:
+        refusal = EXPANSIONS[node.op.domain, node.op.op_type](writer)
+    except GraphError as error:
+        return Refusal(f"its operands are not understood ({error})")
+    return refusal or writer.finish()
+
+
+_RECURRENT = "the product of its inputs is not computed apart from its recurrence"
+_SOFTMAX = "its products, of activations, are one kernel with their softmax"
+_WHOLE: Mapping[tuple[str, str], str] = {
+    **dict.fromkeys([("", "LSTM"), ("", "GRU"), ("", "RNN"), (CONTRIB, "DynamicQuantizeLSTM")], _RECURRENT),
+    **dict.fromkeys([("", "Attention"), (CONTRIB, "MultiHeadAttention"), (CONTRIB, "GroupQueryAttention")], _SOFTMAX),
+    (CONTRIB, "QAttention"): "its projection of few bits is not computed apart from the attention",
+    (CONTRIB, "QGemm"): "a product of few bits with a third operand of few bits",
+    ("", "DeformConv"): "its windows are where its offsets, which are computed, say",
+}
+
+
+def why_whole(graph: Graph, node: Node) -> str:
+    """Why nothing can be taken out of an operator that multiplies; "" if it is not known to."""
+    op = node.op
+    if not isinstance(op, OnnxOp) or is_expandable(op):
+        return ""
+    if op.domain == "" and op.op_type in ("Gemm", PRODUCT.onnx_name):
+        value = graph.value(node.inputs[0])
+        if value.shape is None:
+            return "input has no static, non-empty shape"
+        if value.dtype not in ("float32", "float16", "bfloat16"):
+            return f"its operands are {value.dtype}, units multiply floats of 32 bits and fewer"
+    return _WHOLE.get((op.domain, op.op_type), "")
+
+
+class Writer:
+    """Writes a node out; knows its attributes and operands.
+
+    Args:
+        graph: the node's.
+        node: what is written out.
+        elements: whether constants get their elements.
+    """
+
+    def __init__(self, graph: Graph, node: Node, elements: bool) -> None:
+        assert isinstance(node.op, OnnxOp)
+        self.graph = graph
+        self.node = node
+        self.op = node.op
+        self.opset = graph.opset.get("", 0)
+        self._attributes: Mapping[str, AttributeValue] = dict(node.op.attributes)
+        self._elements = elements
+        self._values = {name: graph.value(name) for name in (*node.inputs, *node.outputs) if name}
+        self._constants: dict[str, Array] = {}
+        self._packed: dict[str, Packed] = {}
+        self._nodes: list[Node] = []
+        self._product = ""
+
+    def has(self, position: int) -> bool:
+        """Whether an operand is given."""
+        return position < len(self.node.inputs) and bool(self.node.inputs[position])
+
+    def operand(self, position: int) -> str:
+        """An operand's name; "" if it is absent."""
+        return self.node.inputs[position] if self.has(position) else ""
+
+    def shape(self, name: str) -> Shape:
+        """A value's shape; () where it is absent."""
+        return self._values[name].shape or () if name else ()
+
+    def dtype(self, name: str) -> str:
+        """A value's element type."""
+        return self._values[name].dtype
+
+    def constant_at(self, position: int) -> Array | None:
+        """An operand's elements; None where it is computed or absent."""
+        return self.graph.constants.get(self.operand(position))
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
+        value = self._attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute."""
+        value = self._attributes.get(name, default)
+        return float(value) if isinstance(value, (int, float)) else default
+
+    def text(self, name: str, default: str = "") -> str:
+        """A string attribute."""
+        value = self._attributes.get(name, default)
+        return value if isinstance(value, str) else default
+
+    def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """An attribute of integers."""
+        value = self._attributes.get(name, default)
+        return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else default
+
+    def constant(self, shape: Shape, dtype: str, make: Callable[[], Array], packed: PackedBy | None = None) -> str:
+        """A new constant; its elements are made only where they are asked for.
+
+        Args:
+            shape, dtype: what `make` makes.
+            make: its elements.
+            packed: how the model keeps them in fewer bits.
+        """
+        name = self._fresh(Value("", shape, dtype))
+        if not self._elements:
+            self._constants[name] = np.broadcast_to(np.zeros((), np.float32), shape)
+            return name
+        array = np.ascontiguousarray(make()).reshape(shape)
+        self._constants[name] = array
+        if packed is not None:
+            self._packed[name] = Packed(array, *packed)
+        return name
+
+    def add(self, op: Op, *inputs: str) -> str:
+        """A node of a typed op; returns its result."""
+        (result,) = infer(op, [self._values[name] if name else None for name in inputs])
+        return self._write(op, inputs, Value("", result.shape, result.dtype))
+
+    def opaque(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        shape: Shape,
+        dtype: str,
+        *,
+        domain: str = "",
+        **attributes: AttributeValue,
+    ) -> str:
+        """A node of an operator of ONNX; returns its result, whose type has to be told."""
+        op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
+        return self._write(op, tuple(inputs), Value("", shape, dtype))
+
+    def product(self, op: Op, *inputs: str) -> str:
+        """The product that may leave the host."""
+        result = self.add(op, *inputs)
+        self._product = self._nodes[-1].name
+        return result
+
+    def finish(self) -> Expansion | Refusal:
+        """What was written; the last node makes the result."""
+        *before, last = self._nodes
+        made, wanted = self._values[last.output], self._values[self.node.output]
+        if (made.shape, made.dtype) != (wanted.shape, wanted.dtype):
+            return Refusal("its result is not what its operands give")
+        nodes = [*before, Node(last.op, last.inputs, (wanted.name,), last.name)]
+        read = [name for node in nodes for name in node.inputs if name]
+        constants = {
+            name: self.graph.constants[name] for name in read if self.graph.is_constant(name)
+        } | self._constants
+        named = {wanted.name, *read, *(name for node in nodes for name in node.outputs)}
+        made_inside = {name for node in nodes for name in node.outputs}
+        graph = Graph(
+            name=self.node.name,
+            inputs=tuple(dict.fromkeys(name for name in read if name not in constants and name not in made_inside)),
+            outputs=(wanted.name,),
+            nodes=tuple(nodes),
+            values={name: value for name, value in self._values.items() if name in named},
+            constants={name: array for name, array in constants.items() if name in named},
+            opset=self.graph.opset,
+            packed=self._packed,
+        )
+        return Expansion(graph, self._product)
+
+    def _write(self, op: Op, inputs: tuple[str, ...], value: Value) -> str:
+        output = self._fresh(value)
+        self._nodes.append(Node(op, inputs, (output,), f"{self.node.name}_{len(self._nodes)}"))
+        return output
+
+    def _fresh(self, value: Value) -> str:
+        name = f"{self.node.output}_{len(self._values)}"
+        while name in self.graph.values or name in self._values:
+            name += "_"
+        self._values[name] = Value(name, value.shape, value.dtype)
+        return name
+
+
+PackedBy = tuple[OnnxOp, "tuple[Array | None, ...]"]
+"""A DequantizeLinear and its operands."""
+
+
+def dequantised(elements: Array, scale: Array, zero: Array | None, axis: int) -> Array:
+    """What DequantizeLinear makes of them: (elements - zero) * scale, along an axis where these are vectors."""
+    along = tuple(-1 if place == axis % elements.ndim else 1 for place in range(elements.ndim))
+    scales = scale.reshape(along) if scale.size > 1 else scale.reshape(())
+    wide = elements.astype(np.int32)
+    if zero is not None:
+        wide = wide - (zero.reshape(along) if zero.size > 1 else zero.reshape(())).astype(np.int32)
+    made: Array = (wide.astype(np.float32) * scales.astype(np.float32)).astype(scale.dtype)
+    return made

@@ -1,0 +1,160 @@
+"""Products of matrices of few bits, and with transposed operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands
+from pimflow.ir.expansion.convolution import PER_AXIS_OPSET, differences
+from pimflow.ir.graph import Array
+from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.ir.ops.elementwise import Elementwise
+from pimflow.ir.ops.movement import Transpose
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+HALF_OPSET = 19
+"""DequantizeLinear makes 16-bit numbers from this opset on."""
+
+_COMPUTED = "its right-hand side of few bits is computed, PIM needs it in its banks before the run"
+
+
+@expands("QLinearMatMul")
+def _quantised(writer: Writer) -> Refusal | None:
+    """Dequantised, multiplied, quantised."""
+    a, scale, zero = (writer.operand(place) for place in range(3))
+    right = _weights(writer, 3, 4, 5)
+    if isinstance(right, Refusal):
+        return right
+    if len(writer.shape(scale)) > 0 and np.prod(writer.shape(scale)) > 1:
+        return Refusal("its left-hand side has a scale a row")
+    left = writer.opaque("DequantizeLinear", [a, scale, zero], writer.shape(a), "float32")
+    made = writer.product(PRODUCT, left, right)
+    operands = [made, writer.operand(6), writer.operand(7)]
+    writer.opaque("QuantizeLinear", operands, writer.shape(made), writer.dtype(writer.node.output))
+    return None
+
+
+@expands("MatMulInteger")
+def _integers(writer: Writer) -> Refusal | None:
+    """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
+    weights, zero = writer.constant_at(1), writer.constant_at(3)
+    if weights is None or (writer.has(3) and zero is None):
+        return Refusal(_COMPUTED)
+    if writer.has(2) and np.prod(writer.shape(writer.operand(2))) > 1:
+        return Refusal("its left-hand side has a zero point a row")
+    left = differences(writer, 0, 2)
+    one = np.array(1, np.float32)
+    right = writer.constant(weights.shape, "float32", lambda: dequantised(weights, one, zero, -1))
+    made = writer.product(PRODUCT, left, right)
+    writer.opaque("Cast", [made], writer.shape(made), "int32", to=6)
+    return None
+
+
+@expands("MatMulIntegerToFloat", domain=CONTRIB)
+def _integers_to_float(writer: Writer) -> Refusal | None:
+    """Operands are A, B, their scales, their zero points, and a bias."""
+    a, scale, zero = writer.operand(0), writer.operand(2), writer.operand(4)
+    if max(np.prod(writer.shape(name)) for name in (scale, zero)) > 1:
+        return Refusal("its left-hand side has a scale or a zero point a row")
+    if writer.dtype(scale) != "float32" and writer.opset < HALF_OPSET:
+        return Refusal("DequantizeLinear of the model's opset makes no 16-bit numbers")
+    right = _weights(writer, 1, 3, 5)
+    if isinstance(right, Refusal):
+        return right
+    operands = [a, scale, zero] if zero else [a, scale]
+    left = writer.opaque("DequantizeLinear", operands, writer.shape(a), writer.dtype(scale))
+    made = writer.product(PRODUCT, left, right)
+    if writer.has(6):
+        writer.add(Elementwise("Add"), made, writer.operand(6))
+    return None
+
+
+@expands("DynamicQuantizeMatMul", domain=CONTRIB)
+def _dynamic(writer: Writer) -> Refusal:
+    return Refusal("it rounds its left-hand side to 8 bits by what that holds, as it multiplies")
+
+
+def _weights(writer: Writer, at: int, scale_at: int, zero_at: int) -> str | Refusal:
+    """Constants of 8 bits, dequantised, with a scale a column or one for all."""
+    weights, scale, zero = (writer.constant_at(place) for place in (at, scale_at, zero_at))
+    if weights is None or scale is None or (writer.has(zero_at) and zero is None):
+        return Refusal(_COMPUTED)
+    columns = weights.shape[-1]
+    if scale.size not in (1, columns) or (zero is not None and zero.size not in (1, columns)):
+        return Refusal("its right-hand side has scales that are not a column's")
+    step, least = (None if array is None else array.reshape(() if array.size == 1 else -1) for array in (scale, zero))
+    assert step is not None
+    alike = least is None or least.shape == step.shape
+    op = OnnxOp("DequantizeLinear", "", (("axis", weights.ndim - 1),))
+    kept: PackedBy | None = (op, (weights, step, least)) if alike and writer.opset >= PER_AXIS_OPSET else None
+    return writer.constant(weights.shape, scale.dtype.name, lambda: dequantised(weights, step, least, -1), kept)
+
+
+@expands("MatMulNBits", domain=CONTRIB)
+def _packed(writer: Writer) -> Refusal | None:
+    """Weights of `bits` bits in blocks along K, packed; each block has a scale and may have a zero point."""
+    depth, columns = writer.integer("K"), writer.integer("N")
+    packed, scales, zeros = (writer.constant_at(place) for place in (1, 2, 3))
+    bits, block = writer.integer("bits", 4), writer.integer("block_size", 32)
+    if packed is None or scales is None or (writer.has(3) and zeros is None):
+        return Refusal(_COMPUTED)
+    if writer.has(4):
+        return Refusal("its blocks are picked by an index")
+    if bits not in (2, 4, 8) or packed.dtype != np.uint8:
+        return Refusal(f"its weights are packed by {bits} bits")
+    blocks = -(-depth // block)
+
+    def weights() -> Array:
+        elements = _unpacked(packed.reshape(columns, blocks, -1), bits)[:, :, :block].astype(np.float32)
+        least: npt.NDArray[np.float32] = np.array(1 << (bits - 1), np.float32)
+        if zeros is not None and zeros.dtype == np.uint8:
+            least = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks].astype(np.float32)[:, :, None]
+        elif zeros is not None:
+            least = zeros.reshape(columns, blocks, 1).astype(np.float32)
+        wide = (elements - least) * scales.reshape(columns, blocks, 1).astype(np.float32)
+        return np.asarray(wide.reshape(columns, -1)[:, :depth].T.astype(scales.dtype))
+
+    made = writer.product(PRODUCT, writer.operand(0), writer.constant((depth, columns), scales.dtype.name, weights))
+    if writer.has(5):
+        writer.add(Elementwise("Add"), made, writer.operand(5))
+    return None
+
+
+def _unpacked(array: Array, bits: int) -> Array:
+    """Elements of few bits out of bytes along the last axis, the lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (array.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(parts).reshape(*array.shape[:-1], -1)
+
+
+@expands("FusedMatMul", domain=CONTRIB)
+def _fused(writer: Writer) -> Refusal | None:
+    """alpha times a product of operands that may be transposed, or have their first axis behind the batch's others."""
+    operands = []
+    for position, side in enumerate("AB"):
+        name = writer.operand(position)
+        order = list(range(len(writer.shape(name))))
+        if writer.integer(f"transBatch{side}"):
+            order = [*order[1:-1], order[0], order[-1]]
+        if writer.integer(f"trans{side}"):
+            order = [*order[:-2], order[-1], order[-2]]
+        operands.append(_turned(writer, position, tuple(order)))
+    made = writer.product(PRODUCT, *operands)
+    alpha = writer.number("alpha", 1.0)
+    if alpha != 1:
+        dtype = writer.dtype(made)
+        writer.add(Elementwise("Mul"), made, writer.constant((), dtype, lambda: np.array(alpha, dtype)))
+    return None
+
+
+def _turned(writer: Writer, position: int, order: tuple[int, ...]) -> str:
+    """An operand with its axes in another order; of a constant, a constant."""
+    name, array = writer.operand(position), writer.constant_at(position)
+    if order == tuple(range(len(order))):
+        return name
+    if array is None:
+        return writer.add(Transpose(order), name)
+    whole = array
+    return writer.constant(tuple(whole.shape[axis] for axis in order), whole.dtype.name, lambda: whole.transpose(order))

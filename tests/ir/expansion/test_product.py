@@ -1,0 +1,90 @@
+"""Products of matrices of few bits and of transposed ones, written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from pimflow.ir import Array
+from support.expansions import bytes_in, check_expansion, reason
+from support.kept import CONTRIB, integers, kept_model, normal
+
+ROUNDED = ["DequantizeLinear", "MatMul"]
+
+
+def test_a_quantised_product() -> None:
+    constants: dict[str, Array] = {
+        "a_scale": np.array(0.02, np.float32),
+        "a_zero": np.array(120, np.uint8),
+        "b": integers(64, 48),
+        "b_scale": np.linspace(0.01, 0.03, 48).astype(np.float32),
+        "b_zero": np.zeros(48, np.int8),
+        "y_scale": np.array(0.5, np.float32),
+        "y_zero": np.array(110, np.uint8),
+    }
+    model = bytes_in(kept_model("QLinearMatMul", {"a": (8, 64)}, constants), TensorProto.UINT8)
+    check_expansion(model, [*ROUNDED, "QuantizeLinear"], rtol=1 / 200)
+
+
+def test_a_product_of_integers_is_exact() -> None:
+    constants: dict[str, Array] = {
+        "b": integers(192, 48),
+        "a_zero": np.array(120, np.uint8),
+        "b_zero": np.arange(48).astype(np.int8),
+    }
+    model = bytes_in(kept_model("MatMulInteger", {"a": (8, 192)}, constants), TensorProto.INT32)
+    check_expansion(model, [*ROUNDED, "Cast"], rtol=0)
+
+
+def test_a_product_of_integers_that_is_scaled() -> None:
+    constants: dict[str, Array] = {
+        "b": integers(64, 48),
+        "a_scale": np.array(0.02, np.float32),
+        "b_scale": np.array(0.03, np.float32),
+        "a_zero": np.array(120, np.uint8),
+        "b_zero": np.array(3, np.int8),
+        "bias": normal(48),
+    }
+    model = kept_model("MatMulIntegerToFloat", {"a": (8, 64)}, constants, domain=CONTRIB)
+    check_expansion(bytes_in(model), [*ROUNDED, "Add"])
+
+
+@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, True)])
+def test_weights_of_few_bits_in_blocks(bits: int, zeros: bool) -> None:
+    depth, columns, block = 80, 48, 32
+    blocks = -(-depth // block)
+    constants: dict[str, Array] = {
+        "b": integers(columns, blocks, block * bits // 8, dtype="uint8"),
+        "scales": np.linspace(0.01, 0.03, columns * blocks).astype(np.float32),
+    }
+    if zeros:
+        constants["zeros"] = integers(columns * -(-blocks * bits // 8), dtype="uint8")
+    sizes: dict[str, Any] = {"K": depth, "N": columns, "bits": bits, "block_size": block}
+    check_expansion(kept_model("MatMulNBits", {"x": (2, 5, depth)}, constants, domain=CONTRIB, **sizes), ["MatMul"])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "attributes", "before"),
+    [
+        ((2, 3, 64, 8), (2, 3, 48, 64), {"transA": 1, "transB": 1, "alpha": 0.125}, 2),
+        ((5, 3, 64), (3, 48, 64), {"transBatchA": 1, "transB": 1, "alpha": 0.5}, 2),
+    ],
+)
+def test_transposed_operands(a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], before: int) -> None:
+    model = kept_model("FusedMatMul", {"a": a, "b": b}, domain=CONTRIB, **attributes)
+    check_expansion(model, [*["Transpose"] * before, "MatMul", "Mul"])
+
+
+def test_a_transposed_constant_is_transposed_before() -> None:
+    model = kept_model("FusedMatMul", {"a": (2, 5, 64)}, {"b": normal(48, 64)}, domain=CONTRIB, transB=1)
+    check_expansion(model, ["MatMul"])
+
+
+def test_why_not() -> None:
+    inputs = {"a": (8, 64), "b": (64, 48)}
+    assert "is computed" in reason(bytes_in(kept_model("MatMulInteger", inputs), TensorProto.INT32))
+    model = kept_model("LSTM", {"x": (5, 1, 8)}, {"w": normal(1, 64, 8), "r": normal(1, 64, 16)}, hidden_size=16)
+    assert reason(model) == "LSTM: the product of its inputs is not computed apart from its recurrence"

@@ -1,0 +1,69 @@
+"""Operators that are written out for their product to leave the host: their values against ONNX Runtime's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+import pimflow
+from pimflow.api.models import inspect
+from pimflow.compiled import CompiledModel
+from pimflow.ir import Array
+from pimflow.runtime.execute.original import run_original
+from support.values import assert_varies
+
+_RANDOM = np.random.default_rng(3)
+
+
+def of_types(model: onnx.ModelProto, inputs: int, output: int) -> onnx.ModelProto:
+    """The model with other element types of its inputs and its output."""
+    for info in model.graph.input:
+        info.type.tensor_type.elem_type = inputs
+    model.graph.output[0].type.tensor_type.elem_type = output
+    return model
+
+
+def bytes_in(model: onnx.ModelProto, output: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """The model, which reads unsigned bytes."""
+    return of_types(model, TensorProto.UINT8, output)
+
+
+def check_expansion(model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6) -> CompiledModel:
+    """The one node becomes these, one of them on PIM; ONNX Runtime and the programs give the original's values.
+
+    The GPU alone runs the operator as it is.
+    """
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    assert [node.kind for node in compiled.graph.nodes] == kinds
+    assert len(compiled.programs) == 1
+    assert {node.placement.origin for node in compiled.graph.nodes} == {"kept"}
+    feeds = {info.name: drawn(info) for info in model.graph.input}
+    ((name, expected),) = run_original(model, feeds).items()
+    assert_varies(expected, name)
+    actual = compiled.run(feeds)[name]
+    scale = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max() <= rtol * scale
+    for operand in ("fp32", None):
+        result = compiled.verify(inputs=feeds, pim="values", operand=operand)
+        assert result.passed, result.text()
+        assert result.programs is not None
+        assert result.programs.largest_error < 2e-5
+    alone = pimflow.compile(model, policy="gpu", use_cache=False)
+    assert [node.kind for node in alone.graph.nodes] == [model.graph.node[0].op_type]
+    assert compiled.document()["baseline"]["time_us"] == alone.document()["result"]["time_us"]
+    return compiled
+
+
+def drawn(info: onnx.ValueInfoProto) -> Array:
+    """Random data of an input's type: bytes over their whole range."""
+    shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+    if info.type.tensor_type.elem_type == TensorProto.UINT8:
+        return _RANDOM.integers(0, 256, shape).astype(np.uint8)
+    return _RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def reason(model: onnx.ModelProto) -> str:
+    """Why the one node cannot run on PIM."""
+    (node,) = inspect(model).nodes
+    return node.reason
