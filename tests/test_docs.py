@@ -108,6 +108,19 @@ SECTIONS = (ROOT / "docs" / "errors.md").read_text().split("\n## ")[1:]
 ERRORS = {section.split("\n", 1)[0]: section for section in SECTIONS}
 
 
+def test_the_readme_shows_what_a_compilation_prints() -> None:
+    (shown,) = re.findall(r"```\n(region .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    printed = compiler.compile("zoo:toy", policy="pim", use_cache=False).summary()
+    assert headings(shown) == headings(printed)
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def headings(summary: str) -> tuple[list[str], list[str]]:
+    """The columns of the table and the names of the fields."""
+    table, fields = summary.split("\n\n")[:2]
+    return re.split(r"  +", table.splitlines()[0]), [line.split()[0] for line in fields.splitlines()]
+
+
 def test_every_class_of_error_has_a_section_with_an_example() -> None:
     classes = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
     assert set(ERRORS) == classes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pimflow.errors import printable
+from pimflow.report.tables import clipped
 from pimflow.version import document
 
 if TYPE_CHECKING:
@@ -69,6 +71,13 @@ def print_json(kind: str, content: Mapping[str, Any], command: str | None = None
     (stream or sys.stdout).write("\n")
 
 
+def _columns_of_stderr() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:  # no terminal of the system's
+        return shutil.get_terminal_size().columns
+
+
 class Progress:
     """Shows on stderr how far long work has come, on a terminal only: a line that rewrites itself.
 
@@ -76,7 +85,7 @@ class Progress:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._tty = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._tty = not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._last = time.monotonic()
         self._shown = 0
 
@@ -86,9 +95,10 @@ class Progress:
         if not self._tty or now - self._last < _EVERY_S:
             return
         self._last = now
-        text = printable(text)[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
-        sys.stderr.write("\r" + text.ljust(self._shown))
-        self._shown = len(text)
+        text, columns = clipped(printable(text), _columns_of_stderr() - 1)  # a line that wraps stays
+        blanks = " " * (self._shown - columns)
+        sys.stderr.write(f"{text}{blanks}\r")  # what is printed next goes over it
+        self._shown = columns
         sys.stderr.flush()
 
     def __enter__(self) -> Self:
@@ -96,6 +106,6 @@ class Progress:
 
     def __exit__(self, *_error: object) -> None:
         if self._shown:
-            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.write(" " * self._shown + "\r")
             sys.stderr.flush()
             self._shown = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pimflow.errors import choice
 from pimflow.report.plan_report import NodeRow, PlanReport
-from pimflow.report.tables import number, render_table
+from pimflow.report.tables import number, render_table, wrapped
 from pimflow.runtime.spending import BOARD, PartsByPlace, Spending, total
 
 QUANTITIES = ("energy", "time")
@@ -43,7 +43,7 @@ def breakdown_text(report: PlanReport, devices: Sequence[str], by: str, *, verbo
             tables.by_part(report),
             tables.ranking(("op", "nodes"), ops, right=(1,)),
             tables.ranking(("node", "op", "runs on"), nodes, most=None if verbose else NODES_SHOWN),
-            f"({_RULES[quantity]})",
+            wrapped(f"({_RULES[quantity]})"),
         ]
     )
 
@@ -119,7 +119,7 @@ class _Tables:
         if rest:
             hidden = _sum(parts for _, parts in rest)
             lines.append((f"{len(rest)} more (-v shows them)", *[""] * (first - 1), *self._amounts(hidden), ""))
-        return render_table(header, lines, right=(*right, *range(first, first + 2 + len(self.parts))))
+        return render_table(header, lines, right=(*right, *range(first, first + 2 + len(self.parts))), prose=True)
 
     def _line(self, amount: float, busy: float | None, alone: float) -> tuple[str, ...]:
         shown = (self._number(amount), self._percent(amount))

@@ -11,7 +11,7 @@ from pimflow.codegen.backend import UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
 from pimflow.report.records import Records, Row
-from pimflow.report.tables import number, render_table
+from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import node_work
 from pimflow.targets import TargetRecord
@@ -125,16 +125,17 @@ class Inspection(Records):
         share = 100 * sum(node.macs for node in able) / max(1, sum(node.macs for node in self.nodes))
         counts = Counter(node.reason for node in self.nodes if not node.leaves_host)
         unknown = [node for node in self.nodes if node.unknown]
+        notes = [wrapped(note, "  ") for note in self.notes]
         macs = "multiply-accumulates that are known" if unknown else "multiply-accumulates"
         return "\n".join(
             [
-                render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,)),
+                render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,), prose=True),
                 "",
-                *(f"{what:<9} {text}" for what, text in self.machine.lines()),
-                f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}",
-                *(f"  {count:4d}  {reason}" for reason, count in counts.most_common()),
+                *([render_fields(self.machine.lines())] if self.machine.lines() else []),
+                wrapped(f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}"),
+                *(wrapped(f"  {count:4d}  {reason}", " " * 8) for reason, count in counts.most_common()),
                 *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),
-                *(("", "left by the clean-up passes", *self.notes) if self.notes else ()),
+                *(("", "left by the clean-up passes", *notes) if notes else ()),
             ]
         )
 
@@ -189,4 +190,4 @@ def _mmacs(node: NodeVerdict) -> str:
 
 
 def _unknown(nodes: list[NodeVerdict]) -> list[str]:
-    return [f"  {node.name} ({node.op}): {node.unknown}" for node in nodes]
+    return [wrapped(f"  {node.name} ({node.op}): {node.unknown}", "    ") for node in nodes]

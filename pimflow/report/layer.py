@@ -12,6 +12,7 @@ from pimflow.data import encode
 from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.ir import Refusal
 from pimflow.report.records import Records, Row, flat
+from pimflow.report.tables import render_fields
 from pimflow.runtime.backends import units_of
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.origin import by_key
@@ -50,8 +51,7 @@ class LayerReport(Records):
     def text(self) -> str:
         """Human-readable."""
         target = ", ".join(filter(None, (self.machine.name, self.detail.setting)))
-        lines = [("target", target), *self.machine.lines(), *self.detail.lines()]
-        return "\n".join(f"{what:<13} {value}" for what, value in lines)
+        return render_fields([("target", target), *self.machine.lines(), *self.detail.lines()])
 
 
 def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> LayerReport:

@@ -13,7 +13,11 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
 from pimflow.passes import PASSES, PIPELINES, Pass
+from pimflow.report.tables import window_columns
 
+_INDENT = "    "
+_COLUMNS = 120  # in a pipe
+_LEAST_HELP = 30  # columns for what an option means; where there are fewer, it stands below
 _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true|false"}
 
 
@@ -60,22 +64,29 @@ def pass_list_text() -> str:
     """All passes in human-readable form, and the pipelines that may stand for one."""
     parts = [_pass_text(item) for item in all_passes_help()]
     for name, passes in PIPELINES.items():
-        parts.append(f"{name}\n" + _wrapped(f"Stands for {', '.join(map(str, passes))}.", "    "))
+        parts.append(f"{name}\n" + _wrapped(f"Stands for {', '.join(map(str, passes))}.", _INDENT))
     return "\n\n".join(parts)
 
 
 def _pass_text(known: PassHelp) -> str:
-    lines = [known.name, _wrapped(known.help, "    ")]
+    lines = [known.name, _wrapped(known.help, _INDENT)]
     takes = [f"{option.takes}, {option.default or 'required'}" for option in known.options]
     first, second = (max(map(len, column), default=0) for column in ([o.name for o in known.options], takes))
     for option, kind in zip(known.options, takes, strict=True):
-        head = f"    {option.name.ljust(first)}  {kind.ljust(second)}  "
-        lines.append(head + _wrapped(option.help, " " * len(head)).lstrip())
+        head = f"{_INDENT}{option.name.ljust(first)}  {kind.ljust(second)}  "
+        if _columns() - len(head) >= _LEAST_HELP:
+            lines.append(head + _wrapped(option.help, " " * len(head)).lstrip())
+        else:
+            lines += [head.rstrip(), _wrapped(option.help, 2 * _INDENT)]
     return "\n".join(lines)
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(text, 120, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(text, _columns(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _columns() -> int:
+    return window_columns() or _COLUMNS
 
 
 def _docstring(kind: type[Pass]) -> tuple[str, dict[str, str]]:

@@ -15,7 +15,7 @@ from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.summary import without
-from pimflow.report.tables import number, render_table
+from pimflow.report.tables import number, render_table, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy
@@ -209,7 +209,8 @@ def _table(results: Sequence[PolicyResult]) -> str:
         )
         for result in results
     ]
-    lines = [render_table(header, rows, right=range(1, len(header)))]
+    table = render_table(header, rows, right=range(1, len(header)))
+    lines = []
     for result in results:
         if result.ratio_histogram:
             parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
@@ -218,4 +219,4 @@ def _table(results: Sequence[PolicyResult]) -> str:
     unknown = max((result.unknown_nodes for result in results), default=0)
     if unknown:
         lines.append(f"speedups are{without(unknown)}; `pimflow inspect` says which")
-    return "\n".join(lines)
+    return "\n".join([table, *(wrapped(line, "  ") for line in lines)])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pimflow.ir import Plan
 from pimflow.report.breakdown import breakdown_text
 from pimflow.report.plan_report import NodeRow, PlanReport
-from pimflow.report.tables import number, render_table
+from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
 
 _MOST_UNKNOWN = 5
@@ -29,7 +29,8 @@ def summary_text(
 ) -> str:
     """The table of nodes and the totals.
 
-    A step is a decision of the plan: what shares one runs at the same time. `devices` are the target's, the host first.
+    A region is a decision of the plan, by its number in plan.json, model.onnx and the trace: what shares one runs at
+    the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
     what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
     over. With `by`, "energy" or "time", the tables are of what that is spent on instead.
@@ -40,19 +41,21 @@ def summary_text(
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
-    header = ["step", "node", "op", "runs on", *(f"{name} share" for name in names[1:]), *(f"{n} us" for n in names)]
+    header = ["region", "node", "op", "runs on", *(f"{name} share" for name in names[1:]), *(f"{n} us" for n in names)]
     header += ["time us", "why"] if verbose else ["time us"]
     right = (0, *range(4, 4 + 2 * len(devices)))
-    table = render_table(header, [_row(row, places[row.name], devices, verbose) for row in shown], right=right)
+    rows = [_row(row, places[row.name], devices, verbose) for row in shown]
+    table = render_table(header, rows, right=right, prose=verbose)
     hidden = len(report.nodes) - len(shown)
-    note = f"\n({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)" if hidden else ""
+    note = wrapped(f"({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)") if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
-    return f"{table}{note}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about)}"
+    table = f"{table}\n{note}" if hidden else table
+    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
     cells = (
-        str(row.region + 1),
+        str(row.region),
         row.name,
         row.op,
         place,
@@ -127,7 +130,7 @@ def _totals(
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
         *_unknown(report),
     ]
-    return "\n".join(f"{name:<9} {text}" for name, text in lines)
+    return render_fields(lines)
 
 
 def without(unknown: int) -> str:
@@ -179,9 +182,9 @@ def _movement(memory: MemoryPlan) -> str:
 def _kept(memory: MemoryPlan) -> str:
     """The movements that are kept, each with its bytes and the reason."""
     lines = [f"{name}: {number(move.bytes / 1e3)} kB: {move.reason}" for name, move in memory.kept.items()]
-    return "\n".join(["", "kept movements", *lines, ""]) if lines else ""
+    return "\n".join(["", "kept movements", *(wrapped(line, "  ") for line in lines), ""]) if lines else ""
 
 
 def _left(notes: Sequence[str]) -> str:
     """What the passes left as it was, each with the reason."""
-    return "\n".join(["", "left by the passes", *notes, ""]) if notes else ""
+    return "\n".join(["", "left by the passes", *(wrapped(note, "  ") for note in notes), ""]) if notes else ""

@@ -1,45 +1,227 @@
-"""Plain-text tables."""
+"""Plain-text tables and lists of fields: whole in a pipe, and in a window as wide as that.
+
+In a pipe or a file every row is one line, however long, for grep and its like. In a window that is too narrow, headers
+and cells are wrapped, between words if that suffices. Where names would be broken, a last column of prose moves below
+its row; and where next to no room is left for text, every row becomes a list of fields. Nothing is ever cut off.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from pimflow.errors import printable
 
+_GAPS = (2, 1)  # blanks between columns, the second where the first leaves no room
+_LEAST_TEXT, _LEAST_PROSE = 8, 28  # letters a line of a column that is made narrower
+_LEAST_VALUE = 12
+_BROKEN = 3  # lines that may be added before a word is broken
+_INDENT = "      "
 
-def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table with a ruled header; what does not print in a cell is shown as escapes. `right`: right-aligned columns.
 
-    The widest left-aligned column is shortened (in its middle) when the table is wider than the terminal.
+def render_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), *, prose: bool = False
+) -> str:
+    """A table with a ruled header; what does not print in a cell is shown as escapes.
+
+    Args:
+        header: names of the columns.
+        rows: a text per column.
+        right: indexes of the right-aligned columns: numbers.
+        prose: the last column is sentences, such as reasons.
     """
-    table = [[printable(str(cell)) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    _fit(table, widths, set(right))
-    lines = ["  ".join(_cell(row[c], widths[c], c in right) for c in range(len(header))).rstrip() for row in table]
-    rule = "  ".join("─" * width for width in widths)
-    return "\n".join([lines[0], rule, *lines[1:]])
+    table = _Table(tuple(map(_shown, header)), [tuple(map(_shown, row)) for row in rows], frozenset(right), prose)
+    room = window_columns()
+    columns = table.fitted(room, breaks_words=not prose)
+    if columns is not None:
+        return "\n".join(table.lines(columns))
+    lines = table.with_prose_below(room) if prose else None
+    if lines is not None:
+        return "\n".join(lines)
+    return "\n\n".join(_fields(tuple(zip(table.header, row, strict=True)), room) for row in table.rows)
 
 
-def _cell(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)
+def render_fields(fields: Sequence[tuple[str, str]]) -> str:
+    """A line per field, its name in front; values that are wider than the window go on below themselves."""
+    return _fields([(_shown(name), _shown(value)) for name, value in fields], window_columns())
 
 
-def _fit(table: list[list[str]], widths: list[int], right: set[int]) -> None:
-    limit = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 160
-    excess = sum(widths) + 2 * (len(widths) - 1) - limit
-    flexible = [column for column in range(len(widths)) if column not in right]
-    if excess <= 0 or not flexible:
-        return
-    column = max(flexible, key=lambda index: widths[index])
-    width = max(12, widths[column] - excess)
-    for row in table:
-        if len(row[column]) > width:
-            keep = width - 1
-            row[column] = row[column][: keep - keep // 2] + "…" + row[column][len(row[column]) - keep // 2 :]
-    widths[column] = max(len(row[column]) for row in table)
+def wrapped(text: str, indent: str = "") -> str:
+    """A paragraph, wrapped to the window; what follows its first line is indented."""
+    room = window_columns()
+    return text if room is None else "\n".join(_wrap(_shown(text), max(room, _LEAST_VALUE), indent))
+
+
+def clipped(text: str, columns: int) -> tuple[str, int]:
+    """The beginning of a text that fits so many columns, and how many it takes."""
+    if text.isascii():
+        return text[:columns], len(text[:columns])
+    import wcwidth
+
+    text = wcwidth.clip(text, 0, columns)
+    return text, wcwidth.width(text)
+
+
+def window_columns() -> int | None:
+    """How many columns a text may take: what COLUMNS says, otherwise what the terminal has; None in a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given):
+        return int(given)
+    return shutil.get_terminal_size().columns if _on_terminal() else None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Columns of a table, laid out: how wide they are, and the blanks between them."""
+
+    widths: Sequence[int]
+    right: frozenset[int]
+    gap: int = _GAPS[0]
+
+    @property
+    def width(self) -> int:
+        """Of a whole line."""
+        return sum(self.widths) + self.gap * (len(self.widths) - 1)
+
+    def rule(self) -> str:
+        """The line below the header."""
+        return (" " * self.gap).join(_rule() * width for width in self.widths)
+
+    def lines(self, row: Sequence[str]) -> list[str]:
+        """One row, each cell wrapped to its column."""
+        cells = [_wrap(cell, width) for cell, width in zip(row, self.widths, strict=True)]
+        return [
+            (" " * self.gap).join(map(self._pad, range(len(row)), line)).rstrip()
+            for line in zip_longest(*cells, fillvalue="")
+        ]
+
+    def _pad(self, column: int, text: str) -> str:
+        return _pad(text, self.widths[column], column in self.right)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cells that are fit to be shown; `prose`: those of the last column are sentences."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    right: frozenset[int]
+    prose: bool
+
+    def lines(self, columns: _Columns) -> list[str]:
+        """The table, laid out so."""
+        body = (line for row in self.rows for line in columns.lines(row))
+        return [*columns.lines(self.header), columns.rule(), *body]
+
+    def with_prose_below(self, room: int | None) -> list[str] | None:
+        """The table without its last column, whose cells stand below their rows; None if there is no room for that."""
+        front = _Table(self.header[:-1], [row[:-1] for row in self.rows], self.right, prose=False)
+        columns = front.fitted(room)
+        if columns is None or room is None:
+            return None
+        lines = [*columns.lines(front.header), columns.rule()]
+        for row in self.rows:
+            lines += columns.lines(row[:-1])
+            lines += [f"{_INDENT}{line}" for line in _wrap(row[-1], room - len(_INDENT)) if line]
+        return lines
+
+    def fitted(self, room: int | None, *, breaks_words: bool = True) -> _Columns | None:
+        """Columns that fit, with as little wrapped as can be had letter by letter; None if no columns do."""
+        cells = list(zip(self.header, *self.rows, strict=True))
+        columns = _Columns([max(map(_width, column)) for column in cells], self.right)
+        if room is None or columns.width <= room:
+            return columns
+        least = [self._least(column, breaks_words) for column in range(len(cells))]
+        gap = next((gap for gap in _GAPS if _Columns(least, self.right, gap).width <= room), None)
+        if gap is None:
+            return None
+        sizes = [Counter((_width(cell), _word(cell)) for cell in column) for column in cells]
+        widths = list(columns.widths)
+        for _ in range(_Columns(widths, self.right, gap).width - room):
+            added = {
+                column: (_cost(sizes[column], width - 1) - _cost(sizes[column], width), -width)
+                for column, width in enumerate(widths)
+                if width > least[column]
+            }
+            widths[min(added, key=lambda column: added[column])] -= 1
+        return _Columns(widths, self.right, gap)
+
+    def _least(self, column: int, breaks_words: bool) -> int:
+        """The narrowest that a column may become; no number and no word of the header is broken."""
+        cells = [row[column] for row in self.rows]
+        widest = max(map(_width, cells), default=0)
+        if column in self.right:
+            return max(_word(self.header[column]), widest)
+        last = self.prose and column == len(self.header) - 1
+        words = max(map(_word, cells), default=0) if not breaks_words else 0
+        return max(_word(self.header[column]), words, min(widest, _LEAST_PROSE if last else _LEAST_TEXT))
+
+
+def _fields(fields: Sequence[tuple[str, str]], room: int | None) -> str:
+    names = max((_width(name) for name, _ in fields), default=0) + 1
+    lines = []
+    for name, value in fields:
+        front = f"{_pad(name, names, False)} "
+        left = _width(value) if room is None else max(room - names - 1, _LEAST_VALUE)
+        first, *more = _wrap(value, left)
+        lines += [f"{front}{first}".rstrip(), *(" " * (names + 1) + line for line in more)]
+    return "\n".join(lines)
+
+
+def _cost(sizes: Counter[tuple[int, int]], width: int) -> int:
+    """About how many lines cells take in all, by their widths and those of their longest words; broken words count."""
+    return sum(
+        count * (math.ceil(size / width) + (_BROKEN if word > width else 0)) for (size, word), count in sizes.items()
+    )
+
+
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
+    if _width(text) <= width:
+        return [text]
+    from wcwidth import wrap
+
+    return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    blanks = " " * (width - _width(text))
+    return blanks + text if right else text + blanks
+
+
+def _word(text: str) -> int:
+    """The width of the longest word."""
+    return max(map(_width, text.split()), default=0)
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal takes for a text: signs of East Asia take two, accents none."""
+    if text.isascii():
+        return len(text)
+    import wcwidth
+
+    return wcwidth.width(text)
+
+
+def _shown(text: str) -> str:
+    """A text as stdout will show it, so that what is counted is what is seen."""
+    text = printable(str(text))
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _rule() -> str:
+    """What the line below a header is made of: plain ASCII where programs may read it."""
+    return "─" if _on_terminal() and _shown("─") == "─" else "-"
 
 
 def number(value: float | None, digits: int = 1) -> str:

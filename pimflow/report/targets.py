@@ -12,7 +12,7 @@ from pimflow.targets import Target
 def targets_text(targets: Sequence[Target]) -> str:
     """A table with a line per machine: its units beside the host, and its description."""
     rows = [(target.name, _beside_the_host(target), target.description) for target in targets]
-    return render_table(("target", "beside the host", "description"), rows)
+    return render_table(("target", "beside the host", "description"), rows, prose=True)
 
 
 def targets_json(targets: Sequence[Target]) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *texts: str, terminal: bool = True, c
 
 
 def test_a_line_is_written_anew_and_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, "searching", "done") == "\rsearching\rdone     \r    \r"
+    assert shown(monkeypatch, "searching", "done") == "searching\rdone     \r    \r"
 
 
 def test_nothing_is_shown_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,13 @@ def test_nothing_is_shown_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_line_does_not_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, "0123456789", columns="8") == "\r0123456\r       \r"
+    assert shown(monkeypatch, "0123456789", columns="8") == "0123456\r       \r"
+    assert shown(monkeypatch, "节点节点节点", columns="8") == "节点节 \r       \r"
+
+
+def test_nothing_is_rewritten_where_lines_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(monkeypatch, "searching") == ""
 
 
 def test_it_is_not_written_more_often_than_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

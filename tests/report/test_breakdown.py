@@ -22,7 +22,7 @@ def model(request: pytest.FixtureRequest) -> CompiledModel:
 def tables(model: CompiledModel, by: str, verbose: bool = False) -> list[list[list[str]]]:
     """The cells of the three tables, headers first."""
     text = breakdown_text(model.report, model.machine.target.devices, by, verbose=verbose)
-    blocks = [[line for line in block.splitlines() if "─" not in line] for block in text.split("\n\n")]
+    blocks = [[line for line in block.splitlines() if set(line) - set("- ")] for block in text.split("\n\n")]
     return [[re.split(r"  +", line.strip()) for line in block] for block in blocks[:3]]
 
 

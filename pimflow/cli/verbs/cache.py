@@ -8,7 +8,7 @@ from typing import Any
 from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.data import encode
-from pimflow.report.tables import number
+from pimflow.report.tables import number, render_fields
 
 
 def add(verbs: Any) -> None:
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("cache", encode(info), arguments.command)
         return 0
-    say(f"folder   {info.folder}\nfiles    {info.files}\nrecords  {info.records}")
-    say(f"damaged  {info.damaged}\ngraphs   {info.graphs}\nbytes    {number(info.bytes, 0)}")
+    counts = {"files": info.files, "records": info.records, "damaged": info.damaged, "graphs": info.graphs}
+    fields = [("folder", info.folder), *((name, str(count)) for name, count in counts.items())]
+    say(render_fields([*fields, ("bytes", number(info.bytes, 0))]))
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_float, whole_number
 from pimflow.errors import OptionError
+from pimflow.report.tables import wrapped
 
 
 def add(verbs: Any) -> None:
@@ -57,5 +58,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json("verify", result.as_json(), arguments.command)
     elif not arguments.quiet:
-        say(result.text())
+        say("\n".join(wrapped(line, " " * 6) for line in result.text().splitlines()))
     return 0 if result.passed else 1

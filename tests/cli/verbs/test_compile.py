@@ -29,7 +29,7 @@ def test_compile_prints_a_table_and_a_summary(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert run("compile", "zoo:toy", "--policy", "MD-DP") == 0
     out = capsys.readouterr().out
-    assert re.search(r"step +node +op +runs on +PIM share +GPU us +PIM us +time us", out)
+    assert re.search(r"region +node +op +runs on +PIM share +GPU us +PIM us +time us", out)
     assert re.search(r"depthwise +Conv +GPU", out)
     assert re.search(r"speedup +[0-9.]+x end to end", out)
     assert (tmp_path / "toy.pimflow" / "model.onnx").is_file()
@@ -43,7 +43,7 @@ def test_by_shows_what_is_spent_in_place_of_the_nodes(tmp_path: Path, capsys: Ca
     assert re.search(r"op +nodes +(mJ|us) +%", out)
     assert re.search(r"speedup +[0-9.]+x end to end", out)
     assert "why" not in out
-    assert "step" not in out
+    assert "region" not in out
 
 
 def test_by_is_for_the_tables(tmp_path: Path, capsys: Capture) -> None:
