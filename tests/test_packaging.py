@@ -1,9 +1,11 @@
-"""What `pip install .` installs: all packages and data files; an editable install does not miss them."""
+"""What `pip install .` installs: all packages and data files, which an editable install does not miss; what an index of
+packages shows; what an archive of the source holds."""
 
 from __future__ import annotations
 
 import configparser
 import re
+import runpy
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -66,3 +68,35 @@ def test_every_data_file_is_installed() -> None:
         if file.is_file() and file.suffix not in (".py", ".pyc"):
             package = ".".join(file.parent.relative_to(ROOT).parts)
             assert any(file.match(pattern) for pattern in data.get(package, "").split()), file
+
+
+def test_links_of_the_description_lead_somewhere_from_an_index_of_packages() -> None:
+    made = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
+    base = made["repository"]()
+    text = made["with_absolute_links"]((ROOT / "README.md").read_text(), base)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 9
+    for link in links:
+        found = re.fullmatch(rf"{re.escape(base)}/(blob|raw)/main/(.*)", link)
+        assert found, link
+        assert (ROOT / found[2]).is_file(), link
+        assert (found[1] == "raw") == link.endswith(".png")
+    assert made["with_absolute_links"]("[a](https://b.c) [d](#e)", base) == "[a](https://b.c) [d](#e)"
+
+
+def test_addresses_of_the_project_are_within_its_repository() -> None:
+    urls = setup()["metadata"]["project_urls"].split()[2::3]
+    base = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")["repository"]()
+    assert len(urls) == 4
+    assert all(url.startswith(base) for url in urls)
+
+
+def test_an_archive_of_the_source_has_all_that_tests_read() -> None:
+    rules = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
+    taken = {name for rule in rules if rule[:1] in (["graft"], ["include"]) for name in rule[1:]}
+    assert all((ROOT / name).exists() for name in taken)
+    of_setuptools = {"LICENSE", "MANIFEST.in", "README.md", "pimflow", "pyproject.toml", "setup.cfg", "setup.py"}
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    read = {name for text in texts for name in re.findall(r'\bROOT / "([^"{}]+)"', text)}
+    assert {"docs", "benchmarks", "CHANGELOG.md"} & read
+    assert {"tests"} | read <= taken | of_setuptools
