@@ -99,11 +99,15 @@ class WorkReport(Protocol):
     def setting(self) -> str:
         """Under which settings of the machine; "" where there are none to name."""
 
+    @property
+    def cost(self) -> UnitCost:
+        """What it costs there."""
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
 
     def lines(self) -> list[tuple[str, str]]:
-        """Human-readable: (what, its value)."""
+        """Human-readable: (what, its value); energy is told by whoever asks."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,6 @@ class PlainReport:
             ("choice", self.choice),
             ("cycles", f"{cost.cycles:,} ({cost.time_us:,.2f} us)"),
             ("commands", commands),
-            ("energy", f"{cost.energy_mj:,.4g} mJ"),
         ]
         return [line for line in lines if line[1]]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.backend import WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.data import encode
 from pimflow.errors import ArgumentError, OptionError, kind_of
-from pimflow.ir import Refusal
+from pimflow.ir import Builder, Conv2d, Graph, Refusal
+from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.report.records import Records, Row, flat
-from pimflow.report.tables import render_fields
-from pimflow.runtime.backends import units_of
+from pimflow.report.tables import energies, render_fields
+from pimflow.runtime.costs import CostModel
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.origin import by_key
 
@@ -27,12 +30,16 @@ class LayerReport(Records):
         device: that device.
         work: the layer.
         detail: what the device says of it.
+        host: the host.
+        baseline_us: what the host alone takes for it, with all memory channels.
     """
 
     machine: TargetRecord
     device: str
     work: MatrixProblem
     detail: WorkReport
+    host: str
+    baseline_us: float
 
     @property
     def title(self) -> str:
@@ -42,16 +49,31 @@ class LayerReport(Records):
     def records(self) -> list[Row]:
         """One row; what there is of every channel is left out."""
         found = {key: value for key, value in self.detail.as_json().items() if not isinstance(value, list)}
-        return [flat({"target": self.machine.name, "device": self.device, **found})]
+        return [flat({"target": self.machine.name, "device": self.device, **found, "baseline_us": self.baseline_us})]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; counters and energy are sums over all parts of the unit, cycles those of the slowest."""
-        return {"target": self.machine.name, "machine": self.machine.as_json(), **self.detail.as_json()}
+        machine = self.machine
+        return {
+            "target": machine.name,
+            "machine": machine.as_json(),
+            **self.detail.as_json(),
+            "baseline_us": self.baseline_us,
+        }
 
     def text(self) -> str:
         """Human-readable."""
-        target = ", ".join(filter(None, (self.machine.name, self.detail.setting)))
-        return render_fields([("target", target), *self.machine.lines(), *self.detail.lines()])
+        cost = self.detail.cost
+        (energy,) = energies(cost.energy_mj)
+        speedup = f"; {self.device.upper()} is {self.baseline_us / cost.time_us:.2f}x as fast" if cost.time_us else ""
+        lines = [
+            ("target", ", ".join(filter(None, (self.machine.name, self.detail.setting)))),
+            *self.machine.lines(),
+            *self.detail.lines(),
+            ("energy", energy),
+            (f"{self.host.upper()} alone", f"{self.baseline_us:,.2f} us{speedup}"),
+        ]
+        return render_fields(lines)
 
 
 def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> LayerReport:
@@ -68,7 +90,8 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
             run on it.
     """
     _check(work)
-    units = [unit for unit in units_of(target).values() if isinstance(unit, MatrixBackend)]
+    costs = CostModel(target)
+    units = [unit for unit in costs.units.values() if isinstance(unit, MatrixBackend)]
     if not units:
         raise OptionError(f"no unit of target {target.name!r} multiplies matrices", "choose another target")
     unit, device = units[0], units[0].device
@@ -77,7 +100,9 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
         gap = f" ({report.gap} too many)" if report.gap is not None else ""
         hint = f"choose another layer, or {report.remedy or 'another target'}"
         raise OptionError(f"the layer cannot run on {device.upper()}: {report.reason}{gap}", hint)
-    return LayerReport(TargetRecord.of(target), device, work, report)
+    graph = _graph_of(work)
+    baseline = costs.host_only().node_cost(graph, graph.nodes[0])
+    return LayerReport(TargetRecord.of(target), device, work, report, target.host, baseline.time_us)
 
 
 def _check(work: Any) -> None:
@@ -94,3 +119,21 @@ def _check(work: Any) -> None:
             raise OptionError("the channels of the layer are no multiples of its groups", "correct them")
         if work.out_h < 1 or work.out_w < 1:
             raise OptionError("the kernel of the layer is larger than its padded input", "correct them")
+
+
+def _graph_of(work: MatrixProblem) -> Graph:
+    """A graph of the layer alone; its weights are zeros that take no memory."""
+    build = Builder("layer")
+    if isinstance(work, ConvProblem):
+        source = build.input(work.batch, work.in_channels, work.in_h, work.in_w)
+        conv = Conv2d(work.kernel, work.strides, work.pads, work.dilations, work.groups)
+        weights = _zeros(build, work.out_channels, work.in_channels // work.groups, *work.kernel)
+        return build.graph(build.op(conv, source, weights))
+    source = build.input(work.batch, work.m, work.k)
+    shape = (*((work.batch,) if work.batched_rhs else ()), work.k, work.n)
+    right = _zeros(build, *shape) if work.constant_rhs else build.input(*shape, name="right")
+    return build.graph(build.op(PRODUCT, source, right))
+
+
+def _zeros(build: Builder, *shape: int) -> str:
+    return build.constant(np.broadcast_to(np.float32(0), shape))

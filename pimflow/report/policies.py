@@ -15,7 +15,7 @@ from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanReport, report_plan
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.summary import without
-from pimflow.report.tables import number, render_table, wrapped
+from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy
@@ -202,7 +202,7 @@ def _table(results: Sequence[PolicyResult]) -> str:
         (
             result.policy,
             number(result.time_us),
-            number(result.energy_mj, 2),
+            significant(result.energy_mj),
             number(result.speedup, 3),
             number(result.conv_speedup, 3),
             *(f"{100 * result.mode_share[mode]:.0f} %" for mode in modes),

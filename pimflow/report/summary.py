@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pimflow.ir import Plan
 from pimflow.report.breakdown import breakdown_text
 from pimflow.report.plan_report import NodeRow, PlanReport
-from pimflow.report.tables import number, render_fields, render_table, wrapped
+from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
 
 _MOST_UNKNOWN = 5
@@ -105,6 +105,7 @@ def _totals(
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
+    energy, energy_alone = energies(result.energy_mj, baseline.energy_mj)
     speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"
     lines = [
         ("model", title),
@@ -115,7 +116,7 @@ def _totals(
         *([("over", basis)] if basis else []),
         (
             "energy",
-            f"{number(result.energy_mj, 2)} mJ ({alone}: {number(baseline.energy_mj, 2)} mJ, {saved:+.0f} %)",
+            f"{energy} ({alone}: {energy_alone}, {saved:+.0f} %)",
         ),
         (
             "memory",

@@ -237,3 +237,13 @@ def significant(value: float, digits: int = 4) -> str:
         return "-"
     before = math.floor(math.log10(abs(value))) + 1 if value else 1
     return f"{value:,.{max(0, digits - before)}f}"
+
+
+_ENERGY_UNITS = (("mJ", 1.0), ("uJ", 1e-3), ("nJ", 1e-6))
+
+
+def energies(*millijoules: float) -> tuple[str, ...]:
+    """Energies to four significant digits, all in the unit that suits the largest: mJ, uJ or nJ."""
+    largest = max(map(abs, millijoules), default=0.0)
+    unit, size = next((item for item in _ENERGY_UNITS if largest >= item[1]), _ENERGY_UNITS[-1])
+    return tuple(f"{significant(amount / size)} {unit}" for amount in millijoules)

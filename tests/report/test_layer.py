@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.codegen.work import matrix_problem
+from pimflow.compiler import inspect_model
 from pimflow.errors import OptionError
+from pimflow.ir import Refusal
 from pimflow.report.layer import report_layer
 from pimflow.targets import load_target, override
 from support.newton.problems import chosen
@@ -37,3 +41,27 @@ def test_policies_are_case_insensitive_and_named() -> None:
         report_layer(problem, TARGET, "fast")
     with pytest.raises(OptionError, match="depthwise"):
         report_layer(ConvProblem(1, 8, 8, 8, 8, (3, 3), groups=8), TARGET)
+
+
+@pytest.mark.parametrize("name", ["conv1", "conv2", "linear"])
+def test_the_host_takes_what_it_takes_in_a_model(name: str) -> None:
+    found = inspect_model("zoo:toy")
+    (node,) = (node for node in found.nodes if node.name == name)
+    work = matrix_problem(found.graph, found.graph.node(name))
+    assert not isinstance(work, Refusal)
+    report = report_layer(work, TARGET)
+    assert report.baseline_us == pytest.approx(node.times_us["gpu"], rel=0.02)  # the model's have a bias
+    assert re.search(rf"GPU alone +{report.baseline_us:,.2f} us; PIM is [0-9.]+x as fast", report.text())
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_product_with_a_batch_of_right_hand_sides_has_a_host_time_too(constant: bool) -> None:
+    one, many = (
+        report_layer(MatmulProblem(16, 64, 64, count, batched_rhs=True, constant_rhs=constant), TARGET)
+        for count in (1, 64)
+    )
+    assert 0 < one.baseline_us < many.baseline_us
+
+
+def test_energy_has_a_unit_that_suits_it() -> None:
+    assert re.search(r"energy +[0-9.]+ uJ", report_layer(MatmulProblem(4, 64, 64), TARGET).text())

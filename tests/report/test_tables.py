@@ -7,7 +7,7 @@ import io
 import pytest
 from wcwidth import wcswidth
 
-from pimflow.report.tables import clipped, render_fields, render_table, window_columns, wrapped
+from pimflow.report.tables import clipped, energies, render_fields, render_table, window_columns, wrapped
 
 HEADER = ("node", "op", "time us", "why")
 ROWS = [
@@ -171,3 +171,20 @@ def test_a_stdout_that_is_closed_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> N
 def test_clipped_counts_columns() -> None:
     assert clipped("abcdef", 4) == ("abcd", 4)
     assert clipped("节点节点", 5) == ("节点 ", 5)
+
+
+@pytest.mark.parametrize(
+    ("millijoules", "shown"),
+    [
+        ((47.845, 69.756), ("47.84 mJ", "69.76 mJ")),
+        ((1234.5, 0.0), ("1,234 mJ", "0.000 mJ")),
+        ((0.7241, 1.708), ("0.7241 mJ", "1.708 mJ")),
+        ((0.002156,), ("2.156 uJ",)),
+        ((3.1e-6, 2e-7), ("3.100 nJ", "0.2000 nJ")),
+        ((2e-9,), ("0.002000 nJ",)),
+        ((0.0,), ("0.000 nJ",)),
+        ((), ()),
+    ],
+)
+def test_energies_share_a_unit_that_suits_the_largest(millijoules: tuple[float, ...], shown: tuple[str, ...]) -> None:
+    assert energies(*millijoules) == shown

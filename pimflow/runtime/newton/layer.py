@@ -68,7 +68,6 @@ class NewtonLayer:
             ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
             ("closed rows", f"{cost.comps_on_closed_rows:,} COMPs on rows that a refresh had closed"),
-            ("energy", f"{cost.energy_mj:,.4g} mJ"),
         ]
         if cost.launch_us:
             rows.insert(3, ("launch", f"{cost.launch_us:,.2f} us of the time before the first command"))
