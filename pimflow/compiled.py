@@ -56,6 +56,7 @@ _VERIFY_FORMS = {
     "operand": Literal["fp16", "bf16", "fp32"] | None,
 }
 """What `verify` takes, where Python does not say it."""
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,18 @@ class CompiledModel:
         made = [name for name in self.programs if self.graph.node(name).placement.origin == node]
         if len(made) == 1:
             return made[0]
-        hint = f"parts of it on PIM are {', '.join(made)}" if made else did_you_mean(node, self.programs, 3)
-        raise OptionError(f"no node {node!r} runs on PIM", hint or "see the summary for the nodes on PIM")
+        if made:
+            raise OptionError(f"no node {node!r} runs on PIM", f"parts of it on PIM are {', '.join(made)}")
+        if node in {row.name for row in self.report.nodes}:
+            raise OptionError(f"node {node!r} does not run on PIM", self._nodes_off_the_host())
+        hint = did_you_mean(node, self.programs, 3)
+        raise OptionError(f"no node {node!r} runs on PIM", hint or self._nodes_off_the_host())
+
+    def _nodes_off_the_host(self) -> str:
+        """A hint: the first of them."""
+        names = list(self.programs)
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"those that do are {', '.join(names[:_NAMES_SHOWN])}{more}" if names else "none does"
 
     def summary(self, verbose: bool = False, by: str | None = None) -> str:
         """A human-readable table of where every node runs and what it costs, and the totals.

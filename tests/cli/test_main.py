@@ -16,7 +16,7 @@ from pimflow.cli.main import command_line, main
 from pimflow.cli.verbs import zoo
 from pimflow.ir import Builder
 from pimflow.onnxio import save_onnx
-from support.cli import Capture, assert_one_line, run
+from support.cli import Capture, assert_one_line, document, run
 
 FULL = Path("/dev/full")
 
@@ -144,3 +144,16 @@ def test_no_verb_fails_on_a_stdout_that_is_not_utf_8(
         screen = io.TextIOWrapper(io.BytesIO(), encoding)
         monkeypatch.setattr("sys.stdout", screen)
         assert exit_code(*(word.replace("MODEL", "模型.onnx") for word in words)) == 0, words
+
+
+@pytest.mark.parametrize("words", [("zoo", "list"), ("inspect", "zoo:toy"), ("layer", "--matmul", "m=1,k=64,n=64")])
+def test_no_window_and_no_encoding_touches_json(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    plain = document(capsys, *words)
+    for name, value in {"COLUMNS": "24", "NO_COLOR": "1", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "ascii"))
+    assert run(*words, "--json") == 0
+    assert json.loads(written.getvalue()) == plain

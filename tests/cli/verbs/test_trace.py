@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.cli import Capture, document, run
+from support.cli import Capture, assert_one_line, document, run
 
 
 def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> None:
@@ -22,3 +22,18 @@ def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> No
         comps += timed["commands"]["COMP"]
     assert max(cycles) == nodes[name]["pim_cycles"]
     assert comps == nodes[name]["commands"]["COMP"]
+
+
+def test_a_node_without_commands_is_met_with_those_that_have_some(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "out"
+    assert run("-q", "compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
+    for node, words in {
+        "depthwise": "node 'depthwise' does not run on PIM; those that do are conv1, conv2, linear",
+        "linera": "no node 'linera' runs on PIM; did you mean 'linear'?",
+        "x": "no node 'x' runs on PIM; those that do are conv1, conv2, linear",
+    }.items():
+        assert run("trace", folder, node) == 2
+        assert_one_line(capsys, words)
+    assert run("-q", "compile", "zoo:toy", "-o", folder, "--policy", "gpu", "--no-cache") == 0
+    assert run("trace", folder, "conv1") == 2
+    assert_one_line(capsys, "does not run on PIM; none does")
