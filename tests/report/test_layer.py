@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+import pimflow
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.codegen.work import matrix_problem
-from pimflow.compiler import inspect_model
 from pimflow.errors import OptionError
 from pimflow.ir import Refusal
 from pimflow.report.layer import report_layer
@@ -45,7 +45,7 @@ def test_policies_are_case_insensitive_and_named() -> None:
 
 @pytest.mark.parametrize("name", ["conv1", "conv2", "linear"])
 def test_the_host_takes_what_it_takes_in_a_model(name: str) -> None:
-    found = inspect_model("zoo:toy")
+    found = pimflow.inspect("zoo:toy")
     (node,) = (node for node in found.nodes if node.name == name)
     work = matrix_problem(found.graph, found.graph.node(name))
     assert not isinstance(work, Refusal)
