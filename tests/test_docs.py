@@ -118,7 +118,7 @@ def test_the_readme_shows_what_a_compilation_prints() -> None:
 def headings(summary: str) -> tuple[list[str], list[str]]:
     """The columns of the table and the names of the fields."""
     table, fields = summary.split("\n\n")[:2]
-    return re.split(r"  +", table.splitlines()[0]), [line.split()[0] for line in fields.splitlines()]
+    return re.split(r"  +", table.splitlines()[0]), re.findall(r"^\w+", fields, re.MULTILINE)
 
 
 def test_every_class_of_error_has_a_section_with_an_example() -> None:
