@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pimflow.codegen.backend import Backend, HostBackend
 from pimflow.ir.registry import Registry
+from pimflow.runtime.cpu.backend import CpuBackend, CpuHost
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import Target
@@ -21,8 +22,10 @@ HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = 
 """Backends of units that run every node, by kind: made from device, spec, and measured times to prefer to its own."""
 
 UNITS.add("newton", NewtonBackend)
+UNITS.add("cpu", CpuBackend)
 HOSTS.add("gpu", GpuHost)
 HOSTS.add("measured-gpu", GpuHost)
+HOSTS.add("cpu", CpuHost)
 
 
 def units_of(target: Target) -> Mapping[str, Backend[Any, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pimflow.sparse.generate import DATA_SETS as DATA_SETS
 from pimflow.sparse.generate import like as like
 from pimflow.sparse.graph import Graph as Graph
+from pimflow.sparse.kept import kept_profile as kept_profile
 from pimflow.sparse.kept import reuse as reuse
 from pimflow.sparse.kept import statistics_of as statistics_of
 from pimflow.sparse.order import ORDERS as ORDERS

@@ -18,6 +18,8 @@ Number = TypeVar("Number", bound=np.generic)
 FORMAT = "pimflow-graph/1"
 """The form in which `Graph.save` keeps a graph."""
 
+_HASHED_BYTES = 1 << 24
+
 MOST_VERTICES = 2**31 - 1
 """Vertex ids are kept as int32."""
 
@@ -191,3 +193,11 @@ def kept(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number
         copy: npt.NDArray[Number] = array.copy()
         return copy
     return array
+
+
+def hash_array(digest: Any, array: npt.NDArray[Any]) -> None:
+    """Adds an array's elements to a hash, little-endian, piece by piece: it may be mapped and larger than memory."""
+    piece = _HASHED_BYTES // array.itemsize
+    for first in range(0, len(array), piece):
+        part = array[first : first + piece]
+        digest.update(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)

@@ -18,8 +18,6 @@ from pimflow.sparse.forms import Progress, Rows
 
 Number = TypeVar("Number", bound=np.generic)
 
-_HASHED_BYTES = 1 << 24
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
@@ -72,17 +70,24 @@ class Graph:
         return int(np.max(self.edge_type)) + 1
 
     @cached_property
+    def structure_sha256(self) -> str:
+        """Names rows and sources, whatever values edges have."""
+        digest = hashlib.sha256(f"pimflow-graph/1 {self.num_src} {self.num_dst} {self.num_edges}".encode())
+        for array in (self.rowptr, self.col):
+            checks.hash_array(digest, array)
+        return digest.hexdigest()
+
+    @cached_property
     def sha256(self) -> str:
         """Names the content: structure and values in CSR order, however they were read.
 
         The order in which edges were given beyond that of each row is no part of it.
         """
-        digest = hashlib.sha256(f"pimflow-graph/1 {self.num_src} {self.num_dst} {self.num_edges}".encode())
-        for name in ("rowptr", "col", "weight", "edge_type"):
-            array = getattr(self, name)
+        digest = hashlib.sha256(self.structure_sha256.encode())
+        for name, array in (("weight", self.weight), ("edge_type", self.edge_type)):
             digest.update(f" {name} {array is not None} ".encode())
             if array is not None:
-                _hash(digest, array)
+                checks.hash_array(digest, array)
         return digest.hexdigest()
 
     @classmethod
@@ -338,14 +343,6 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view: npt.NDArray[Any] = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
-
-
-def _hash(digest: Any, array: npt.NDArray[Any]) -> None:
-    """Adds an array's elements, little-endian, piece by piece: it may be mapped and larger than memory."""
-    piece = _HASHED_BYTES // array.itemsize
-    for first in range(0, len(array), piece):
-        part = array[first : first + piece]
-        digest.update(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)
 
 
 def _as_array(values: Any) -> npt.NDArray[Any]:

@@ -6,6 +6,8 @@ from pimflow.targets.record import TargetRecord
 from pimflow.targets.schema import (
     ArtifactEnergy,
     ArtifactTiming,
+    CpuEnergy,
+    CpuSpec,
     Gpu,
     GpuEnergy,
     GpuSpec,
@@ -25,6 +27,8 @@ __all__ = [
     "GWRITE_LATENCIES",
     "ArtifactEnergy",
     "ArtifactTiming",
+    "CpuEnergy",
+    "CpuSpec",
     "Gpu",
     "GpuEnergy",
     "GpuSpec",

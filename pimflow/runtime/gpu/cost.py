@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pimflow.runtime.gpu.forms import form_of
-from pimflow.runtime.gpu.work import GpuWork, KernelSequence, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import CachedWork, GpuWork, KernelSequence, StreamWork, gpu_work
+from pimflow.runtime.sparse_traffic import Cache, SparseWork
 
 if TYPE_CHECKING:
     from pimflow.ir import Array, Op, Value
@@ -110,8 +111,9 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
     AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as idle: nothing of the kernel
     runs yet.
     """
+    work = cached(work, gpu, channels)
     time = form_of(gpu).kernel_time(work, gpu, channels)
-    flops = work.operations if isinstance(work, StreamWork) else 2 * work.macs
+    flops = work.operations + work.macs if isinstance(work, StreamWork) else 2 * work.macs
     computes = time.compute_us >= time.memory_us
     return GpuCost(
         launch_us=time.launch_us,
@@ -126,6 +128,15 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
         flops=flops,
         bytes=work.bytes,
     )
+
+
+def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
+    """Work with the bytes that its second-level cache leaves: the slices of the channels that serve the GPU."""
+    if not isinstance(work, SparseWork):
+        return work
+    cache = Cache(gpu.l2_kib * 1024 * channels / gpu.memory_channels, gpu.sector_bytes)
+    moved, passed = work.memory_bytes(cache), work.cache_bytes(cache)
+    return CachedWork(work.operations, moved, work.kind, max(passed - moved, 0), work.macs)
 
 
 def movement_cost(moved_bytes: int, gpu: Gpu, channels: int) -> GpuCost:

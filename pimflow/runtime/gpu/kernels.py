@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork
+from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork
 from pimflow.targets import GpuSpec
 
 # For a product with fewer rows or columns than this a library has a matrix-vector kernel too.
@@ -42,7 +42,8 @@ def kernel_cycles(work: GpuWork, gpu: GpuSpec, channels: int) -> KernelCycles:
         return _matrix(work, gpu, channels)
     if isinstance(work, DepthwiseWork):
         return _depthwise(work, gpu, channels)
-    return _stream(gpu, channels, work.operations / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1)
+    compute = work.operations / (gpu.sms * gpu.operations_per_sm_cycle)
+    return _stream(gpu, channels, compute, work.bytes, 1, _only_cached(work))
 
 
 def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
@@ -51,14 +52,24 @@ def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
     return moved_bytes / bytes_per_us * gpu.clock_mhz
 
 
-def _stream(gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int) -> KernelCycles:
+def _only_cached(work: GpuWork) -> int:
+    """Bytes that pass the second-level cache, but not DRAM."""
+    return work.cache_bytes if isinstance(work, CachedWork) else 0
+
+
+def _stream(
+    gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int, only_cached: int = 0
+) -> KernelCycles:
     """A kernel through which every byte passes once, DRAM to L2 to SM or back: a plain roofline.
+
+    `only_cached` bytes beside these come from the L2.
 
     Both bandwidths belong to the channels: each brings its DRAM interface and its slices of the second-level cache.
     """
-    l2 = moved_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
+    l2_bytes = moved_bytes + only_cached
+    l2 = l2_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
     dram = dram_cycles(moved_bytes, gpu, channels)
-    return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, moved_bytes)
+    return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, l2_bytes)
 
 
 def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.runtime.gpu.kernel_time import KernelTime
-from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork
+from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork
 from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, MeasuredGpuSpec, Streams, Tiling, Winograd
 
 Floats = npt.NDArray[np.float64]
@@ -31,9 +31,9 @@ class Batch:
     """Kernels of one family, an element per kernel. Sizes that a family has no use for are 0.
 
     `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
-    window of a convolution touches; `operations` are multiply-accumulates of a depthwise convolution, or operations.
-    `rows` x `columns` outputs of `images` images. Where windows slide by single steps, `slides` is 1 for those of 3x3,
-    and `pointwise` for those of one pixel and one group.
+    window of a convolution touches, `cached` those that come from the second-level cache alone; `operations` are
+    multiply-accumulates of a depthwise convolution, or operations. `rows` x `columns` outputs of `images` images. Where
+    windows slide by single steps, `slides` is 1 for those of 3x3, and `pointwise` for those of one pixel and one group.
     """
 
     m: Floats
@@ -49,6 +49,7 @@ class Batch:
     columns: Floats
     slides: Floats
     pointwise: Floats
+    cached: Floats
 
     @classmethod
     def of(cls, works: Sequence[GpuWork]) -> Batch:
@@ -62,13 +63,14 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
         if window is None:
-            return (*product, 0, 0, 0, 0, 0, 0, 0, 0)
+            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         single = window.strides == window.dilations == (1, 1)
         slides = single and window.kernel == (_WINDOW, _WINDOW)
         pointwise = single and window.kernel == (1, 1) and work.groups == 1
-        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise)
+        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise, 0)
     operations = work.macs if isinstance(work, DepthwiseWork) else work.operations
-    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0)
+    cached = work.cache_bytes if isinstance(work, CachedWork) else 0
+    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0, cached)
 
 
 @dataclass(frozen=True)
@@ -241,8 +243,12 @@ def _depthwise(batch: Batch, table: Depthwise, board: _Board) -> Kernels:
 
 
 def _streams(batch: Batch, table: Streams, board: _Board) -> Kernels:
-    """The longer of operations on the vector lanes and of every byte passing once (the roofline of Williams et al.)."""
+    """The longer of operations on the vector lanes and of every byte passing once (the roofline of Williams et al.).
+
+    What comes from the second-level cache beside that does so at the bandwidth of products' operands.
+    """
     lanes = board.gpu.sms * board.gpu.operations_per_sm_cycle * board.gpu.clock_mhz
-    return Kernels(
-        batch.operations / lanes, batch.moved / board.dram_bytes_per_us(table.memory_efficiency), batch.moved
-    )
+    moved = batch.moved / board.dram_bytes_per_us(table.memory_efficiency)
+    passed = batch.moved + batch.cached
+    cache = passed / board.cache_bytes_per_us(board.gpu.library.product.gemm.operand_gb_per_s)
+    return Kernels(batch.operations / lanes, np.where(batch.cached > 0, np.maximum(moved, cache), moved), passed)

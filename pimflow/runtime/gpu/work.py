@@ -36,6 +36,7 @@ from pimflow.ir import (
     Value,
 )
 from pimflow.ir.analysis.content import content_arrays
+from pimflow.runtime.sparse_traffic import SparseWork
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,24 @@ class StreamWork:
         return 0
 
 
-GpuWork = MatrixWork | DepthwiseWork | StreamWork
-"""What one kernel does."""
+@dataclass(frozen=True)
+class CachedWork(StreamWork):
+    """A kernel that passes so many more bytes through the second-level cache than through DRAM.
+
+    `multiplied` are multiply-accumulates among its operations.
+    """
+
+    cache_bytes: int = 0
+    multiplied: int = 0
+
+    @property
+    def macs(self) -> int:
+        """On the vector lanes."""
+        return self.multiplied
+
+
+GpuWork = MatrixWork | DepthwiseWork | StreamWork | SparseWork
+"""What one kernel does. `SparseWork` becomes `CachedWork` once the cache is known."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Every field has its meaning here and its value, with its source, in a TOML file beside this folder.
 """
 
+from pimflow.targets.schema.cpu import CpuEnergy, CpuSpec
 from pimflow.targets.schema.gpu import BoardEnergy, Gpu, GpuEnergy, GpuSpec, Operand
 from pimflow.targets.schema.measured_gpu import (
     Call,
@@ -40,6 +41,8 @@ __all__ = [
     "BoardEnergy",
     "Call",
     "Convolutions",
+    "CpuEnergy",
+    "CpuSpec",
     "Depthwise",
     "Gpu",
     "GpuEnergy",

@@ -42,6 +42,9 @@ class Gpu(Unit, ABC):
     can_host: ClassVar[bool] = True
 
     basis: str = field(default="", kw_only=True)  # what its cost model was fitted to, for readers
+    # Second-level cache of all channels together, for rows that are read by index. 0: none of them is found there again
+    l2_kib: Amount = field(default=0.0, kw_only=True)
+    sector_bytes: Count = field(default=32, kw_only=True)  # the least that the second-level cache fetches at a time
     clock_mhz: Positive
     sms: Count
     memory_channels: Count
