@@ -21,6 +21,7 @@ from .builder import Net
 from .convnext import convnext_tiny
 from .densenet import densenet_121
 from .efficientnet import efficientnet_b0, efficientnet_b6
+from .gnn import RELATIONS, Edges, citations, gat, gcn, gin, rgcn, sage
 from .gpt import gpt_2
 from .inception import googlenet, inception_v3
 from .lstm import lstm_classifier
@@ -35,7 +36,21 @@ from .toy import toy
 from .vgg import vgg_16
 from .vit import vit_b_16
 
-__all__ = ["Entry", "UnknownModel", "build", "describe", "entry", "export", "names", "rounded", "skeleton"]
+__all__ = [
+    "RELATIONS",
+    "Edges",
+    "Entry",
+    "UnknownModel",
+    "build",
+    "describe",
+    "entry",
+    "export",
+    "graph",
+    "names",
+    "networks",
+    "rounded",
+    "skeleton",
+]
 
 Make = Callable[[Net], onnx.ModelProto]
 
@@ -126,9 +141,36 @@ _ENTRIES = {
 }
 
 
+_PAPERS = "2,708 papers, 1,433 words"
+_NETWORKS = {
+    item.name: item
+    for item in (
+        Entry("gcn", gcn, 30, _PAPERS, 23_063, 62_392_320),
+        Entry("sage", sage, 31, _PAPERS, 46_103, 124_784_640),
+        Entry("gin", gin, 32, _PAPERS, 23_607, 63_778_816),
+        Entry("gat", gat, 33, _PAPERS, 92_373, 249_569_280),
+        Entry("rgcn", rgcn, 34, _PAPERS, 92_183, 249_569_280),
+    )
+}
+
+
 def names() -> tuple[str, ...]:
-    """The models' names."""
+    """The models' names, graph networks apart."""
     return tuple(_ENTRIES)
+
+
+def networks() -> tuple[str, ...]:
+    """Names of the graph networks, which run on a graph: by default on `graph`."""
+    return tuple(_NETWORKS)
+
+
+def graph(name: str) -> Edges | None:
+    """The graph that a graph network comes with; None for any other model.
+
+    Raises:
+        UnknownModel: there is no such model.
+    """
+    return citations() if entry(name).name in _NETWORKS else None
 
 
 def entry(name: str) -> Entry:
@@ -137,12 +179,13 @@ def entry(name: str) -> Entry:
     Raises:
         UnknownModel: there is no such model.
     """
-    plain = {_plain(known): known for known in _ENTRIES}
+    every = _ENTRIES | _NETWORKS
+    plain = {_plain(known): known for known in every}
     known = plain.get(_plain(name))
     if known is not None:
-        return _ENTRIES[known]
+        return every[known]
     close = [plain[match] for match in difflib.get_close_matches(_plain(name), plain, n=2)]
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(_ENTRIES)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(every)}"
     raise UnknownModel(f"no model {name!r} in the zoo; {hint}")
 
 
@@ -150,7 +193,7 @@ def build(name: str) -> onnx.ModelProto:
     """Builds a model; the same bytes every time, whatever Python and numpy.
 
     An image network has one float32 input `input` [1, 3, S, S] and one output `logits`; one that reads text has
-    `input_ids`, int64 [1, tokens].
+    `input_ids`, int64 [1, tokens]. A graph network has `x` and `edge_index` (and `edge_type`) of any size.
 
     Raises:
         UnknownModel: there is no such model.

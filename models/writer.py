@@ -41,12 +41,12 @@ class Writer:
         self._constants: set[str] = set()
         self.has_weights = weights
 
-    def value_input(self, name: str, shape: tuple[int, ...], kind: int = TensorProto.FLOAT) -> str:
+    def value_input(self, name: str, shape: tuple[int | str, ...], kind: int = TensorProto.FLOAT) -> str:
         """An input of the model, of an ONNX element type."""
         self._graph.input.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def value_output(self, name: str, shape: tuple[int, ...]) -> None:
+    def value_output(self, name: str, shape: tuple[int | str, ...]) -> None:
         """Makes a float32 value an output of the model."""
         self._graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,19 +19,32 @@ import onnxruntime
 
 from pimflow.bundle.files import a_path, json_of, read_json, read_packed, write_json
 from pimflow.bundle.folder import find_output, new_output
+from pimflow.bundle.graphs import read_graph, write_graph
 from pimflow.bundle.manifest import change_since
 from pimflow.bundle.original import copy_model, find_original
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source, onnx_bytes
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.data import Limits, decode, encode, pick, read_file
-from pimflow.errors import ArgumentError, DataError, ModelError, OptionError, did_you_mean, kind_of, one_line
-from pimflow.frontend import load_model
+from pimflow.errors import (
+    ArgumentError,
+    DataError,
+    GraphDataError,
+    InputDataError,
+    ModelError,
+    OptionError,
+    did_you_mean,
+    kind_of,
+    one_line,
+)
+from pimflow.frontend import bound_inputs
 from pimflow.ir import Array, Graph, Plan
 from pimflow.onnxio import save_onnx
+from pimflow.onnxio.npz import read_npz
 from pimflow.options import Options, read_argument
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace
+from pimflow.report.network import Network
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Row, flat, html_table
 from pimflow.report.summary import summary_text
@@ -42,6 +55,7 @@ from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.spending import EventCost, event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search.progress import telling
+from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import Target, TargetRecord, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.verify.running import check_compiled
@@ -49,6 +63,9 @@ from pimflow.version import __version__, format_of
 
 FORMAT = "pimflow/4"
 ORIGINAL = "original"
+PROGRAM = "model.onnx"
+SPARSE_PROGRAM = "model.pimir"
+GRAPH = "graph.npz"
 _VERIFY_FORMS = {
     "seed": Annotated[int, Limits(least=0)] | None,
     "rtol": Annotated[float, Limits(above=0)] | None,
@@ -96,6 +113,7 @@ class CompiledModel:
         report: times, energy and commands by node of the original, and in all.
         notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
         command: the command line that asked for it, its output folder left out; None if none did.
+        network: the graph that a graph network was compiled for; None for any other model.
     """
 
     source: ModelSource
@@ -107,6 +125,7 @@ class CompiledModel:
     report: PlanReport
     notes: tuple[str, ...] = ()
     command: str | None = None
+    network: Network | None = None
 
     def __repr__(self) -> str:
         return one_line("CompiledModel", f"{self._title}: {self.report.result.time_us:,.1f} us, {self._speedup}")
@@ -161,20 +180,44 @@ class CompiledModel:
     def _runner(self) -> OrtRunner:
         return OrtRunner(self.graph)
 
+    @cached_property
+    def _bound(self) -> Mapping[str, Array]:
+        """The original's inputs that the graph takes the place of."""
+        if self.network is None:
+            return {}
+        return bound_inputs(self.source.content, self.network.adjacency)
+
+    def _own_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs without those of the graph, which have to be the graph's."""
+        given = dict(inputs)
+        if self.network is None:
+            return given
+        for name in given.keys() - set(self.graph.inputs) & self._bound.keys():
+            if not np.array_equal(given[name], self._bound[name]):
+                raise InputDataError(
+                    f"the input {name!r} is not that of the graph that the model was compiled for",
+                    "leave it out, or compile the model for this graph",
+                )
+            del given[name]
+        return given
+
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The rewritten model's outputs by name, computed by ONNX Runtime: arrays, or lists for sequences.
 
+        Sparse ops are computed by numpy and scipy.
+
         Args:
             inputs: by the model's input names: arrays, lists of arrays for sequences, None for an absent optional.
+                Those of the graph that the model was compiled for may be left out.
 
         Raises:
             ArgumentError: the inputs are not arrays by name.
-            InputDataError: an input is missing, unknown, or of another shape or element type.
+            InputDataError: an input is missing, unknown, or of another shape or element type, or of another graph.
         """
         if not isinstance(inputs, Mapping):
             names = ", ".join(f"{name!r}: array" for name in self.graph.inputs[:3])
             raise ArgumentError(f"'inputs' is {kind_of(inputs)}", f"give arrays by input name, as in {{{names}}}")
-        return self._runner.run(inputs)
+        return self._runner.run(self._own_inputs(inputs))
 
     def verify(
         self,
@@ -210,9 +253,12 @@ class CompiledModel:
         given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand}
         for name, form in _VERIFY_FORMS.items():
             read_argument(name, form, given[name])
+        if inputs is not None:
+            inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_npz(inputs))
         return verify_compiled(
             self.source.content,
             self.graph,
+            bound=self._bound,
             inputs=inputs,
             seed=self.options.seed if seed is None else seed,
             rtol=rtol,
@@ -283,7 +329,8 @@ class CompiledModel:
         machine = TargetRecord.of(self.machine.target)
         digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
-        return [*machine.lines(), ("digests", digests), ("made by", made_by)]
+        graph = [] if self.network is None else [("graph", self.network.text)]
+        return [*machine.lines(), *graph, ("digests", digests), ("made by", made_by)]
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
@@ -296,6 +343,7 @@ class CompiledModel:
             "machine": TargetRecord.of(self.machine.target).as_json(),
             "policy": self.plan.policy,
             "gpu_basis": self.gpu_basis,
+            **({} if self.network is None else {"graph": self.network.as_json()}),
             **self.report.as_json(),
             "search": {"candidates": self.plan.candidates, "seconds": self.plan.search_seconds},
             "memory": {
@@ -315,9 +363,7 @@ class CompiledModel:
         """
         folder = a_path(folder, "folder")
         with new_output(folder) as scratch:
-            save_onnx(self.graph, scratch / "model.onnx")
-            if self.options.check:
-                check_compiled(scratch / "model.onnx", self.graph, self.options.seed)
+            self._save_program(scratch)
             original = self._save_original(scratch)
             write_json(scratch / "plan.json", self._saved_plan())
             write_json(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()})
@@ -330,6 +376,19 @@ class CompiledModel:
             (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
             write_json(scratch / "config.json", self._config(original))
         return folder
+
+    def _save_program(self, folder: Path) -> None:
+        """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
+        as ONNX only where a pattern fits."""
+        if self.network is None:
+            save_onnx(self.graph, folder / PROGRAM)
+        else:
+            write_graph(self.graph, folder / SPARSE_PROGRAM)
+            self.network.adjacency.save(folder / GRAPH)
+            with suppress(ModelError):
+                save_onnx(self.graph, folder / PROGRAM)
+        if self.options.check and (folder / PROGRAM).exists():
+            check_compiled(folder / PROGRAM, self.graph, self.options.seed)
 
     def _event_costs(self) -> tuple[EventCost, ...]:
         return event_costs(self.graph, self.timeline, self.machine.costs.serving(self.graph))
@@ -374,6 +433,7 @@ class CompiledModel:
             original_sha256=self.source.sha256,
             command=self.command,
             machine=TargetRecord.of(self.machine.target),
+            graph_is_estimate=None if self.network is None else self.network.is_estimate,
         )
         return {**encode(header), **encode(replace(self.options, policy=self.plan.policy))}
 
@@ -390,6 +450,8 @@ class _Header:
     original_sha256: str
     command: str | None
     machine: TargetRecord
+    graph_is_estimate: bool | None = None
+    """Of a graph network: whether its graph is a random one; None for other models."""
 
 
 def _write_streams(path: Path, programs: Mapping[str, Any]) -> None:
@@ -413,7 +475,11 @@ def load(folder: str | Path) -> CompiledModel:
     header, options = _read_config(folder)
     original = _original_of(folder, header)
     machine = Machine.of(options)
-    graph = load_model(folder / "model.onnx", annotations=True)
+    network = None
+    if header.graph_is_estimate is not None:
+        with _part(folder, GRAPH) as path:
+            network = Network(Adjacency.load(path), header.graph_is_estimate)
+    graph = read_graph(folder / (PROGRAM if network is None else SPARSE_PROGRAM))
     with _part(folder, "plan.json") as path:
         document = read_json(path)
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
@@ -427,6 +493,7 @@ def load(folder: str | Path) -> CompiledModel:
         programs=_read_streams(folder, graph, machine),
         report=report,
         command=header.command,
+        network=network,
     )
 
 
@@ -457,7 +524,7 @@ def _part(folder: Path, name: str) -> Iterator[Path]:
         yield folder / name
     except OSError as error:
         raise ModelError(f"{folder} is damaged: {name}: {error.strerror}", "compile the model again") from None
-    except (ValueError, DataError) as error:
+    except (ValueError, DataError, GraphDataError) as error:
         raise ModelError(f"{folder} is damaged: {name}: {error}", "compile the model again") from None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,14 @@ from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.errors import ArgumentError, kind_of, printable
-from pimflow.frontend import load_model
+from pimflow.frontend import Loaded, bound_inputs, load_with_graph
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.options import Debug, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import (
     CLEANUP,
     COMPILATION,
     ManagerResult,
+    OrderAggregation,
     Pass,
     PassManager,
     PassRecord,
@@ -25,14 +28,16 @@ from pimflow.passes import (
     parse_pipeline,
     times_table,
 )
+from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
 from pimflow.search import policy_of
+from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
 from pimflow.search.solver import solve
 from pimflow.verify.each_pass import EachPass
-from pimflow.verify.running import check_original
+from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -75,6 +80,18 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
     )
 
 
+def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
+    """The graph that the search sees: cleaned up, sums over edges where they cost least."""
+    clean = _step(CLEANUP, options).run(graph)
+    if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in graph.nodes):
+        return clean
+    started = time.perf_counter()
+    ordered = cheapest_order(clean.graph, machine.costs, options)
+    seconds = time.perf_counter() - started
+    record = PassRecord(OrderAggregation.name, seconds, ordered.changed, len(ordered.graph.nodes), ordered.notes)
+    return replace(clean, graph=ordered.graph, records=(*clean.records, record))
+
+
 def _show_times(records: Sequence[PassRecord], options: Options) -> None:
     if options.debug.print_times:
         (options.debug.show or _to_stderr)(times_table(records))
@@ -92,15 +109,14 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         PassError: a pass is faulty; the message names it.
     """
     policy_of(options)  # wrong names are reported before the model is read
-    cleanup = _step(CLEANUP, options)
     machine = Machine.of(options)
     progress(f"load {source.name}")
-    loaded = load_model(source.content, options.shapes)
+    loaded = read_model(source, options)
     if options.check:
         progress(f"run {source.name}")
-        check_original(source.content, loaded, options.seed)
+        _check(source, loaded, options)
     progress(f"clean {source.name}")
-    clean = cleanup.run(loaded)
+    clean = clean_up(loaded.graph, machine, options)
     progress(f"search {source.name}")
     plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
     progress(f"rewrite {source.name}")
@@ -110,8 +126,9 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     programs = _lower(rewritten.graph, machine, progress)
     progress(f"report {source.name}")
     report = report_plan(clean.graph, plan, rewritten.graph, machine.costs)
-    notes = notes_of((*clean.records, *rewritten.records))
-    return CompiledModel(source, options, machine, plan, rewritten.graph, programs, report, notes)
+    notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
+    parts = (plan, rewritten.graph, programs, report, notes)
+    return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
 
 
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
@@ -198,4 +215,31 @@ def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
     Raises:
         PimflowError: the model cannot be read, or its shapes are not bound.
     """
-    return _step(CLEANUP, options).run(load_model(source.content, options.shapes))
+    return clean_up(read_model(source, options).graph, Machine.of(options), options)
+
+
+def network_of(loaded: Loaded) -> Network | None:
+    """The graph that a model was read for; None for one that reads none."""
+    return None if loaded.adjacency is None else Network(loaded.adjacency, loaded.is_estimate)
+
+
+def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
+    """Runs the model once, on the graph that it was read for.
+
+    Raises:
+        ModelError: it does not run.
+    """
+    adjacency = loaded.adjacency
+    is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
+    bound = bound_inputs(source.content, adjacency) if adjacency is not None and is_run else {}
+    check_original(source.content, loaded.graph, options.seed, bound)
+
+
+def read_model(source: ModelSource, options: Options) -> Loaded:
+    """The model in the IR, for the graph that the options name (or that it comes with), if it runs on one.
+
+    Raises:
+        PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
+    """
+    adjacency = options.graph or source.adjacency
+    return load_with_graph(source.content, options.shapes, adjacency, keep_edges=options.graph_as_input)

@@ -100,6 +100,16 @@ class Options:
         default_factory=dict,
         metadata=_about("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
     )
+    graph: Any = field(
+        default=None,
+        metadata=_about("graph that a graph network runs on", "--graph", "FILE", saved=False),
+    )
+    graph_as_input: bool = field(
+        default=False,
+        metadata=_about(
+            "keep the edges an input of the compiled model, another graph at every run", "--graph-as-input"
+        ),
+    )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
         metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
@@ -148,10 +158,13 @@ class Options:
         Raises:
             OptionError: a value is of another type than its option, or out of range.
             TargetError: there is no such target, or its file is not valid.
+            GraphDataError: the graph cannot be read, or is none.
         """
         given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
         if "target" in given:
             given["target"] = load_target(given["target"])
+        if "graph" in given:
+            given["graph"] = graph_of(given["graph"])
         read = {name: read_argument(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
         return cls(**given | read)
 
@@ -162,6 +175,8 @@ class OptionKeywords(TypedDict, total=False):
     target: str | Path | Target
     policy: str
     shapes: Shapes | None
+    graph: Any
+    graph_as_input: bool
     grid: int | None
     stages: Sequence[int] | None
     time_budget_s: float | None
@@ -171,6 +186,29 @@ class OptionKeywords(TypedDict, total=False):
     profile: str | Path | None
     check: bool
     debug: Debug | None
+
+
+def graph_of(given: object) -> Any:
+    """A `pimflow.sparse.Graph`: the one given, or that in a file, or in what scipy or PyTorch Geometric have for one.
+
+    Raises:
+        GraphDataError: it cannot be read, or is no graph.
+        OptionError: it is of another type.
+    """
+    from pimflow.sparse import Graph as Adjacency  # not above: what needs no graph does not wait for numpy
+
+    if isinstance(given, Adjacency):
+        return given
+    if isinstance(given, (str, Path)):
+        return Adjacency.load(given)
+    if hasattr(given, "edge_index"):
+        return Adjacency.from_pyg(given)
+    if hasattr(given, "tocoo"):
+        return Adjacency.from_scipy(given)
+    raise OptionError(
+        f"graph is a {type(given).__name__}",
+        "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's or a Data of PyTorch Geometric's",
+    )
 
 
 def option_texts(cls: type[Any] = Options) -> dict[str, OptionText]:

@@ -21,7 +21,7 @@ ALLOWED = {
     "cache": {"errors"},
     "sparse": {"cache"} | BASE,
     "targets": BASE,
-    "options": {"targets"} | BASE,
+    "options": {"sparse", "targets"} | BASE,
     "onnxio": FORMS,
     "frontend": {"onnxio"} | FORMS,
     "passes": {"onnxio"} | FORMS,

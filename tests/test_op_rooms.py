@@ -28,6 +28,7 @@ NAMES = {
     "matrix problems",
     "work on the GPU",
     "values of products",
+    "values of sparse ops",
     "kernels on CUDA",
     "identity test",
     "movement analysis",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pimflow.cli.options import keywords_of
 from pimflow.data import decode, encode
 from pimflow.errors import OptionError
 from pimflow.options import Debug, OptionKeywords, Options, option_texts
+from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import load_target
 
 NAMES = tuple(field.name for field in fields(Options))
@@ -96,7 +97,7 @@ def test_an_unknown_keyword_is_a_type_error() -> None:
 def test_an_output_folder_keeps_what_changes_the_result() -> None:
     asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
     kept = encode(asked)
-    assert set(NAMES) - set(kept) == {"target", "use_cache", "check", "debug"}
+    assert set(NAMES) - set(kept) == {"target", "graph", "use_cache", "check", "debug"}
     assert decode(Options, kept) == asked
 
 
@@ -104,9 +105,12 @@ def asked(line: list[str]) -> Options:
     return Options.of(**keywords_of(build_parser().parse_args(line)))
 
 
-def test_the_command_line_has_every_flag_and_reads_it() -> None:
+def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
+    graph = tmp_path / "graph.npz"
+    Adjacency.from_edge_index([[0, 1], [1, 1]]).save(graph)
     line = (
-        "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --grid 5 --stages 2,3 "
+        "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --graph-as-input "
+        f"--graph {graph} --grid 5 --stages 2,3 "
         "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check --verify-each "
         "--print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times"
     )
@@ -116,6 +120,7 @@ def test_the_command_line_has_every_flag_and_reads_it() -> None:
         target=load_target("hbm-pim"),
         policy="pim",
         shapes={"x": (1, 3), "N": 2},
+        graph_as_input=True,
         grid=5,
         stages=(2, 3),
         time_budget_s=1.5,
@@ -126,7 +131,10 @@ def test_the_command_line_has_every_flag_and_reads_it() -> None:
         check=False,
         debug=Debug(("a", "b"), ("c",), True, True, True),
     )
-    assert asked(line.split()) == expected
+    found = asked(line.split())
+    assert found.graph.num_edges == 2
+    expected = replace(expected, graph=found.graph)
+    assert found == expected
     for field in fields(Options):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         assert getattr(expected, field.name) != default, f"{field.name} is not tried"

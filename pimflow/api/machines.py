@@ -122,7 +122,7 @@ def zoo() -> Listing:
     """The models that ship with pimflow, a row each: `name`, `description`, `input`, `parameters`, and `macs`."""
     import pimflow_zoo
 
-    entries = [pimflow_zoo.entry(name) for name in pimflow_zoo.names()]
+    entries = [pimflow_zoo.entry(name) for name in (*pimflow_zoo.names(), *pimflow_zoo.networks())]
     rows = [
         {
             "name": entry.name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import clean_graph
+from pimflow.compiler import clean_graph, clean_up, network_of, read_model
 from pimflow.errors import OptionError
 from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
 from pimflow.passes import notes_of
@@ -39,9 +39,11 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
         PimflowError: as `compile`.
     """
     source, asked = model_source(model), Options.of(**options)
-    clean = clean_graph(source, asked)
-    costs = Machine.of(asked).costs
-    return inspect_graph(clean.graph, costs, source.text, source.sha256, notes_of(clean.records))
+    machine = Machine.of(asked)
+    loaded = read_model(source, asked)
+    clean = clean_up(loaded.graph, machine, asked)
+    notes = (*loaded.notes, *notes_of(clean.records))
+    return inspect_graph(clean.graph, machine.costs, source.text, source.sha256, notes, network_of(loaded))
 
 
 @takes_options

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pimflow.bundle.files import sha256_of
 from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
+from pimflow.sparse import Graph as Adjacency
 
 if TYPE_CHECKING:
     import onnx
@@ -39,6 +40,16 @@ class ModelSource:
             return model
         assert self.given is not None
         return self.given
+
+    @property
+    def adjacency(self) -> Adjacency | None:
+        """The graph that a graph network of the zoo comes with; None for any other model."""
+        import pimflow_zoo
+
+        edges = None if self.zoo is None else pimflow_zoo.graph(self.zoo)
+        if edges is None:
+            return None
+        return Adjacency.from_edge_index(edges.index, edges.vertices, edge_type=edges.types, where=self.text)
 
     @property
     def text(self) -> str:
@@ -96,8 +107,9 @@ def _check_not_of_zoo(path: Path) -> None:
     import pimflow_zoo
 
     name = path.name.lower().removesuffix(".onnx")
-    if did_you_mean(name, pimflow_zoo.names()):
-        known = (f"{ZOO_PREFIX}{model}" for model in pimflow_zoo.names())
+    models = (*pimflow_zoo.names(), *pimflow_zoo.networks())
+    if did_you_mean(name, models):
+        known = (f"{ZOO_PREFIX}{model}" for model in models)
         raise ModelError(f"no such file: {path}", did_you_mean(f"{ZOO_PREFIX}{name}", known))
 
 

@@ -1,5 +1,5 @@
 """ONNX as IR: safe loading, static shapes, typed ops from every opset's spelling."""
 
-from pimflow.frontend.load import load_model
+from pimflow.frontend.load import Loaded, bound_inputs, load_model, load_with_graph
 
-__all__ = ["load_model"]
+__all__ = ["Loaded", "bound_inputs", "load_model", "load_with_graph"]

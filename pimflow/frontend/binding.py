@@ -19,7 +19,7 @@ def _show(bound: tuple[int, ...] | int) -> str:
 
 
 @dataclass(frozen=True)
-class _Declared:
+class Declared:
     """An input as the model declares it: a dim is a size, a symbol, or "" (unknown and nameless); None: no rank."""
 
     name: str
@@ -35,7 +35,7 @@ def bind_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: ShapeBindings) ->
     Raises:
         ShapeError: a name is unknown, a shape does not fit, or dims are left unbound (all are listed).
     """
-    declared = [_declared(info) for info in inputs]
+    declared = [declared_input(info) for info in inputs]
     tensors = {tensor.name: tensor for tensor in declared if "(" not in tensor.dtype}
     symbols = {dim for tensor in tensors.values() for dim in tensor.dims or () if isinstance(dim, str) and dim}
     sizes: dict[str, int] = {}
@@ -49,17 +49,18 @@ def bind_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: ShapeBindings) ->
     return tuple(values)
 
 
-def _declared(info: onnx.ValueInfoProto) -> _Declared:
+def declared_input(info: onnx.ValueInfoProto) -> Declared:
+    """An input as the model declares it."""
     dtype = type_text(info.type)
     if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
-        return _Declared(info.name, dtype, None)
+        return Declared(info.name, dtype, None)
     dims = info.type.tensor_type.shape.dim
     sizes = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param for dim in dims)
-    return _Declared(info.name, dtype, sizes)
+    return Declared(info.name, dtype, sizes)
 
 
 def _bind(
-    name: str, bound: tuple[int, ...] | int, tensors: Mapping[str, _Declared], symbols: set[str], sizes: dict[str, int]
+    name: str, bound: tuple[int, ...] | int, tensors: Mapping[str, Declared], symbols: set[str], sizes: dict[str, int]
 ) -> None:
     """Checks one binding and records the symbols that it fixes."""
     if isinstance(bound, int):
@@ -96,13 +97,13 @@ def _fix(symbol: str, size: int, sizes: dict[str, int]) -> None:
         raise ShapeError(f"the dim {symbol!r} is bound twice, to {sizes[symbol]} and {size}")
 
 
-def _known(tensors: Mapping[str, _Declared], symbols: set[str]) -> str:
+def _known(tensors: Mapping[str, Declared], symbols: set[str]) -> str:
     inputs = ", ".join(_spell(tensor, {}) for tensor in tensors.values())
     dims = f"; its dims are {', '.join(sorted(symbols))}" if symbols else ""
     return f"its inputs are {inputs}{dims}"
 
 
-def _resolve(tensor: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int]) -> Value:
+def _resolve(tensor: Declared, shapes: ShapeBindings, sizes: Mapping[str, int]) -> Value:
     bound = shapes.get(tensor.name)
     if isinstance(bound, tuple):
         return Value(tensor.name, bound, tensor.dtype)
@@ -113,14 +114,14 @@ def _resolve(tensor: _Declared, shapes: ShapeBindings, sizes: Mapping[str, int])
     return Value(tensor.name, known if len(known) == len(dims) else None, tensor.dtype)
 
 
-def _spell(tensor: _Declared, sizes: Mapping[str, int]) -> str:
+def _spell(tensor: Declared, sizes: Mapping[str, int]) -> str:
     if tensor.dims is None:
         return f"{tensor.name}:(any shape)"
     dims = [str(sizes.get(dim, dim) or "?") if isinstance(dim, str) else str(dim) for dim in tensor.dims]
     return f"{tensor.name}:{'x'.join(dims)}"
 
 
-def _refuse_unbound(unbound: Sequence[_Declared], sizes: Mapping[str, int]) -> None:
+def _refuse_unbound(unbound: Sequence[Declared], sizes: Mapping[str, int]) -> None:
     """Raises the error that lists every unbound dim and what to type for it."""
     listed: list[str] = []
     typed: list[str] = []
@@ -143,7 +144,7 @@ def _describe(free: Sequence[str]) -> str:
     return ", ".join(named + ([f"{nameless} without a name"] if nameless else [])) + " unbound"
 
 
-def _suggest(tensor: _Declared, sizes: Mapping[str, int]) -> str:
+def _suggest(tensor: Declared, sizes: Mapping[str, int]) -> str:
     if tensor.dims is None:
         return f"{tensor.name}:1x3x224x224"
     dims = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in tensor.dims]

@@ -70,4 +70,4 @@ def read_body(
         opset=dict(opset),
     )
     inferred = infer_graph(graph, declared_types(body), judge=False)
-    return Body(convert_graph(*inferred), inferred.known)
+    return Body(convert_graph(inferred.graph, inferred.forms, inferred.known), inferred.known)

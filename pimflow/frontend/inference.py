@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
 from pimflow.frontend.screening import screen_constants
+from pimflow.frontend.structure_values import StructureValues
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
@@ -57,14 +59,22 @@ class Inferred(NamedTuple):
         graph: the graph.
         forms: typed forms, by node name.
         known: arrays of the values that do not depend on the graph's inputs, by name; constants are among them.
+        structural: values that depend on inputs that were bound to arrays; `known` has those that anything reads yet.
     """
 
     graph: Graph
     forms: Mapping[str, TypedForm]
     known: Mapping[str, Array]
+    structural: frozenset[str] = frozenset()
 
 
-def infer_graph(graph: Graph, declared: Mapping[str, Value], *, judge: bool = True) -> Inferred:
+def infer_graph(
+    graph: Graph,
+    declared: Mapping[str, Value],
+    *,
+    judge: bool = True,
+    bound: Mapping[str, Array] = MappingProxyType({}),
+) -> Inferred:
     """The graph with all shapes known, as far as they do not depend on data.
 
     Sizes are often computed from shapes and constants, so what does not depend on the graph's inputs is evaluated. The
@@ -79,26 +89,29 @@ def infer_graph(graph: Graph, declared: Mapping[str, Value], *, judge: bool = Tr
         graph: opaque nodes in topological order, static input shapes.
         declared: static types that the model itself states, believed where nothing else is known.
         judge: whether a node that cannot run is an error; not in a body, which need not run at all.
+        bound: inputs whose elements are known (the edges of a graph): what depends on them alone is evaluated too.
 
     Raises:
         ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
     """
     _check_sizes("", (graph.values[name] for name in graph.inputs))
-    inference = _ShapeInference(graph, declared, judge)
+    inference = _ShapeInference(graph, declared, judge, bound)
     for node in graph.nodes:
         inference.visit(node)
-    return Inferred(inference.finish(), inference.forms, inference.known)
+        inference.structure.let_go(node)
+    return Inferred(inference.finish(), inference.forms, inference.known, frozenset(inference.structure.names))
 
 
 class _ShapeInference:
-    def __init__(self, graph: Graph, declared: Mapping[str, Value], judge: bool) -> None:
+    def __init__(self, graph: Graph, declared: Mapping[str, Value], judge: bool, bound: Mapping[str, Array]) -> None:
         self.graph = graph
         self.declared = declared
         self.judge = judge
         self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by its name
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
-        self.known: dict[str, Array] = dict(graph.constants)
+        self.known: dict[str, Array] = {**graph.constants, **bound}
+        self.structure = StructureValues(graph, self.known, bound)
         self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
@@ -114,7 +127,8 @@ class _ShapeInference:
         node = _without_like(node, self.values)
         self.nodes.append(node)
         screen_constants(node, self.known)
-        arrays = evaluate(node, self.graph, self.values, self.known)
+        structural = self.structure.concerns(node)
+        arrays = (self.structure.evaluate if structural else self._evaluate)(node, self.values)
         if arrays is None or isinstance(arrays, Refusal):
             self.values |= self._types(node)
             self._judge(node)
@@ -123,6 +137,9 @@ class _ShapeInference:
         found = {name: array for name, array in zip(node.outputs, arrays, strict=True) if name}
         self.known |= found
         self.values |= {name: Value(name, array.shape, array.dtype.name) for name, array in found.items()}
+
+    def _evaluate(self, node: Node, values: Mapping[str, Value]) -> list[Array] | Refusal | None:
+        return evaluate(node, self.graph, values, self.known)
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
@@ -225,7 +242,7 @@ class _ShapeInference:
         return value.name in self.known and value.elements <= SMALL_ELEMENTS
 
     def _by_ort(self, node: Node) -> Types:
-        if not all(self.values[name].dtype for name in node.inputs if name):
+        if not all(self.values[name].dtype for name in node.inputs if name) or self.structure.is_large(node):
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)
@@ -242,7 +259,9 @@ class _ShapeInference:
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.known]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
         standard = node.op.domain in ("", "ai.onnx.ml")
-        if not feasible or (standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.known)):
+        if not feasible or self.structure.is_large(node):
+            return {}
+        if standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.known):
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -10,13 +13,17 @@ from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
 from pimflow.frontend.convert import convert_graph
 from pimflow.frontend.declarations import contradictions
+from pimflow.frontend.graph_binding import BoundGraph, aggregates, bind_graph, random_graph
 from pimflow.frontend.importing import import_graph
-from pimflow.frontend.inference import declared_types, infer_graph
+from pimflow.frontend.inference import Inferred, declared_types, infer_graph
+from pimflow.frontend.merging import merge_equal_nodes
 from pimflow.frontend.reading import Source, outline, read_source
-from pimflow.ir import Graph
+from pimflow.frontend.recovery import recover
+from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.session import GraphSession, open_session, session_options
+from pimflow.sparse import Graph as Adjacency
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
 """Weights above this size are inputs while ONNX Runtime is asked whether it would run a model."""
@@ -39,25 +46,107 @@ def load_model(
         ModelError: the model cannot be read, is not valid, or ONNX Runtime refuses it.
         ShapeError: dims are unbound (all are listed), or a shape does not fit.
     """
-    try:
+    with _text_names():
+        return _loaded(read_source(source), shapes or {}, annotations=annotations)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as it was read, and the graph that it was read for.
+
+    Args:
+        graph: the program; the edges that it was read for are constants of it.
+        adjacency: that graph; None where the model reads none, or keeps it as an input.
+        notes: what was not recovered, and why; what of the graph is not read.
+        is_estimate: whether the graph is a random one of the size that was asked for.
+    """
+
+    graph: Graph
+    adjacency: Adjacency | None = None
+    notes: tuple[str, ...] = ()
+    is_estimate: bool = False
+
+
+def load_with_graph(
+    source: str | Path | bytes | onnx.ModelProto,
+    shapes: ShapeBindings | None,
+    adjacency: Adjacency | None,
+    *,
+    keep_edges: bool = False,
+) -> Loaded:
+    """Reads a model; a graph network for one graph: its aggregations become sparse ops, its norms constants.
+
+    Args:
+        source: a path, a serialised model, or a parsed one.
+        shapes: sizes of what the graph does not say.
+        adjacency: the graph; None for a random one of the sizes that shapes and model say, if the model is a graph
+            network.
+        keep_edges: whether the edges stay an input, so that only their number is the graph's: nothing is recovered.
+
+    Raises:
+        ModelError: as `load_model`; or the model reads no edges, or types of edges that the graph lacks.
+        ShapeError: as `load_model`; or the model was exported for a graph of another size.
+    """
+    with _text_names():
         given = read_source(source)
-        opaque = import_graph(given, shapes or {}, annotations)
-        opaque = unpacked(opaque) if annotations else opaque
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            f"the model holds a name that is not text ({error})", "export or download the model again"
-        ) from error
+        if adjacency is not None:
+            bound = bind_graph(given.proto.graph, adjacency, shapes or {})
+            return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
+        found = random_graph(given.proto.graph, shapes or {}) if aggregates(given.proto) and not keep_edges else None
+        if found is None:
+            return Loaded(_loaded(given, shapes or {}, annotations=False))
+        return replace(_bound(given, found), is_estimate=True)
+
+
+def _bound(given: Source, bound: BoundGraph) -> Loaded:
+    opaque = import_graph(given, bound.shapes, annotations=False)
+    inferred = _inferred(given, merge_equal_nodes(opaque), bound.arrays)
+    recovered = recover(inferred, frozenset(bound.arrays))
+    return Loaded(_typed(recovered.inferred), bound.adjacency, (*bound.notes, *recovered.notes))
+
+
+def _loaded(given: Source, shapes: ShapeBindings, *, annotations: bool) -> Graph:
+    opaque = import_graph(given, shapes, annotations)
+    return _typed(_inferred(given, unpacked(opaque) if annotations else opaque, {}))
+
+
+def _inferred(given: Source, opaque: Graph, bound: Mapping[str, Array]) -> Inferred:
+    """A graph with its shapes, once ONNX Runtime has agreed to run it."""
     declared = declared_types(given.proto.graph)
     try:
         _require_runnable(opaque)
     except ModelError:
-        infer_graph(opaque, declared)  # names the node and what it reads, where one node is at fault
+        infer_graph(opaque, declared, bound=bound)  # names the node and what it reads, where one node is at fault
         raise
-    inferred = infer_graph(opaque, declared)
+    inferred = infer_graph(opaque, declared, bound=bound)
     _check_declarations(given, inferred.graph)
-    graph = convert_graph(*inferred)
+    return inferred
+
+
+def bound_inputs(source: str | Path | bytes | onnx.ModelProto, adjacency: Adjacency) -> Mapping[str, Array]:
+    """The inputs of a model that a graph takes the place of: arrays by name.
+
+    Raises:
+        ModelError: as `load_with_graph`.
+        ShapeError: as `load_with_graph`.
+    """
+    return bind_graph(read_source(source).proto.graph, adjacency, {}).arrays
+
+
+def _typed(inferred: Inferred) -> Graph:
+    graph = convert_graph(inferred.graph, inferred.forms, inferred.known)
     verify_graph(graph)
     return graph
+
+
+@contextmanager
+def _text_names() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"the model holds a name that is not text ({error})", "export or download the model again"
+        ) from error
 
 
 def _check_declarations(source: Source, graph: Graph) -> None:

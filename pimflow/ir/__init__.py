@@ -11,6 +11,7 @@ from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttribute
 from pimflow.ir.ops.rules import OpRules
+from pimflow.ir.ops.sparse import EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitRows
@@ -27,7 +28,9 @@ __all__ = [
     "Concat",
     "Conv2d",
     "Decision",
+    "EdgeSoftmax",
     "Elementwise",
+    "GatherRows",
     "Gemm",
     "GlobalPool",
     "Graph",
@@ -50,11 +53,15 @@ __all__ = [
     "Refusal",
     "Reshape",
     "RowPart",
+    "Sddmm",
+    "SegmentReduce",
     "Shape",
     "Slice",
     "SplitColumns",
     "SplitRows",
+    "Spmm",
     "Transpose",
+    "TypedLinear",
     "Value",
     "first_difference",
     "graphs_equal",

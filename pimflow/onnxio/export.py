@@ -225,6 +225,19 @@ class OnnxWriter:
         protos = [attribute_proto(name, value) for name, value in sorted((attributes or {}).items())]
         self.append(node, _node_proto(node, op_type, node.op.onnx_domain, names, protos))
 
+    def step(self, node: Node, op_type: str, inputs: Sequence[str], attributes: AttributeMap) -> str:
+        """Adds an ONNX operator that is one of several for the node, and makes a value that only they read.
+
+        Returns:
+            The name of that value.
+        """
+        name = self._names.fresh(f"{node.name}_{op_type}")
+        protos = [attribute_proto(key, value) for key, value in sorted(attributes.items())]
+        self.nodes.append(
+            onnx.NodeProto(op_type=op_type, name=name, input=list(inputs), output=[name], attribute=protos)
+        )
+        return name
+
     def append(self, node: Node, proto: onnx.NodeProto) -> None:
         """Adds a node that is in ONNX's form already, with the placement of `node`."""
         for key, value in metadata_of(node.placement, node.tags).items():

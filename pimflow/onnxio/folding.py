@@ -21,7 +21,7 @@ from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 
-_RANDOM = frozenset(
+_RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
 """Operators that give something else each time they run (Dropout in training)."""
@@ -53,7 +53,7 @@ def evaluate(
         better (or only) computed when the model runs.
     """
     if isinstance(node.op, OnnxOp):
-        if capture_count(node) or node.op.op_type in _RANDOM:
+        if capture_count(node) or is_random(node.op):
             return None
         if node.op.domain == "" and node.op.op_type in ("Shape", "Size"):
             return _shape_of(node.op, values[node.inputs[0]].shape)
@@ -96,6 +96,11 @@ def unpacked(graph: Graph) -> Graph:
         constants={name: array for name, array in arrays.items() if name in named},
         packed=made,
     )
+
+
+def is_random(op: OnnxOp) -> bool:
+    """Whether an operator may give something else each time it runs."""
+    return op.op_type in _RANDOM_OPS
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:

@@ -19,11 +19,12 @@ _LONGEST_EPILOGUE = 64
 class FuseEpilogues(Pass):
     """Sets `fused_into` of elementwise nodes: the name of the node whose kernel computes them in its epilogue.
 
-    What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product or batch norm,
-    and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that result,
-    constants, and (behind an elementwise kernel) what that reads itself: bias, ReLU, clip, sigmoid, x * sigmoid(x),
-    hard-swish in parts. They are fused only if a single value leaves the kernel. A GPU kernel can add a second tensor
-    in its epilogue too. What other devices cannot do is taken back once nodes are placed, by `UnfuseEpilogues`.
+    What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product, batch norm
+    or sparse op, and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that
+    result, constants, and (behind an elementwise kernel) what that reads itself: bias, ReLU, clip, sigmoid,
+    x * sigmoid(x), hard-swish in parts. They are fused only if a single value leaves the kernel. A GPU kernel can add a
+    second tensor in its epilogue too. What other devices cannot do is taken back once nodes are placed, by
+    `UnfuseEpilogues`.
 
     Args:
         residual: whether Adds of a second, independent tensor are fused into convolutions and matrix products.
@@ -35,7 +36,7 @@ class FuseEpilogues(Pass):
 
     def run(self, graph: Graph) -> PassResult:
         fused: dict[str, str] = {}
-        matrix = [node for node in graph.nodes if node.op.is_contraction or isinstance(node.op, BatchNorm)]
+        matrix = [node for node in graph.nodes if _computes_rows(node)]
         others = [node for node in graph.nodes if node.op.is_elementwise]
         for node in (*matrix, *others):
             if node.name in fused:
@@ -99,6 +100,11 @@ class _Kernel:
             self._unread[value] = readers
         for user in graph.users(value):
             heapq.heappush(self._waiting, graph.position[user.name])
+
+
+def _computes_rows(node: Node) -> bool:
+    """Whether a node has a kernel of its own that holds each result once it is done with it."""
+    return node.op.is_contraction or node.op.is_sparse or isinstance(node.op, BatchNorm)
 
 
 def _with_fusion(node: Node, into: str | None) -> Node:

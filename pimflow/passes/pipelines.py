@@ -19,6 +19,7 @@ from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
+from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
@@ -48,7 +49,13 @@ def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, .
     return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(padding_alike))
 
 
-COMPILATION: tuple[type[Pass], ...] = (*map(type, CLEANUP), ApplyPlan, UnfuseEpilogues, ExplicitPadding)
+COMPILATION: tuple[type[Pass], ...] = (
+    *map(type, CLEANUP),
+    OrderAggregation,
+    ApplyPlan,
+    UnfuseEpilogues,
+    ExplicitPadding,
+)
 """The passes of a compilation, in order."""
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
@@ -68,6 +75,7 @@ for _kind in (
     FoldBatchNorm,
     FuseEpilogues,
     UnfuseEpilogues,
+    OrderAggregation,
     ExplicitPadding,
     RemoveIdentity,
     RemoveDeadCode,

@@ -10,6 +10,7 @@ from typing import Any
 from pimflow.codegen.backend import UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.text import print_graph
+from pimflow.report.network import Network, NetworkReport
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
@@ -88,6 +89,7 @@ class Inspection(Records):
         nodes: the verdicts.
         graph: the model as the passes left it.
         notes: what the passes left as it was, and why.
+        network: what was recovered of a graph network, and the graph that it was read for.
     """
 
     model: str
@@ -96,6 +98,7 @@ class Inspection(Records):
     nodes: tuple[NodeVerdict, ...]
     graph: Graph
     notes: tuple[str, ...] = ()
+    network: NetworkReport | None = None
 
     @property
     def title(self) -> str:
@@ -109,11 +112,13 @@ class Inspection(Records):
 
     def as_json(self) -> dict[str, Any]:
         """As one JSON object."""
+        graph = {} if self.network is None else {"graph": self.network.as_json()}
         return {
             "model": self.model,
             "model_sha256": self.model_sha256,
             "target": self.machine.name,
             "machine": self.machine.as_json(),
+            **graph,
             "nodes": [node.as_json() for node in self.nodes],
             "notes": list(self.notes),
         }
@@ -135,7 +140,8 @@ class Inspection(Records):
                 wrapped(f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}"),
                 *(wrapped(f"  {count:4d}  {reason}", " " * 8) for reason, count in counts.most_common()),
                 *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),
-                *(("", "left by the clean-up passes", *notes) if notes else ()),
+                *(("", "left by recovery and the clean-up passes", *notes) if notes else ()),
+                *(("", *(wrapped(line, " " * 4) for line in self.network.lines())) if self.network is not None else ()),
             ]
         )
 
@@ -145,11 +151,17 @@ class Inspection(Records):
 
 
 def inspect_graph(
-    graph: Graph, costs: CostModel, model: str, model_sha256: str, notes: tuple[str, ...] = ()
+    graph: Graph,
+    costs: CostModel,
+    model: str,
+    model_sha256: str,
+    notes: tuple[str, ...] = (),
+    network: Network | None = None,
 ) -> Inspection:
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
     verdicts = tuple(_verdict(graph, node, costs) for node in graph.nodes)
-    return Inspection(model, model_sha256, TargetRecord.of(costs.target), verdicts, graph, notes)
+    found = None if network is None else NetworkReport.of(network, graph)
+    return Inspection(model, model_sha256, TargetRecord.of(costs.target), verdicts, graph, notes, found)
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:

@@ -150,6 +150,7 @@ def verify_compiled(
     original: str | bytes | onnx.ModelProto,
     graph: Graph,
     *,
+    bound: Mapping[str, Array],
     inputs: str | Path | Mapping[str, Array] | None,
     seed: int,
     rtol: float | None,
@@ -164,6 +165,7 @@ def verify_compiled(
     Args:
         original: the model that was compiled, as ONNX Runtime reads it.
         graph: the rewritten graph.
+        bound: inputs that the original has and the rewritten graph has not: it was compiled for them.
         inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
         seed: of random inputs.
         rtol: largest error over the largest magnitude of an output; None for what the precision justifies, measured.
@@ -180,7 +182,7 @@ def verify_compiled(
     require_room(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    expected = run_original(original, feeds)
+    expected = run_original(original, {**bound, **feeds})
     evidence = _Evidence(graph, expected)
     progress("running the compiled model")
     executor = None
@@ -190,9 +192,9 @@ def verify_compiled(
     else:
         executor = None if programs is None else CheckedUnits(reference, programs, progress)
         actual = run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
-    signal = _signal(original, graph, expected, seed)
+    signal = _signal(original, graph, expected, seed, bound)
     if rtol is None:
-        evidence.measure(original, feeds)
+        evidence.measure(original, feeds, bound)
         if programs is not None or memory is not None:
             evidence.node_by_node(feeds, actual, reference, progress)
         checks = evidence.checks(actual, signal)
@@ -246,12 +248,16 @@ class _Evidence:
     pairs: list[_Pair] = field(default_factory=list)
     values: PartsCheck | None = None
 
-    def measure(self, original: str | bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
+    def measure(
+        self, original: str | bytes | onnx.ModelProto, feeds: Mapping[str, Array], bound: Mapping[str, Array]
+    ) -> None:
         """Runs the original and the graph without roundings that depend on how nodes are fused, if they have any."""
         narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
         if not narrow and not quantised:
             return
-        before = load_model(original, {name: array.shape for name, array in feeds.items()})
+        given = load_model(original, {name: array.shape for name, array in (*feeds.items(), *bound.items())})
+        inputs = [name for name in given.inputs if name not in bound]
+        before = given.replace(inputs=inputs, constants={**given.constants, **bound})
         outputs, self.values = compare_values(before, self.graph, feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
         self.ways[" and ".join(kinds)] = outputs
@@ -346,12 +352,14 @@ def _as_type_of(expected: Any, actual: Any) -> Any:
     return actual
 
 
-def _signal(original: str | bytes | onnx.ModelProto, graph: Graph, expected: Outputs, seed: int) -> dict[str, float]:
+def _signal(
+    original: str | bytes | onnx.ModelProto, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array]
+) -> dict[str, float]:
     """How much other random inputs change each output, over its largest magnitude; empty where there are none."""
     if not graph.inputs:
         return {}
     try:
-        other = run_original(original, random_inputs(graph, seed + 1))
+        other = run_original(original, {**bound, **random_inputs(graph, seed + 1)})
     except PimflowError:  # random data are no inputs of this model
         return {}
     return {check.name: check.max_rel_err for check in compare_outputs(expected, other, 0.0)}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 
 from pimflow.errors import InputDataError, ModelError
-from pimflow.ir import Graph, Node, OnnxOp
+from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.onnxio.sparse_patterns import pattern_bytes
 from pimflow.runtime.execute.original import load_original, run_original
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.sparse.memory import available_bytes, size_text
@@ -34,14 +36,22 @@ class UncheckedWarning(UserWarning):
     """It could not be shown that a model runs."""
 
 
-def check_original(content: str | bytes | onnx.ModelProto, graph: Graph, seed: int) -> None:
+def check_original(
+    content: str | bytes | onnx.ModelProto, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
+) -> None:
     """Runs a model before it is compiled; warns where that cannot be done.
+
+    Args:
+        content: a path, or a model in memory.
+        graph: as it was read.
+        seed: of the inputs.
+        bound: inputs of the model that the graph does not have: it was read for them.
 
     Raises:
         ModelError: it does not run.
     """
     try:
-        reason = require_running(content, graph, seed)
+        reason = require_running(content, graph, seed, bound)
     except ModelError as error:
         raise ModelError(error.what, "correct the model, or compile it all the same with --no-check") from error
     if reason:
@@ -63,7 +73,9 @@ def check_compiled(path: Path, graph: Graph, seed: int) -> None:
         ) from error
 
 
-def require_running(content: str | bytes | onnx.ModelProto, graph: Graph, seed: int) -> str:
+def require_running(
+    content: str | bytes | onnx.ModelProto, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
+) -> str:
     """Loads a model, and runs it once on seeded inputs.
 
     Random indices, sizes and flags are a guess: where a node fails that reads such data, nothing is said against the
@@ -73,6 +85,7 @@ def require_running(content: str | bytes | onnx.ModelProto, graph: Graph, seed: 
         content: a path, or a model in memory.
         graph: the same model, or one with the same inputs: says what inputs fit.
         seed: of the inputs.
+        bound: inputs of the model that the graph does not have.
 
     Returns:
         Why the run says nothing; "" where it came to its end.
@@ -88,7 +101,7 @@ def require_running(content: str | bytes | onnx.ModelProto, graph: Graph, seed: 
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"
     try:
-        feeds = random_inputs(graph, seed)
+        feeds = {**bound, **random_inputs(graph, seed)}
     except InputDataError as error:
         load_original(content)
         return error.what
@@ -137,7 +150,10 @@ def require_room(graph: Graph) -> None:
 
 
 def live_bytes(graph: Graph) -> int:
-    """The most bytes that activations take at a time, in the graph's order; those of unknown shape count nothing."""
+    """The most bytes that activations take at a time, in the graph's order; those of unknown shape count nothing.
+
+    Sparse ops count as the pattern that they have in ONNX.
+    """
     last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))
     ending: dict[int, list[str]] = {}
@@ -148,7 +164,7 @@ def live_bytes(graph: Graph) -> int:
     for index, node in enumerate(graph.nodes):
         made = [name for name in node.outputs if name]
         live += _bytes(graph, made)
-        most = max(most, live)
+        most = max(most, live + (pattern_bytes(graph, node) if node.op.is_sparse else 0))
         live -= _bytes(graph, ending.get(index, ())) + _bytes(graph, (name for name in made if name not in last))
     return most
 

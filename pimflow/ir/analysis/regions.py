@@ -32,9 +32,9 @@ def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refu
     """How the node makes its output rows [start, stop); refusals name the node."""
     if len(node.outputs) != 1:
         return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
-    for index in node.op.cut_operands:
-        if node.inputs[index] not in graph.constants:
-            return Refusal(f"{node.name}: {node.inputs[index]!r} is computed, and its parts have to be constants")
+    for name in (node.inputs[index] for index in node.op.cut_operands if index < len(node.inputs)):
+        if name and name not in graph.constants:
+            return Refusal(f"{node.name}: {name!r} is computed, and its parts have to be constants")
     shapes = [graph.values[name].shape if name else None for name in node.inputs]
     part = node.op.part_rows(shapes, graph.values[node.outputs[0]].shape, start, stop)
     return part.at(node.name) if isinstance(part, Refusal) else part

@@ -58,6 +58,9 @@ class Op:
     is_elementwise: ClassVar[bool] = False
     """An output element is a function of the same element of every (broadcast) input."""
 
+    is_sparse: ClassVar[bool] = False
+    """It reads the structure of a graph, and has no ONNX operator of its own."""
+
     least_ranks: ClassVar[tuple[int, ...]] = ()
     """The least rank of each operand that must be present."""
 
@@ -69,7 +72,8 @@ class Op:
     """
 
     cut_operands: ClassVar[tuple[int, ...]] = ()
-    """Inputs that must be constants for the op to be computed in parts: each part reads a `ConstantCut` of them."""
+    """Inputs that must be constants, where they are present, for the op to be computed in parts: each part reads a
+    `ConstantCut` of them."""
 
     @property
     def onnx_name(self) -> str:

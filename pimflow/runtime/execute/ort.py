@@ -12,12 +12,14 @@ from pimflow.ir import Array, Graph, Node, Op, Value
 from pimflow.ir.analysis.integer_ranges import IntegerRange, integer_ranges
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
+from pimflow.runtime.execute.segments import SegmentedRun
+from pimflow.runtime.execute.sparse_values import SPARSE_VALUES
 
 Signature = tuple[Op, tuple[tuple[Any, ...], ...], int]
 
 
 class OrtRunner:
-    """A graph with its session kept, to be run many times.
+    """A graph with its session kept, to be run many times. Sparse ops run by numpy, what is between them by ORT.
 
     Args:
         graph: any graph.
@@ -45,7 +47,9 @@ class OrtRunner:
         unknown = [name for name in extra if name not in made]
         if unknown:
             raise ModelError(f"graph {graph.name!r} makes no value {unknown[0]!r}")
-        self._session = GraphSession(graph.replace(outputs=(*graph.outputs, *extra)), threads, optimise, fuse_quantised)
+        whole = graph.replace(outputs=(*graph.outputs, *extra))
+        kind = SegmentedRun if any(node.op.is_sparse for node in graph.nodes) else GraphSession
+        self._session: SegmentedRun | GraphSession = kind(whole, threads, optimise, fuse_quantised)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs (and fetched values) by name; see `operands`.
@@ -212,6 +216,8 @@ class NodeKernels:
         Raises:
             ModelError: ONNX Runtime refuses the node or fails.
         """
+        if node.op.is_sparse:
+            return [SPARSE_VALUES.of(node.op)(node.op, self._with_constants(node, inputs))]
         session = self._session(node)
         feeds = {
             f"i{index}": array
@@ -220,6 +226,10 @@ class NodeKernels:
         }
         results = session.run(feeds)
         return [results[f"o{index}"] for index, name in enumerate(node.outputs) if name]
+
+    def _with_constants(self, node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
+        pairs = zip(node.inputs, inputs, strict=True)
+        return [self.graph.constants.get(name) if array is None else array for name, array in pairs]
 
     def _session(self, node: Node) -> GraphSession:
         key = (node.op, tuple(self._input_key(name) for name in node.inputs), len(node.outputs))

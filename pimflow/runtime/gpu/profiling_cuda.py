@@ -16,7 +16,9 @@ from pimflow.ir import (
     BatchNorm,
     Concat,
     Conv2d,
+    EdgeSoftmax,
     Elementwise,
+    GatherRows,
     Gemm,
     GlobalPool,
     Graph,
@@ -27,8 +29,12 @@ from pimflow.ir import (
     Pad,
     Pool2d,
     Reshape,
+    Sddmm,
+    SegmentReduce,
     Slice,
+    Spmm,
     Transpose,
+    TypedLinear,
 )
 
 INNER = 20
@@ -113,6 +119,10 @@ CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules
 
 CUDA_KERNELS.leave_out("a copy, whose time is that of its bytes", Slice, Pad, Concat)
 CUDA_KERNELS.leave_out("a view: nothing runs", Reshape)
+CUDA_KERNELS.leave_out(
+    "its time depends on a graph, which operands of random numbers do not have",
+    *(Spmm, SegmentReduce, Sddmm, EdgeSoftmax, GatherRows, TypedLinear),
+)
 
 
 @CUDA_KERNELS.register(Conv2d)

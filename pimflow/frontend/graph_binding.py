@@ -1,0 +1,256 @@
+"""Binds a graph to the inputs of a graph network: its edges, their weights and types, and the sizes that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from pimflow.errors import ModelError, ShapeError
+from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
+from pimflow.ir import Array
+from pimflow.sparse import Graph as Adjacency
+
+_EDGE_WORDS = ("edge", "rel")
+_INTEGERS = ("int64", "int32")
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """The inputs of a model that a graph says something about.
+
+    Args:
+        edge_index: the input [2, E].
+        weight: the input of one number for every edge, or None.
+        edge_type: the input of one integer for every edge, or None.
+        edges: all other inputs with a row for every edge.
+        vertices: inputs with a row for every vertex.
+    """
+
+    edge_index: Declared
+    weight: Declared | None = None
+    edge_type: Declared | None = None
+    edges: tuple[Declared, ...] = ()
+    vertices: tuple[Declared, ...] = ()
+
+
+@dataclass(frozen=True)
+class BoundGraph:
+    """A graph as a model's inputs.
+
+    Args:
+        adjacency: the graph.
+        shapes: sizes of all inputs that it says something about, with those that the user gave.
+        arrays: inputs that become constants, in the order in which the edges were given.
+        notes: what of the graph the model does not read, or the graph does not have.
+    """
+
+    adjacency: Adjacency
+    shapes: ShapeBindings
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
+    """The inputs of a model that a graph can be bound to; None where no input has the form of an edge list.
+
+    An edge list is an input of integers [2, E]. What shares its size E, by symbol, number or name, belongs to edges;
+    other matrices of floats are features of vertices.
+
+    Raises:
+        ModelError: several inputs may be the edge list.
+    """
+    constants = {tensor.name for tensor in proto.initializer}
+    declared = [declared_input(info) for info in proto.input if info.name not in constants]
+    lists = [item for item in declared if _is_edge_list(item)]
+    named = [item for item in lists if item.name == "edge_index"]
+    if not lists:
+        return None
+    if len(lists) > 1 and not named:
+        raise ModelError(
+            f"the inputs {', '.join(item.name for item in lists)} may all be edge lists",
+            "name the one of the graph edge_index",
+        )
+    index = (named or lists)[0]
+    others = [item for item in declared if item is not index and item not in lists and item.dims]
+    of_edges = [item for item in others if _is_of_edges(item, index)]
+    weight = next((item for item in of_edges if item.dtype.startswith("float") and _is_column(item)), None)
+    kinds = next((item for item in of_edges if item.dtype in _INTEGERS and _is_column(item)), None)
+    vertices = [item for item in others if item not in of_edges and item.dtype.startswith("float")]
+    return GraphInputs(
+        index,
+        weight,
+        kinds,
+        tuple(item for item in of_edges if item not in (weight, kinds)),
+        tuple(item for item in vertices if len(item.dims or ()) == 2),
+    )
+
+
+def _is_edge_list(item: Declared) -> bool:
+    dims = item.dims
+    return dims is not None and len(dims) == 2 and dims[0] == 2 and item.dtype in _INTEGERS
+
+
+def _is_column(item: Declared) -> bool:
+    return len(item.dims or ()) == 1 or (item.dims or ())[1:] == (1,)
+
+
+def _is_of_edges(item: Declared, index: Declared) -> bool:
+    """By the size that they share; where symbols differ or numbers may agree by chance, by name."""
+    assert item.dims is not None
+    assert index.dims is not None
+    size, edges = item.dims[0], index.dims[1]
+    if isinstance(size, str) and size and size == edges:
+        return True
+    if isinstance(size, int) and isinstance(edges, int) and size != edges:
+        return False
+    if isinstance(size, int) and isinstance(edges, str):
+        return False
+    named = any(word in item.name.lower() for word in _EDGE_WORDS)
+    return named or (isinstance(size, int) and not _is_vertex_like(item))
+
+
+def _is_vertex_like(item: Declared) -> bool:
+    return len(item.dims or ()) == 2 and item.name.lower() in ("x", "h", "features", "feat", "input")
+
+
+def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph:
+    """A graph as the inputs of a model.
+
+    Raises:
+        ModelError: the model reads no edge list, or edge types that the graph does not have.
+        ShapeError: the model was exported for a graph of another size.
+    """
+    found = graph_inputs(proto)
+    if found is None:
+        raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
+    if adjacency.num_src != adjacency.num_dst:
+        raise ModelError(
+            f"the graph leads from {adjacency.num_src} vertices to {adjacency.num_dst} others",
+            "give one whose edges lead from and to the same vertices",
+        )
+    sizes = _sizes(found, adjacency, shapes)
+    given = dict(shapes)
+    for item, size in sizes.items():
+        given.pop(item, None)
+        given[item] = size
+    arrays, notes = _arrays(found, adjacency)
+    return BoundGraph(adjacency, given, arrays, notes)
+
+
+def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> dict[str, tuple[int, ...] | int]:
+    """Sizes of symbols, and shapes of inputs whose dims have no name."""
+    vertices, edges = adjacency.num_dst, adjacency.num_edges
+    pairs = [(found.edge_index, 1, edges)]
+    pairs += [(item, 0, edges) for item in (found.weight, found.edge_type, *found.edges) if item is not None]
+    pairs += [(item, 0, vertices) for item in found.vertices]
+    baked = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
+    if baked:
+        _refuse_other_size(found, adjacency, shapes)
+    sizes: dict[str, tuple[int, ...] | int] = {}
+    for item, axis, size in pairs:
+        dims = item.dims or ()
+        dim = dims[axis]
+        if isinstance(dim, str) and dim:
+            sizes[dim] = size
+        elif isinstance(dim, str) and all(isinstance(other, int) for place, other in enumerate(dims) if place != axis):
+            sizes[item.name] = tuple(size if place == axis else int(other) for place, other in enumerate(dims))
+    return sizes
+
+
+def _given_size(item: Declared, axis: int, shapes: ShapeBindings) -> int | None:
+    """What the model or the user says of a size; None where nobody does."""
+    dim = (item.dims or ())[axis]
+    if isinstance(dim, int):
+        return dim
+    bound = shapes.get(item.name)
+    if isinstance(bound, tuple) and len(bound) > axis:
+        return bound[axis]
+    symbol = shapes.get(dim)
+    return symbol if isinstance(symbol, int) else None
+
+
+def _refuse_other_size(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
+    edges = _given_size(found.edge_index, 1, shapes)
+    vertices = next((_given_size(item, 0, shapes) for item in found.vertices), None)
+    known = [f"{vertices:,} vertices"] if vertices is not None else []
+    known += [f"{edges:,} edges"] if edges is not None else []
+    raise ShapeError(
+        f"the model is for {' and '.join(known)}, the graph has {adjacency.num_dst:,} vertices and "
+        f"{adjacency.num_edges:,} edges",
+        "export the model with dynamic sizes, or give a graph of its own size",
+    )
+
+
+def _arrays(found: GraphInputs, adjacency: Adjacency) -> tuple[dict[str, Array], tuple[str, ...]]:
+    index = adjacency.edge_index()
+    arrays: dict[str, Array] = {found.edge_index.name: _as(index, found.edge_index)}
+    notes = []
+    if found.weight is not None and adjacency.weight is not None:
+        arrays[found.weight.name] = _as(adjacency.as_given(adjacency.weight), found.weight)
+    elif found.weight is not None:
+        notes.append(f"{found.weight.name}: the graph has no weights, so it stays an input")
+    elif adjacency.weight is not None:
+        notes.append("edge_weight: the model does not read the graph's weights")
+    if found.edge_type is not None:
+        if adjacency.edge_type is None:
+            raise ModelError(
+                f"the model reads edge types ({found.edge_type.name}), and the graph has none",
+                "give a graph with edge_type",
+            )
+        arrays[found.edge_type.name] = _as(adjacency.as_given(adjacency.edge_type), found.edge_type)
+    return arrays, tuple(notes)
+
+
+def _as(array: Array, item: Declared) -> Array:
+    """In the input's type, as a column where it is one."""
+    typed = array.astype(np.dtype(item.dtype), copy=False)
+    return typed.reshape(-1, 1) if len(item.dims or ()) == 2 and array.ndim == 1 else typed
+
+
+def aggregates(proto: onnx.ModelProto) -> bool:
+    """Whether a model scatters, with a reduction, as graph networks do."""
+    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+    return any(_reduces(node) for nodes in bodies for node in nodes)
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("ScatterElements", "ScatterND") and any(
+        attribute.name == "reduction" and attribute.s != b"none" for attribute in node.attribute
+    )
+
+
+def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | None:
+    """A random graph of the sizes that the user and the model say, for estimates; None where they say too little.
+
+    Ends, weights and types of edges are drawn evenly.
+
+    Raises:
+        ModelError: as `graph_inputs`.
+    """
+    found = graph_inputs(proto)
+    if found is None:
+        return None
+    edges = _given_size(found.edge_index, 1, shapes)
+    vertices = next((_given_size(item, 0, shapes) for item in found.vertices), None)
+    if edges is None or vertices is None:
+        return None
+    random = np.random.default_rng(0)
+    src, dst = (random.integers(0, vertices, edges, np.int32) for _ in range(2))
+    kinds = random.integers(0, _relations(proto, found), edges, np.int32) if found.edge_type else None
+    weight = random.random(edges, np.float32) if found.weight else None
+    return bind_graph(proto, Adjacency.from_edges(src, dst, vertices, vertices, weight, kinds), shapes)
+
+
+def _relations(proto: onnx.GraphProto, found: GraphInputs) -> int:
+    """How many edge types a model tells apart: as many as it has matrices of weights, or compares types with."""
+    assert found.edge_type is not None
+    sizes = {tensor.name: tensor.dims for tensor in proto.initializer}
+    reads = [node for node in proto.node if node.op_type in ("Gather", "GatherND")]
+    picks = [node.input[0] for node in reads if len(sizes.get(node.input[0], ())) == 3]
+    picked = [sizes[name][0] for name in picks]
+    compared = sum(node.op_type == "Equal" and found.edge_type.name in node.input for node in proto.node)
+    most: int = max(1, compared, *picked)
+    return most

@@ -1,0 +1,111 @@
+"""Recovery of a whole graph: every scatter that a rule covers is replaced, and what only served it goes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.errors import ModelError
+from pimflow.frontend.inference import Inferred
+from pimflow.frontend.recovery.aggregation import Aggregations
+from pimflow.frontend.recovery.scene import Ints, Scene, placed_constants
+from pimflow.frontend.structure import along_rows
+from pimflow.ir import Graph, Node, Spmm
+
+SCATTER_OPSET = 16
+"""From here on a ScatterElements can add up; before, it keeps one of several updates."""
+
+_SCATTERS = frozenset({"ScatterElements", "ScatterND", "Scatter"})
+
+
+class Recovered(NamedTuple):
+    """A graph with sparse ops, and why scatters are left in it: each "node: reason"."""
+
+    inferred: Inferred
+    notes: tuple[str, ...]
+
+
+def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
+    """The graph with its aggregations as sparse ops, and constants in place of what depends on the bound graph.
+
+    Args:
+        inferred: a graph with shapes; `structural` and `known` say what depends on the bound graph.
+        bound: inputs that are the bound graph's.
+
+    Raises:
+        ModelError: the model's opset is one in which duplicate edges are lost.
+    """
+    scene = Scene(inferred.graph, inferred.known, inferred.structural)
+    _refuse_lost_duplicates(scene)
+    rules, refusals = Aggregations(scene), {}
+    for node in inferred.graph.nodes:
+        if node.kind == "ScatterElements" and scene.maker(node.output) is not None:
+            refusals[node.name] = rules.recover(node)
+        elif node.kind in ("Div", "Mul") and scene.maker(node.output) is not None:
+            _fold_row_scale(scene, node)
+    placed_constants(scene)
+    for name in bound:
+        if name in scene.known:
+            scene.editor.set_constant(name, scene.known[name])
+    graph = scene.editor.finish()
+    graph = _without_dead_nodes(graph.replace(inputs=[name for name in graph.inputs if name not in bound]))
+    left = {node.name for node in graph.nodes if node.kind in _SCATTERS}
+    notes = [reason.reason for name, reason in refusals.items() if reason is not None and name in left]
+    notes += [f"{name}: a {graph.node(name).kind} is not recovered" for name in left if name not in refusals]
+    known = {name: array for name, array in inferred.known.items() if name in graph.values}
+    kept = {node.name for node in graph.nodes if inferred.graph.node_by_name.get(node.name) is node}
+    forms = {name: form for name, form in inferred.forms.items() if name in kept}
+    return Recovered(inferred._replace(graph=graph, forms=forms, known=known | dict(graph.constants)), tuple(notes))
+
+
+def _refuse_lost_duplicates(scene: Scene) -> None:
+    opset = scene.graph.opset.get("", 0)
+    if opset >= SCATTER_OPSET:
+        return
+    for node in scene.graph.nodes:
+        if node.kind in _SCATTERS and node.inputs[1] in scene.structural:
+            raise ModelError(
+                f"the model is in opset {opset}, where {node.name!r} keeps one of several edges into a vertex",
+                f"export it with opset {SCATTER_OPSET} or later",
+            )
+
+
+def _fold_row_scale(scene: Scene, node: Node) -> None:
+    """A sum that is divided by (or multiplied with) a known number for every row, as in a mean: a row scale."""
+    if len(node.inputs) != 2:
+        return
+    for total, factor in (node.inputs, node.inputs[::-1]) if node.kind == "Mul" else (node.inputs,):
+        name = scene.peel(total)
+        summed, rows = scene.written(name), scene.array(factor)
+        if summed is None or factor not in scene.known or not isinstance(summed.op, Spmm) or len(summed.inputs) > 4:
+            continue
+        shape = scene.shape(node.output)
+        scale: Ints | None = along_rows(rows) if rows.ndim == len(shape) and rows.shape[0] == shape[0] else None
+        if scale is None or summed.op.reduce != "sum" or shape != scene.shape(name) or _readers(scene, name) > 1:
+            continue
+        scaled = 1 / scale if node.kind == "Div" else scale
+        inputs = (*summed.inputs, *("",) * (4 - len(summed.inputs)))
+        vector = scene.constant("row_scale", np.asarray(scaled, dtype=rows.dtype))
+        scene.finish(node, scene.write(summed.op, *inputs, vector, like=node.name))
+        return
+
+
+def _readers(scene: Scene, name: str) -> int:
+    """How many nodes read a value when the model runs, or what copies it."""
+    readers = [user for user in scene.graph.users(name) if scene.maker(user.output) is not None]
+    return len(readers) + (name in scene.graph.outputs)
+
+
+def _without_dead_nodes(graph: Graph) -> Graph:
+    live, kept = set(graph.outputs), []
+    for node in reversed(graph.nodes):
+        if live.intersection(node.outputs):
+            kept.append(node)
+            live.update(name for name in node.inputs if name)
+    live.update(graph.inputs, *(node.outputs for node in kept))
+    return graph.replace(
+        nodes=reversed(kept),
+        values={name: value for name, value in graph.values.items() if name in live},
+        constants={name: array for name, array in graph.constants.items() if name in live},
+    )

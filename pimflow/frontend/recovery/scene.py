@@ -1,0 +1,254 @@
+"""An inferred graph as recovery sees it: what is known, what makes what, and what has been written in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.frontend.structure import along_rows, compact, held_bytes
+from pimflow.ir import Array, Graph, GraphEditor, Node, OnnxOp, Op, Value
+from pimflow.ir.ops.base import op_of_onnx_name
+from pimflow.ir.shapes import infer
+from pimflow.ir.text.literals import digest
+from pimflow.sparse import Graph as Adjacency
+
+Ints = npt.NDArray[Any]
+
+_PASSES_ON = frozenset(
+    {"Identity", "Slice", "Reshape", "Expand", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Max", "Min", "Sum", "Concat"}
+)
+"""Operators that make their first input again, where its shape and type stay and they read no second tensor."""
+_OF_ONE = frozenset({"Max", "Min", "Sum", "Concat"})
+"""Of them, those that do so with a single operand only."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Edges by destination: an index of rows that updates are scattered to.
+
+    Args:
+        key: names the index by its content.
+        rows: how many rows there are.
+        edges: how many edges.
+        rowptr: the constant of row pointers.
+        counts: edges of each row.
+        order: exporter's position of each edge in CSR order; None where that is its own order.
+    """
+
+    key: str
+    rows: int
+    edges: int
+    rowptr: str
+    counts: Ints
+    order: Ints | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """x[index[e]] for every edge e, in the exporter's order."""
+
+    x: str
+    index: Ints
+
+
+class Scene:
+    """A graph whose nodes are being replaced.
+
+    Args:
+        graph: all shapes inferred; opaque nodes.
+        known: arrays of values that do not depend on run-time inputs, by name.
+        structural: names of those of them that depend on the graph that was bound.
+    """
+
+    def __init__(self, graph: Graph, known: Mapping[str, Array], structural: frozenset[str]) -> None:
+        self.graph = graph
+        self.known = known
+        self.structural = structural
+        self.editor = GraphEditor(graph)
+        self._segments: dict[tuple[str, int], Segments] = {}
+        self._constants: dict[str, str] = {}
+        self._keys: dict[tuple[object, ...], tuple[Array, str]] = {}
+        self._written: dict[str, Node] = {}
+        self.pending: list[Node] = []
+
+    # ---- reading
+
+    def value(self, name: str) -> Value:
+        """A value of the graph or one written since."""
+        return self.editor.value(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A value's shape; () where it has none."""
+        return self.value(name).shape or ()
+
+    def maker(self, name: str) -> Node | None:
+        """The node that computes a value when the model runs, as the exporter wrote it; None for what is known."""
+        return None if name in self.known else self.graph.producer(name)
+
+    def written(self, name: str) -> Node | None:
+        """The node that was written to make a value."""
+        return self._written.get(name)
+
+    def peel(self, name: str) -> str:
+        """What a value is a copy of, gone through full Slices, Identities, Reshapes to the same shape and the like."""
+        node = self.maker(name)
+        while node is not None and self._is_copy(node):
+            name = node.inputs[0]
+            node = self.maker(name)
+        return name
+
+    def _is_copy(self, node: Node) -> bool:
+        if node.kind not in _PASSES_ON or not isinstance(node.op, OnnxOp) or node.op.domain:
+            return False
+        if node.kind in _OF_ONE and len(node.inputs) != 1:
+            return False
+        if node.kind == "Slice" and len(node.inputs) > 4 and (self.array(node.inputs[4]) != 1).any():
+            return False
+        source, made = self.value(node.inputs[0]), self.value(node.output)
+        return made.shape is not None and (source.shape, source.dtype) == (made.shape, made.dtype)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A known value's elements; NaN for one that is computed, which equals nothing."""
+        return self.known.get(name, np.array(np.nan))
+
+    def key(self, array: Array) -> str:
+        """Names an array by its content; linear once, then free."""
+        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str)
+        if place not in self._keys:
+            small = compact(array)
+            self._keys[place] = (array, f"{array.shape} {digest(small)}")
+        return self._keys[place][1]
+
+    def rows(self, name: str) -> Rows | None:
+        """The value as rows of another one, picked by a known index: a Gather along the first axis, or its like."""
+        name = self.peel(name)
+        node = self.maker(name)
+        if node is None or not isinstance(node.op, OnnxOp) or node.op.domain or len(node.inputs) < 2:
+            return None
+        x, index = node.inputs[0], self.known.get(node.inputs[1])
+        shape, attributes = self.shape(x), dict(node.op.attributes)
+        if index is None or not shape:
+            return None
+        axis = attributes.get("axis", 0)
+        by_rows = node.kind == "Gather" and isinstance(axis, int) and axis % len(shape) == 0 and index.ndim == 1
+        picked = node.kind == "GatherND" and not attributes.get("batch_dims") and index.shape[1:] == (1,)
+        if not by_rows and not picked:
+            return None
+        positions: Ints = index.reshape(len(index))
+        return Rows(x, _wrapped(positions, shape[0]))
+
+    def node_attributes(self, node: Node) -> Mapping[str, Any]:
+        """Attributes of an opaque node."""
+        return dict(node.op.attributes) if isinstance(node.op, OnnxOp) else {}
+
+    def is_product(self, node: Node) -> bool:
+        """Whether a node multiplies matrices."""
+        kind = op_of_onnx_name(node.kind)
+        return kind is not None and kind.is_matrix_product
+
+    # ---- writing
+
+    def constant(self, what: str, array: Array) -> str:
+        """A constant of these elements; equal ones are shared."""
+        key = self.key(array)
+        if key not in self._constants:
+            self._constants[key] = self.editor.new_constant(what, np.ascontiguousarray(array))
+        return self._constants[key]
+
+    def write(self, op: Op, *inputs: str, like: str) -> str:
+        """Adds a typed node; returns what it makes. `like` is what its name is made from."""
+        ((shape, dtype),) = infer(op, [self.value(name) if name else None for name in inputs])
+        return self._add(op, inputs, shape, dtype, like)
+
+    def copy(self, node: Node, inputs: Sequence[str]) -> str:
+        """Adds a node like another one, over other inputs of the same shapes; returns what it makes."""
+        value = self.value(node.output)
+        return self._add(node.op, tuple(inputs), value.shape, value.dtype, f"{node.name}/by_destination")
+
+    def _add(self, op: Op, inputs: tuple[str, ...], shape: Sequence[int] | None, dtype: str, like: str) -> str:
+        name = self.editor.new_node_name(like)
+        output = self.editor.new_value(name, shape, dtype)
+        self.pending.append(Node(op, inputs, (output,), name))
+        self._written[output] = self.pending[-1]
+        return output
+
+    def finish(self, node: Node, made: str) -> None:
+        """Puts all pending nodes in a node's place, where `made` takes the place of its output."""
+        last = self.pending.pop()
+        assert last.output == made
+        kept = Node(last.op, last.inputs, node.outputs, node.name, node.placement, node.tags)
+        self.editor.replace_node(node.name, (*self.pending, kept))
+        self._written[node.output] = kept
+        self.pending = []
+
+    def segments(self, index: Ints, rows: int) -> Segments:
+        """The edges of an index of destinations, by destination."""
+        known = (self.key(index), rows)
+        if known not in self._segments:
+            wrapped = _wrapped(index, rows)
+            sorted_edges = Adjacency.from_edges(np.arange(len(index)), wrapped, max(len(index), 1), rows)
+            in_order = sorted_edges.order is None
+            rowptr = self.constant("rowptr", sorted_edges.rowptr)
+            order = None if in_order else sorted_edges.col
+            counts = np.diff(sorted_edges.rowptr)
+            self._segments[known] = Segments(known[0], rows, len(index), rowptr, counts, order)
+        return self._segments[known]
+
+    def arranged(self, what: str, array: Array, segments: Segments) -> str:
+        """A constant: an array's rows (one an edge, in the exporter's order) in CSR order."""
+        small = compact(array)
+        if len(small) == segments.edges and segments.order is not None:
+            small = small[segments.order]
+        return self.constant(what, small)
+
+    def sources(self, index: Ints, segments: Segments) -> str:
+        """The constant `col`: an index of every edge in CSR order."""
+        narrow = index.astype(np.int32) if not len(index) or index.max() < 2**31 else index
+        return self.constant("col", narrow if segments.order is None else narrow[segments.order])
+
+    def row_vector(self, name: str) -> Ints | None:
+        """The vector that a known value repeats along all axes but the first; None if there is none."""
+        array = self.known.get(name)
+        return None if array is None else along_rows(array)
+
+
+def _wrapped(index: Ints, rows: int) -> Ints:
+    """An index of rows without negative ones, which count from the end."""
+    return np.where(index < 0, index + rows, index) if len(index) and index.min() < 0 else index
+
+
+def placed_constants(scene: Scene) -> None:
+    """Puts constants in place of whatever depends on the bound graph and is still read; what repeats is expanded."""
+    graph, editor = scene.graph, scene.editor
+    for node in graph.nodes:
+        names = [name for name in node.outputs if name]
+        if not names or not all(name in scene.structural for name in names):
+            continue
+        if any(name not in scene.known for name in names):
+            editor.replace_node(node.name, ())  # let go: nothing but structure read it
+        elif any(name in graph.outputs for name in names):
+            _make_output(scene, node)
+        elif len(names) == 1 and held_bytes(scene.known[names[0]]) < scene.known[names[0]].nbytes:
+            _make_expanded(scene, node)
+        else:
+            for name in names:
+                editor.set_constant(name, scene.known[name])
+            editor.replace_node(node.name, ())
+
+
+def _make_output(scene: Scene, node: Node) -> None:
+    """A graph output is made by a node."""
+    array = scene.known[node.output]
+    name = scene.editor.new_constant(f"{node.output}_known", np.ascontiguousarray(array))
+    scene.editor.replace_node(node.name, (replace(node, op=OnnxOp("Identity"), inputs=(name,)),))
+
+
+def _make_expanded(scene: Scene, node: Node) -> None:
+    array = scene.known[node.output]
+    small = scene.constant(f"{node.output}_compact", compact(array))
+    shape = scene.constant(f"{node.output}_shape", np.array(array.shape, np.int64))
+    scene.editor.replace_node(node.name, (replace(node, op=OnnxOp("Expand"), inputs=(small, shape)),))

@@ -1,0 +1,130 @@
+"""Softmax over the edges into each destination, as exporters write it: scatters of maxima and of sums."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.frontend.recovery.scene import Scene, Segments
+from pimflow.frontend.structure import compact, is_uniform
+from pimflow.ir import EdgeSoftmax, Node
+
+
+class Softmax(NamedTuple):
+    """What was found: the op, and the logits in the exporter's order."""
+
+    op: EdgeSoftmax
+    logits: str
+
+
+def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | None:
+    """exp(e - m[d]) / (s[d] + eps), with m the maxima and s the sums of the same edges by destination; None if not."""
+    if node.kind != "Div":
+        return None
+    powers = scene.peel(node.inputs[0])
+    exp = scene.maker(powers)
+    shifted = scene.maker(scene.peel(exp.inputs[0])) if exp is not None and exp.kind == "Exp" else None
+    if shifted is None or shifted.kind != "Sub":
+        return None
+    logits = scene.peel(shifted.inputs[0])
+    floor = _floor(scene, shifted.inputs[1], logits, segments)
+    eps = _eps(scene, node.inputs[1], powers, segments)
+    return None if floor is None or eps is None else Softmax(EdgeSoftmax(floor, eps), logits)
+
+
+def scattered(scene: Scene, name: str, reduction: str, updates: str, segments: Segments) -> Node | None:
+    """The node that reduces these updates by destination into a value; None if that is not what makes it."""
+    node = scene.maker(scene.peel(name))
+    if node is None or node.kind != "ScatterElements":
+        return None
+    attributes = scene.node_attributes(node)
+    index = scene.row_vector(node.inputs[1])
+    shape = scene.shape(node.output)
+    fits = attributes.get("axis", 0) in (0, -len(shape)) and attributes.get("reduction", "none") == reduction
+    if not fits or index is None or shape[:1] != (segments.rows,) or scene.key(index) != segments.key:
+        return None
+    whole = scene.shape(node.inputs[1])[1:] == shape[1:]
+    return node if whole and scene.peel(node.inputs[2]) == updates else None
+
+
+def _of_destinations(scene: Scene, name: str, segments: Segments) -> str | None:
+    """The value whose rows are read at the destination of every edge."""
+    rows = scene.rows(name)
+    return rows.x if rows is not None and scene.key(rows.index) == segments.key else None
+
+
+def _floor(scene: Scene, name: str, logits: str, segments: Segments) -> float | None:
+    """What the maxima that are subtracted start from."""
+    maxima = _of_destinations(scene, name, segments)
+    node = None if maxima is None else scattered(scene, maxima, "max", logits, segments)
+    if node is None:
+        return None
+    base = scene.peel(node.inputs[0])
+    filler = scene.maker(base)
+    if filler is not None:  # the least of all logits is put in first: it is no larger than any row's maximum
+        spread = scene.peel(filler.inputs[2]) if len(filler.inputs) > 2 else ""
+        least = scattered(scene, base, "max", spread, segments)
+        if least is None or not _is_least(scene, least.inputs[2], logits):
+            return None
+        base = scene.peel(least.inputs[0])
+    return _start_of_rows(scene, base, segments)
+
+
+def _start_of_rows(scene: Scene, name: str, segments: Segments) -> float | None:
+    """What all rows with edges hold in a known value."""
+    array = scene.known.get(name)
+    if array is None:
+        return None
+    small = compact(array)
+    touched = small if len(small) != segments.rows else small[segments.counts > 0]
+    if not touched.size:
+        return float("-inf")
+    if not is_uniform(touched):
+        return None
+    start = float(touched.reshape(-1)[0])
+    return float("-inf") if start <= float(np.finfo(np.float32).min) else start
+
+
+def _is_least(scene: Scene, name: str, logits: str) -> bool:
+    """Whether a value is the least of all logits, however it was spread: plus zeros, expanded."""
+    node = scene.maker(scene.peel(name))
+    while node is not None and node.kind in ("Expand", "Add", "Reshape", "Unsqueeze", "Identity"):
+        if node.kind == "Add":
+            terms = [term for term in node.inputs if not _is_zero(scene, term)]
+            if len(terms) != 1:
+                return False
+            node = scene.maker(terms[0])
+        else:
+            node = scene.maker(node.inputs[0])
+    if node is None or node.kind != "ReduceMin" or scene.peel(node.inputs[0]) != logits:
+        return False
+    return scene.value(node.output).elements == 1
+
+
+def _is_zero(scene: Scene, name: str) -> bool:
+    array = scene.known.get(name)
+    return array is not None and is_uniform(array) and not compact(array).any()
+
+
+def _eps(scene: Scene, name: str, powers: str, segments: Segments) -> float | None:
+    """What is added to the sums, before or behind their rows are read at the destinations."""
+    name, before = _without_addend(scene, name)
+    sums = _of_destinations(scene, name, segments)
+    if sums is None:
+        return None
+    sums, behind = _without_addend(scene, sums)
+    node = scattered(scene, sums, "add", powers, segments)
+    return before + behind if node is not None and _is_zero(scene, node.inputs[0]) else None
+
+
+def _without_addend(scene: Scene, name: str) -> tuple[str, float]:
+    """A value without the known number that is added to it, and that number."""
+    node = scene.maker(scene.peel(name))
+    if node is None or node.kind != "Add":
+        return name, 0.0
+    for term, other in (node.inputs, node.inputs[::-1]):
+        array = scene.known.get(term)
+        if array is not None and is_uniform(array):
+            return other, float(compact(array).reshape(-1)[0])
+    return name, 0.0

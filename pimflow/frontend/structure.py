@@ -1,0 +1,408 @@
+"""What depends on a graph and on shapes alone, computed by numpy over views: an index of E x F takes E elements.
+
+Exporters expand an index of edges to the shape of the features that it scatters. An array that repeats along an axis
+is a view with stride 0 here, and arithmetic is done once along such an axis. Results are ONNX Runtime's, exactly for
+integers and to the last bit or two for floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Array, AttributeValue
+from pimflow.ir.registry import Registry
+from pimflow.onnxio.tensors import numpy_dtype, type_text
+
+Arrays = Sequence["Array | None"]
+Attributes = Mapping[str, AttributeValue]
+Anything = npt.NDArray[Any]
+
+STRUCTURE: Registry[str, Callable[[Arrays, Attributes], Array | None]] = Registry("structure evaluation")
+"""By op_type of ONNX's own domain: the result over views; None for a form that is left to ONNX Runtime."""
+
+
+def compact(array: Array) -> Array:
+    """The array with every axis along which it repeats (stride 0) cut to one element."""
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
+
+
+def held_bytes(array: Array) -> int:
+    """Bytes of the elements that differ, as far as strides tell."""
+    return compact(array).nbytes
+
+
+def is_uniform(array: Array) -> bool:
+    """Whether all elements are equal; an array of none is not."""
+    small = compact(array)
+    return bool(small.size) and bool((small == small.reshape(-1)[0]).all())
+
+
+def as_matrix(array: Anything) -> Anything:
+    """The array with all dims but the first as one; there may be none of them, or no elements."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
+
+
+def along_rows(array: Array) -> Array | None:
+    """The vector [rows] whose elements the array repeats along all its other axes; None if it does not."""
+    small = compact(array)
+    if not array.ndim:
+        return None
+    if not array.size:
+        return np.zeros(array.shape[:1], array.dtype)
+    rows = as_matrix(small)
+    if rows.shape[1] > 1 and not (rows == rows[:, :1]).all():
+        return None
+    return np.broadcast_to(rows[:, 0], array.shape[:1])
+
+
+def evaluate_structure(op_type: str, arrays: Arrays, attributes: Attributes) -> Array | None:
+    """A node's one result as a read-only array or view; None where this module has no rule for the node.
+
+    Args:
+        op_type: of ONNX's own domain.
+        arrays: its inputs, None for absent ones.
+        attributes: by name.
+    """
+    rule = STRUCTURE.get(op_type)
+    if rule is None:
+        return None
+    with np.errstate(all="ignore"):  # 0 ** -0.5 is an infinity that a Where behind it takes out
+        result = rule(arrays, attributes)
+    if result is None:
+        return None
+    view: Array = result.view()
+    view.flags.writeable = False
+    return view
+
+
+def _first(arrays: Arrays) -> Anything:
+    array = arrays[0]
+    assert array is not None
+    return array
+
+
+def _pair(arrays: Arrays) -> tuple[Anything, Anything]:
+    first, second = arrays[0], arrays[1]
+    assert first is not None
+    assert second is not None
+    return first, second
+
+
+def _integer(attributes: Attributes, name: str, default: int) -> int:
+    value = attributes.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def elementwise(function: Callable[..., Anything], *arrays: Anything) -> Anything:
+    """A function of the broadcast operands, computed once along axes where all of them repeat."""
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    views = [np.broadcast_to(array, shape) for array in arrays]
+    once = [all(view.strides[axis] == 0 for view in views) for axis in range(len(shape))]
+    cut = tuple(slice(0, 1) if repeats else slice(None) for repeats in once)
+    result = np.asarray(function(*(view[cut] for view in views)))
+    return np.broadcast_to(result, shape)
+
+
+def _register_elementwise() -> None:
+    functions: dict[str, Callable[..., Anything]] = {
+        "Add": np.add,
+        "Sub": np.subtract,
+        "Mul": np.multiply,
+        "Equal": np.equal,
+        "Greater": np.greater,
+        "GreaterOrEqual": np.greater_equal,
+        "Less": np.less,
+        "LessOrEqual": np.less_equal,
+        "And": np.logical_and,
+        "Or": np.logical_or,
+        "Xor": np.logical_xor,
+        "Not": np.logical_not,
+        "IsNaN": np.isnan,
+        "Neg": np.negative,
+        "Abs": np.abs,
+        "Sqrt": np.sqrt,
+        "Reciprocal": np.reciprocal,
+        "Exp": np.exp,
+        "Log": np.log,
+        "Where": np.where,
+        "Floor": np.floor,
+        "Ceil": np.ceil,
+    }
+
+    def rule(function: Callable[..., Anything]) -> Callable[[Arrays, Attributes], Array | None]:
+        def apply(arrays: Arrays, attributes: Attributes) -> Array | None:
+            return elementwise(function, *(array for array in arrays if array is not None))
+
+        return apply
+
+    for name, function in functions.items():
+        STRUCTURE.add(name, rule(function))
+
+
+_register_elementwise()
+
+
+@STRUCTURE.register("Max")
+def _max(arrays: Arrays, attributes: Attributes) -> Array:
+    """Of one operand (as one exporter writes it): itself."""
+    result = _first(arrays)
+    for array in arrays[1:]:
+        assert array is not None
+        result = elementwise(np.maximum, result, array)
+    return result
+
+
+@STRUCTURE.register("Min")
+def _min(arrays: Arrays, attributes: Attributes) -> Array:
+    result = _first(arrays)
+    for array in arrays[1:]:
+        assert array is not None
+        result = elementwise(np.minimum, result, array)
+    return result
+
+
+@STRUCTURE.register("Clip")
+def _clip(arrays: Arrays, attributes: Attributes) -> Array:
+    result = _first(arrays)
+    least, most = (arrays[index] if index < len(arrays) else None for index in (1, 2))
+    result = result if least is None else elementwise(np.maximum, result, least)
+    return result if most is None else elementwise(np.minimum, result, most)
+
+
+@STRUCTURE.register("Div")
+def _div(arrays: Arrays, attributes: Attributes) -> Array | None:
+    """Of integers ONNX truncates: left to ONNX Runtime."""
+    left, right = _pair(arrays)
+    return elementwise(np.divide, left, right) if left.dtype.kind == "f" else None
+
+
+@STRUCTURE.register("Pow")
+def _pow(arrays: Arrays, attributes: Attributes) -> Array | None:
+    base, exponent = _pair(arrays)
+    if base.dtype.kind != "f":
+        return None
+    return elementwise(lambda b, e: np.power(b, e.astype(b.dtype)), base, exponent)
+
+
+@STRUCTURE.register("IsInf")
+def _is_inf(arrays: Arrays, attributes: Attributes) -> Array | None:
+    both = _integer(attributes, "detect_negative", 1) and _integer(attributes, "detect_positive", 1)
+    return elementwise(np.isinf, _first(arrays)) if both else None
+
+
+@STRUCTURE.register("Cast")
+def _cast(arrays: Arrays, attributes: Attributes) -> Array | None:
+    import onnx
+
+    name = type_text(onnx.helper.make_tensor_type_proto(_integer(attributes, "to", 0), None))
+    if _first(arrays).dtype.kind not in "iufb" or name in ("object", ""):
+        return None
+    return elementwise(lambda array: array.astype(numpy_dtype(name)), _first(arrays))
+
+
+@STRUCTURE.register("Identity")
+def _identity(arrays: Arrays, attributes: Attributes) -> Array:
+    return _first(arrays)
+
+
+@STRUCTURE.register("Expand")
+def _expand(arrays: Arrays, attributes: Attributes) -> Array:
+    array, shape = _pair(arrays)
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(int(dim) for dim in shape)))
+
+
+@STRUCTURE.register("Reshape")
+def _reshape(arrays: Arrays, attributes: Attributes) -> Array | None:
+    array, dims = _pair(arrays)
+    keep_zero = _integer(attributes, "allowzero", 0)
+    shape = [int(dim) if dim or keep_zero else array.shape[axis] for axis, dim in enumerate(dims)]
+    if -1 in shape:
+        others = int(np.prod([dim for dim in shape if dim != -1]))
+        shape[shape.index(-1)] = array.size // others if others else 0
+    return _reshaped(array, tuple(shape))
+
+
+def _reshaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array in another shape: a view where dims of one alone come or go."""
+    kept = [axis for axis, size in enumerate(array.shape) if size != 1]
+    if tuple(array.shape[axis] for axis in kept) != tuple(size for size in shape if size != 1):
+        return array.reshape(shape)
+    sources = iter(kept)
+    strides = [0 if size == 1 else array.strides[next(sources)] for size in shape]
+    if array.ndim == 0 or array.size == 0:
+        return array.reshape(shape)
+    return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
+
+
+@STRUCTURE.register("Squeeze")
+def _squeeze(arrays: Arrays, attributes: Attributes) -> Array:
+    array, axes = _first(arrays), arrays[1] if len(arrays) > 1 else None
+    given = range(array.ndim) if axes is None else [int(axis) % array.ndim for axis in axes]
+    dropped = {axis for axis in given if array.shape[axis] == 1}
+    return _reshaped(array, tuple(size for axis, size in enumerate(array.shape) if axis not in dropped))
+
+
+@STRUCTURE.register("Unsqueeze")
+def _unsqueeze(arrays: Arrays, attributes: Attributes) -> Array:
+    array, axes = _pair(arrays)
+    rank = array.ndim + len(axes.reshape(-1))
+    added, sizes = {int(axis) % rank for axis in axes.reshape(-1)}, iter(array.shape)
+    return _reshaped(array, tuple(1 if axis in added else next(sizes) for axis in range(rank)))
+
+
+@STRUCTURE.register("Transpose")
+def _transpose(arrays: Arrays, attributes: Attributes) -> Array:
+    array, perm = _first(arrays), attributes.get("perm")
+    axes = [int(axis) for axis in perm if isinstance(axis, int)] if isinstance(perm, tuple) else None
+    turned: Array = array.transpose(axes)
+    return turned
+
+
+@STRUCTURE.register("Concat")
+def _concat(arrays: Arrays, attributes: Attributes) -> Array:
+    parts = [array for array in arrays if array is not None]
+    return np.concatenate(parts, axis=_integer(attributes, "axis", 0))
+
+
+@STRUCTURE.register("Tile")
+def _tile(arrays: Arrays, attributes: Attributes) -> Array:
+    array, repeats = _pair(arrays)
+    return np.tile(array, tuple(int(times) for times in repeats))
+
+
+@STRUCTURE.register("Range")
+def _range(arrays: Arrays, attributes: Attributes) -> Array | None:
+    start, limit = _pair(arrays)
+    step = arrays[2]
+    assert step is not None
+    if start.dtype.kind != "i":
+        return None
+    first, last, by = (int(np.asarray(item).reshape(())) for item in (start, limit, step))
+    return np.arange(first, last, by, dtype=start.dtype)
+
+
+@STRUCTURE.register("NonZero")
+def _non_zero(arrays: Arrays, attributes: Attributes) -> Array:
+    return np.stack(np.nonzero(_first(arrays))).astype(np.int64, copy=False)
+
+
+@STRUCTURE.register("Slice")
+def _slice(arrays: Arrays, attributes: Attributes) -> Array | None:
+    if len(arrays) < 3:  # before opset 10
+        return None
+    array, starts, ends, axes, steps = (arrays[index] if index < len(arrays) else None for index in range(5))
+    assert array is not None
+    assert starts is not None
+    assert ends is not None
+    chosen = range(len(starts)) if axes is None else [int(axis) % array.ndim for axis in axes]
+    by = np.ones(len(starts), np.int64) if steps is None else steps
+    cuts = [slice(None)] * array.ndim
+    for axis, first, last, step in zip(chosen, starts.tolist(), ends.tolist(), by.tolist(), strict=True):
+        if step < 0:
+            return None
+        cuts[axis] = slice(first, last, step)
+    return array[tuple(cuts)]
+
+
+@STRUCTURE.register("Gather")
+def _gather(arrays: Arrays, attributes: Attributes) -> Array:
+    array, index = _pair(arrays)
+    axis = _integer(attributes, "axis", 0) % max(array.ndim, 1)
+    if index.size == 1:  # a view of one row
+        taken = array[(slice(None),) * axis + (int(index.reshape(())),)]
+        shape = (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :])
+        return _reshaped(taken, shape)
+    return np.take(array, index, axis=axis)
+
+
+@STRUCTURE.register("GatherElements")
+def _gather_elements(arrays: Arrays, attributes: Attributes) -> Array:
+    array, index = _pair(arrays)
+    axis = _integer(attributes, "axis", 0) % array.ndim
+    return np.take_along_axis(array, np.where(index < 0, index + array.shape[axis], index), axis=axis)
+
+
+@STRUCTURE.register("GatherND")
+def _gather_nd(arrays: Arrays, attributes: Attributes) -> Array | None:
+    array, index = _pair(arrays)
+    if _integer(attributes, "batch_dims", 0):
+        return None
+    taken: Array = array[tuple(np.moveaxis(index, -1, 0))]
+    return taken
+
+
+@STRUCTURE.register("ScatterND")
+def _scatter_nd(arrays: Arrays, attributes: Attributes) -> Array | None:
+    data, index = _pair(arrays)
+    updates = arrays[2]
+    if attributes.get("reduction", "none") != "none":
+        return None
+    out = np.array(data)
+    out[tuple(np.moveaxis(index, -1, 0))] = updates
+    return out
+
+
+_SCATTERS: Mapping[AttributeValue, Any] = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
+
+
+@STRUCTURE.register("ScatterElements")
+def _scatter_elements(arrays: Arrays, attributes: Attributes) -> Array | None:
+    """Once along axes where base, index and updates all repeat."""
+    data, index = _pair(arrays)
+    updates, reduction = arrays[2], attributes.get("reduction", "none")
+    assert updates is not None
+    axis = _integer(attributes, "axis", 0) % max(data.ndim, 1)
+    if not index.size:
+        return data
+    repeats = [
+        other != axis
+        and data.shape[other] == index.shape[other]
+        and not any(a.strides[other] for a in (data, index, updates))
+        for other in range(data.ndim)
+    ]
+    cut = tuple(slice(0, 1) if once else slice(None) for once in repeats)
+    out, where = np.array(data[cut]), index[cut]
+    where = np.where(where < 0, where + data.shape[axis], where)
+    rows = along_rows(where) if not axis and out.shape[1:] == where.shape[1:] else None
+    if rows is not None and reduction in ("add", "max", "min") and out.dtype.kind == "f":
+        _scatter_rows(as_matrix(out), rows, as_matrix(updates[cut]), reduction)
+        return np.broadcast_to(out, data.shape)
+    grid = np.ogrid[tuple(slice(0, size) for size in where.shape)]
+    target = (*grid[:axis], where, *grid[axis + 1 :])
+    if reduction == "none":
+        out[target] = updates[cut]
+    elif reduction in _SCATTERS:
+        _SCATTERS[reduction].at(out, target, updates[cut])
+    else:
+        return None
+    return np.broadcast_to(out, data.shape)
+
+
+def _scatter_rows(out: Anything, rows: Anything, updates: Anything, reduction: AttributeValue) -> None:
+    """Rows of updates into rows of `out`, in place: linear, and quick for sums and for updates that are all alike."""
+    if reduction == "add":
+        for column in range(out.shape[1]):
+            out[:, column] += np.bincount(rows, updates[:, column], len(out)).astype(out.dtype)
+    elif is_uniform(updates):
+        touched = np.bincount(rows, minlength=len(out)) > 0
+        out[touched] = _SCATTERS[reduction](out[touched], updates.reshape(-1)[0])
+    else:
+        _SCATTERS[reduction].at(out, rows, updates)
+
+
+@STRUCTURE.register("OneHot")
+def _one_hot(arrays: Arrays, attributes: Attributes) -> Array | None:
+    index, depth = _pair(arrays)
+    values = arrays[2]
+    assert values is not None
+    if _integer(attributes, "axis", -1) not in (-1, index.ndim):
+        return None
+    classes = np.arange(int(np.asarray(depth).reshape(())))
+    wrapped = np.where(index < 0, index + len(classes), index)
+    spread: Array = np.where(wrapped[..., None] == classes, values[1], values[0])
+    return spread

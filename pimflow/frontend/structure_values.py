@@ -1,0 +1,76 @@
+"""Which values of a model depend on a bound graph, what they are, and for how long they are needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from pimflow.frontend.structure import evaluate_structure, held_bytes
+from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
+from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
+
+LARGE_BYTES = 1 << 20
+"""Arrays of more are let go behind their last reader."""
+
+
+class StructureValues:
+    """Evaluates what depends on bound inputs and constants alone.
+
+    A pick from weights by such a value (a matrix for every edge type) is not evaluated: it would be weights x edges.
+
+    Args:
+        graph: the graph that is walked.
+        known: arrays of known values; results are not added to it, but let go from it.
+        bound: inputs whose elements are known.
+    """
+
+    def __init__(self, graph: Graph, known: dict[str, Array], bound: Mapping[str, Array]) -> None:
+        self.names = set(bound)
+        self._graph = graph
+        self._known = known
+        self._unread = Counter(name for node in graph.nodes for name in set(node.inputs)) if bound else Counter()
+        self._unread.update(graph.outputs)
+
+    def concerns(self, node: Node) -> bool:
+        """Whether a node reads structure, and more of it than its shape."""
+        return not self.names.isdisjoint(node.inputs) and node.kind not in ("Shape", "Size")
+
+    def evaluate(self, node: Node, values: Mapping[str, Value]) -> list[Array] | Refusal | None:
+        """The node's results; None where they also depend on what is known only when the model runs."""
+        op = node.op
+        if not isinstance(op, OnnxOp) or not all(name in self._known for name in node.inputs if name):
+            return None
+        if self._picks_weights(node):
+            return None
+        arrays = [self._known[name] if name else None for name in node.inputs]
+        result = None if op.domain else evaluate_structure(op.op_type, arrays, dict(op.attributes))
+        results: list[Array] | Refusal | None = [result] if result is not None else None
+        if results is None and not self.is_large(node):
+            results = evaluate(node, self._graph, values, self._known)
+        if isinstance(results, list):
+            self.names.update(name for name in node.outputs if name)
+        return results
+
+    def is_large(self, node: Node) -> bool:
+        """Whether ONNX Runtime had better not be given what the node reads."""
+        read = [name for name in node.inputs if name in self.names and name in self._known]
+        return sum(self._known[name].nbytes for name in read) > FOLD_LIMIT_BYTES
+
+    def _picks_weights(self, node: Node) -> bool:
+        if node.kind not in ("Gather", "GatherND", "GatherElements"):
+            return False
+        table = self._known[node.inputs[0]]
+        return node.inputs[0] not in self.names and table.ndim >= 2 and table.dtype.kind == "f"
+
+    def let_go(self, node: Node) -> None:
+        """Forgets large arrays that only evaluated nodes have read, all of which are behind."""
+        if self.names.isdisjoint(node.inputs) or not self._is_done(node):
+            return
+        for name in set(node.inputs) & self.names:
+            self._unread[name] -= 1
+            if not self._unread[name] and name in self._known and held_bytes(self._known[name]) > LARGE_BYTES:
+                del self._known[name]
+
+    def _is_done(self, node: Node) -> bool:
+        """Whether what a node makes is known, or was: then it does not run."""
+        return all(name in self._known or name in self.names for name in node.outputs if name)

@@ -1,0 +1,221 @@
+"""Ops over the edges of a graph, whose vertices are rows of matrices and whose edges are rows of others.
+
+Edges lie in compressed rows (CSR), a row per destination: those into vertex d are `rowptr[d]` to `rowptr[d + 1] - 1`,
+and `col` has their sources. Edge values are in that order too. Ns sources, Nd destinations, E edges, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.analysis.rows import Shape, Shapes
+from pimflow.ir.ops.base import ConstantCut, Op, RowPart, register_op
+from pimflow.ir.refusal import Refusal
+
+REDUCTIONS = ("sum", "max", "min")
+"""What rows of edges are reduced by."""
+
+PAIRINGS = ("add", "mul", "dot")
+"""What `Sddmm` does with the two ends of an edge."""
+
+
+class SparseOp(Op):
+    """An op that reads the structure of a graph; its ONNX form is a pattern of several operators."""
+
+    is_sparse = True
+
+    @property
+    def onnx_name(self) -> str:
+        """The class's name: no ONNX operator is this op."""
+        return type(self).__name__
+
+    def _rows(self, shapes: Shapes, position: int) -> int:
+        """How many rows an operand of row pointers describes."""
+        pointers = shapes[position] if position < len(shapes) else None
+        if pointers is None or len(pointers) != 1 or pointers[0] < 1:
+            self.refuse(f"row pointers need the shape [rows + 1], have {pointers}")
+        return pointers[0] - 1
+
+    def _vector(self, shapes: Shapes, position: int, what: str, size: int | None = None) -> int:
+        """How many elements an operand of one dim has."""
+        vector = shapes[position] if position < len(shapes) else None
+        if vector is None or len(vector) != 1 or size not in (None, vector[0]):
+            self.refuse(f"{what} need the shape [{'E' if size is None else size}], have {vector}")
+        return vector[0]
+
+    def _matrix(self, shapes: Shapes, position: int, what: str) -> Shape:
+        """The shape of an operand of rows."""
+        shape = shapes[position] if position < len(shapes) else None
+        if shape is None or not shape:
+            self.refuse(f"{what} need rows, have the shape {shape}")
+        return shape
+
+
+@dataclass(frozen=True)
+class Reduction(SparseOp):
+    """Rows of edges, each reduced to one value per column.
+
+    Args:
+        reduce: "sum", "max" or "min".
+        start: what a row with edges starts from (ONNX's scatter reduces into a tensor that is there already).
+        empty: what a row without edges becomes.
+    """
+
+    reduce: str = "sum"
+    start: float = 0.0
+    empty: float = 0.0
+
+    def _check_reduction(self) -> None:
+        if self.reduce not in REDUCTIONS:
+            self.refuse(f"reduces by {', '.join(REDUCTIONS)}, not by {self.reduce!r}")
+
+
+@register_op
+@dataclass(frozen=True)
+class Spmm(Reduction):
+    """out[d] = row_scale[d] * sum (or max, min) over the edges e into d of weight[e] * x[col[e]].
+
+    Inputs: x [Ns, ...], rowptr [Nd + 1], col [E], optional weight [E], or [E, H] for x [Ns, H, C], optional row_scale
+    [Nd]. An edge that occurs twice counts twice.
+    """
+
+    content_operands = (1, 2)
+    cut_operands = (1, 2, 3, 4)
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[Nd, ...]."""
+        self._check_reduction()
+        x, rows, edges = self._matrix(shapes, 0, "features"), self._rows(shapes, 1), self._vector(shapes, 2, "sources")
+        weight = shapes[3] if len(shapes) > 3 else None
+        per_head = len(x) == 3 and weight == (edges, x[1])
+        if weight is not None and weight != (edges,) and not per_head:
+            self.refuse(f"weights {weight} fit neither {edges} edges nor their heads")
+        if len(shapes) > 4 and shapes[4] is not None:
+            self._vector(shapes, 4, "row scales", rows)
+        return (rows, *x[1:])
+
+    def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
+        """The edges into those destinations; features are read whole."""
+        if len(out_shape) != 2:
+            return Refusal("its destinations are not the rows of its output")
+        cuts: tuple[ConstantCut, ...] = (
+            lambda given: _pointers(given, 1)[start : stop + 1] - _pointers(given, 1)[start],
+            *(_edges_of(position, start, stop) for position in (2, 3)),
+            lambda given: _array(given, 4)[start:stop],
+        )
+        spans = (None, *(cut if shape is not None else None for cut, shape in zip(cuts, in_shapes[1:], strict=False)))
+        return RowPart(self, spans)
+
+
+def _edges_of(position: int, start: int, stop: int) -> ConstantCut:
+    """The part of a constant of edges that belongs to some destinations."""
+
+    def cut(given: Sequence[npt.NDArray[np.generic] | None]) -> npt.NDArray[np.generic]:
+        first, last = _pointers(given, 1)[[start, stop]]
+        return _array(given, position)[first:last]
+
+    return cut
+
+
+def _array(given: Sequence[npt.NDArray[np.generic] | None], position: int) -> npt.NDArray[np.generic]:
+    array = given[position]
+    assert array is not None
+    return array
+
+
+def _pointers(given: Sequence[npt.NDArray[np.generic] | None], position: int) -> npt.NDArray[np.int64]:
+    return _array(given, position).astype(np.int64, copy=False)
+
+
+@register_op
+@dataclass(frozen=True)
+class SegmentReduce(Reduction):
+    """The values of the edges into each destination, reduced. Inputs: updates [E, ...], rowptr [Nd + 1]."""
+
+    content_operands = (1,)
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[Nd, ...]."""
+        self._check_reduction()
+        return (self._rows(shapes, 1), *self._matrix(shapes, 0, "updates")[1:])
+
+
+@register_op
+@dataclass(frozen=True)
+class Sddmm(SparseOp):
+    """A value for every edge from its two ends: x[col[e]] + y[d], their product, or their dot product.
+
+    Inputs: x [Ns, ...], y [Nd, ...], rowptr [Nd + 1], col [E].
+
+    Args:
+        pairing: "add", "mul" or "dot" (over the last dim, which goes).
+    """
+
+    content_operands = (2, 3)
+
+    pairing: str = "add"
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[E, ...]."""
+        if self.pairing not in PAIRINGS:
+            self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
+        x, y = self._matrix(shapes, 0, "sources"), self._matrix(shapes, 1, "destinations")
+        rows, edges = self._rows(shapes, 2), self._vector(shapes, 3, "sources")
+        if x[1:] != y[1:] or y[0] != rows or (self.pairing == "dot" and len(x) < 2):
+            self.refuse(f"{x} of sources and {y} of {rows} destinations do not pair")
+        return (edges, *(x[1:-1] if self.pairing == "dot" else x[1:]))
+
+
+@register_op
+@dataclass(frozen=True)
+class EdgeSoftmax(SparseOp):
+    """Softmax over the edges into each destination: exp(e - m) / (sum of exp(e - m) + eps).
+
+    m is the largest logit of the row, but at least `floor`. Inputs: logits [E] or [E, H], rowptr [Nd + 1].
+
+    Args:
+        floor: the least that is subtracted; exporters start the maximum from zeros.
+        eps: added to the sum.
+    """
+
+    content_operands = (1,)
+
+    floor: float = float("-inf")
+    eps: float = 0.0
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """As the logits."""
+        self._rows(shapes, 1)
+        return self._matrix(shapes, 0, "logits")
+
+
+@register_op
+@dataclass(frozen=True)
+class GatherRows(SparseOp):
+    """x[index[i]]: a row per edge, or per pair of a source and an edge type. Inputs: x [N, ...], index [M]."""
+
+    content_operands = (1,)
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[M, ...]."""
+        x = self._matrix(shapes, 0, "features")
+        return (self._vector(shapes, 1, "indices"), *x[1:])
+
+
+@register_op
+@dataclass(frozen=True)
+class TypedLinear(SparseOp):
+    """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type."""
+
+    content_operands = (2,)
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[M, N]."""
+        x, w = self._matrix(shapes, 0, "features"), self._matrix(shapes, 1, "weights")
+        if len(x) != 2 or len(w) != 3 or x[1] != w[1] or self._rows(shapes, 2) != w[0]:
+            self.refuse(f"rows {x} in {self._rows(shapes, 2)} types do not fit weights {w}")
+        return (x[0], w[2])

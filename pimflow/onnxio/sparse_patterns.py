@@ -1,0 +1,199 @@
+"""Sparse ops as ONNX: the pattern of gathers and scatters that PyTorch's exporters write for them.
+
+It is the oracle of the recovery and of the kernels, on small graphs: an index as large as the edge values is part of
+it. The pattern is refused where that would not fit; the text form and `runtime.execute` have no such limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pimflow.errors import ModelError
+from pimflow.ir import Array, EdgeSoftmax, GatherRows, Graph, Node, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.onnxio.export import EXPORT, OnnxWriter
+from pimflow.onnxio.tensors import dtype_code, numpy_dtype
+
+EXPANDED_LIMIT_BYTES = 1 << 30
+"""An index of int64, expanded to the shape of edge values, may take this much."""
+
+SCATTER_OPSET = 16
+"""From here on ScatterElements adds up; before, of duplicates one is kept."""
+
+
+def pattern_bytes(graph: Graph, node: Node) -> int:
+    """What the values of edges in a sparse node's pattern take, with an index of int64 expanded to their shape."""
+    rows = [graph.shape(name) for name in node.inputs if name]
+    edges = max(shape[0] for shape in rows)
+    return edges * math.prod(rows[0][1:]) * (8 + 2 * (element_bytes(graph.value(node.output).dtype) or 8))
+
+
+class _Pattern:
+    """Writes the operators of one node; the last one makes its output."""
+
+    def __init__(self, writer: OnnxWriter, node: Node, expanded: tuple[int, ...]) -> None:
+        self.writer = writer
+        self.node = node
+        taken = 8 * math.prod(expanded)
+        if taken > EXPANDED_LIMIT_BYTES:
+            size = f"{' x '.join(map(str, expanded))} edge values would take {taken / 2**30:,.1f} GiB"
+            raise ModelError(
+                f"{node.name!r} ({node.kind}) has no ONNX form of this size: an index of {size}",
+                "write the graph in text form (*.pimir), or use a smaller graph",
+            )
+        if writer.opset < SCATTER_OPSET:
+            raise ModelError(
+                f"{node.name!r} ({node.kind}) has no form in opset {writer.opset}: its scatters keep one of several",
+                f"export the model with opset {SCATTER_OPSET} or later",
+            )
+
+    def has(self, position: int) -> bool:
+        """Whether an input is given."""
+        return position < len(self.node.inputs) and bool(self.node.inputs[position])
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The output's shape."""
+        return self.writer.graph.shape(self.node.output)
+
+    def structure(self, position: int) -> Any:
+        """A constant operand: pointers, sources.
+
+        Raises:
+            ModelError: it is computed when the model runs.
+        """
+        array = self.writer.graph.constants.get(self.node.inputs[position])
+        if array is None:
+            raise ModelError(f"{self.node.name!r} ({self.node.kind}) has no ONNX form: its graph is computed")
+        return array
+
+    def destinations(self, position: int) -> Array:
+        """The destination of every edge, from row pointers, [E]."""
+        counts = np.diff(self.structure(position))
+        return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+    def constant(self, what: str, array: Array) -> str:
+        """A new constant."""
+        return self.writer.constant(f"{self.node.name}_{what}", array)
+
+    def integers(self, what: str, values: Sequence[int]) -> str:
+        """A new constant of int64."""
+        return self.constant(what, np.array(values, np.int64))
+
+    def filled(self, what: str, value: float, shape: Sequence[int]) -> str:
+        """A new constant of one value in the type of the node's output."""
+        dtype = numpy_dtype(self.writer.graph.value(self.node.output).dtype)
+        return self.constant(what, np.full(tuple(shape), value, dtype))
+
+    def step(self, op_type: str, inputs: Sequence[str], **attributes: int | str) -> str:
+        """An operator within the pattern; returns the name of what it makes."""
+        return self.writer.step(self.node, op_type, inputs, attributes)
+
+    def last(self, op_type: str, inputs: Sequence[str], **attributes: int | str) -> None:
+        """The operator that makes the node's output."""
+        self.writer.add(self.node, op_type, attributes, inputs)
+
+    def expanded(self, index: Array, shape: Sequence[int]) -> str:
+        """An index [E] as the exporters have it: a column, expanded to the shape of what is scattered."""
+        column = self.constant("index", index.reshape(-1, *(1,) * (len(shape) - 1)))
+        return self.step("Expand", [column, self.integers("index_shape", shape)])
+
+    def base(self, pointers: Array, op: Spmm | SegmentReduce) -> str:
+        """What a reduction starts from: another value in rows without edges."""
+        if op.start == op.empty:
+            return self.filled("start", op.start, self.out_shape)
+        dtype = numpy_dtype(self.writer.graph.value(self.node.output).dtype)
+        rows = np.where(np.diff(pointers) > 0, op.start, op.empty).astype(dtype)
+        rows = rows.reshape(-1, *(1,) * (len(self.out_shape) - 1))
+        return self.constant("start", np.broadcast_to(rows, self.out_shape))
+
+    def column(self, name: str, rank: int) -> str:
+        """A value [E, ...] with ones appended to its shape, up to a rank."""
+        shape = self.writer.graph.shape(name)
+        return self.step("Reshape", [name, self.integers("column", (*shape, *(1,) * (rank - len(shape))))])
+
+
+_REDUCTION = {"sum": "add", "max": "max", "min": "min"}
+
+
+@EXPORT.register(Spmm)
+def _spmm(writer: OnnxWriter, node: Node, op: Spmm) -> None:
+    edges, features = writer.graph.shape(node.inputs[2])[0], writer.graph.shape(node.inputs[0])[1:]
+    pattern = _Pattern(writer, node, (edges, *features))
+    sources = pattern.constant("sources", pattern.structure(2).astype(np.int64))
+    messages = pattern.step("Gather", [node.inputs[0], sources], axis=0)
+    if pattern.has(3):
+        messages = pattern.step("Mul", [pattern.column(node.inputs[3], 1 + len(features)), messages])
+    base, shape = pattern.base(pattern.structure(1), op), (edges, *features)
+    scatter = [base, pattern.expanded(pattern.destinations(1), shape), messages]
+    if not pattern.has(4):
+        pattern.last("ScatterElements", scatter, axis=0, reduction=_REDUCTION[op.reduce])
+        return
+    reduced = pattern.step("ScatterElements", scatter, axis=0, reduction=_REDUCTION[op.reduce])
+    pattern.last("Mul", [reduced, pattern.column(node.inputs[4], 1 + len(features))])
+
+
+@EXPORT.register(SegmentReduce)
+def _segment_reduce(writer: OnnxWriter, node: Node, op: SegmentReduce) -> None:
+    shape = writer.graph.shape(node.inputs[0])
+    pattern = _Pattern(writer, node, shape)
+    base = pattern.base(pattern.structure(1), op)
+    scatter = [base, pattern.expanded(pattern.destinations(1), shape), node.inputs[0]]
+    pattern.last("ScatterElements", scatter, axis=0, reduction=_REDUCTION[op.reduce])
+
+
+@EXPORT.register(Sddmm)
+def _sddmm(writer: OnnxWriter, node: Node, op: Sddmm) -> None:
+    pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[3])[0],))
+    sources = pattern.constant("sources", pattern.structure(3).astype(np.int64))
+    x = pattern.step("Gather", [node.inputs[0], sources], axis=0)
+    y = pattern.step("Gather", [node.inputs[1], pattern.constant("destinations", pattern.destinations(2))], axis=0)
+    if op.pairing != "dot":
+        pattern.last("Add" if op.pairing == "add" else "Mul", [x, y])
+        return
+    product = pattern.step("Mul", [x, y])
+    pattern.last("ReduceSum", [product, pattern.integers("axes", [-1])], keepdims=0)
+
+
+@EXPORT.register(EdgeSoftmax)
+def _edge_softmax(writer: OnnxWriter, node: Node, op: EdgeSoftmax) -> None:
+    shape = writer.graph.shape(node.inputs[0])
+    pattern = _Pattern(writer, node, shape)
+    destinations, rows = pattern.destinations(1), len(pattern.structure(1)) - 1
+    index = pattern.constant("destinations", destinations)
+    least = float(np.finfo(numpy_dtype(writer.graph.value(node.output).dtype)).min)
+    floor = pattern.filled("floor", max(op.floor, least), (rows, *shape[1:]))
+    expanded = pattern.expanded(destinations, shape)
+    maxima = pattern.step("ScatterElements", [floor, expanded, node.inputs[0]], axis=0, reduction="max")
+    shifted = pattern.step("Sub", [node.inputs[0], pattern.step("Gather", [maxima, index], axis=0)])
+    powers = pattern.step("Exp", [shifted])
+    zeros = pattern.filled("zeros", 0.0, (rows, *shape[1:]))
+    sums = pattern.step("ScatterElements", [zeros, expanded, powers], axis=0, reduction="add")
+    if op.eps:
+        sums = pattern.step("Add", [sums, pattern.filled("eps", op.eps, ())])
+    pattern.last("Div", [powers, pattern.step("Gather", [sums, index], axis=0)])
+
+
+@EXPORT.register(GatherRows)
+def _gather_rows(writer: OnnxWriter, node: Node, op: GatherRows) -> None:
+    indices = node.inputs[1]
+    if writer.graph.value(indices).dtype not in ("int32", "int64"):
+        indices = writer.step(node, "Cast", [indices], {"to": dtype_code("int64")})
+    writer.add(node, "Gather", {"axis": 0}, [node.inputs[0], indices])
+
+
+@EXPORT.register(TypedLinear)
+def _typed_linear(writer: OnnxWriter, node: Node, op: TypedLinear) -> None:
+    pattern = _Pattern(writer, node, ())
+    pointers, axis = pattern.structure(2), pattern.integers("axis", [0])
+    parts = []
+    for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
+        bounds = [pattern.integers("start", [first]), pattern.integers("stop", [last]), axis]
+        rows = pattern.step("Slice", [node.inputs[0], *bounds])
+        weights = pattern.step("Gather", [node.inputs[1], pattern.constant("type", np.array(kind, np.int64))], axis=0)
+        parts.append(pattern.step("Gemm", [rows, weights]))
+    pattern.last("Concat", parts, axis=0)

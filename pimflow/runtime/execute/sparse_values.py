@@ -1,0 +1,217 @@
+"""Sparse ops by value, at any size: numpy and scipy over blocks of edges, sums in single precision or better.
+
+Nothing is made that is larger than the result and a block of edge values. Blocks are computed side by side: the
+loops within numpy and scipy let other threads run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.frontend.structure import as_matrix
+from pimflow.ir import Array, EdgeSoftmax, GatherRows, OpRules, Sddmm, SegmentReduce, Spmm, TypedLinear
+
+Floats = npt.NDArray[Any]
+Operands = Sequence["Array | None"]
+
+BLOCK_ELEMENTS = 1 << 23
+"""Edge values that are held at once, in each thread."""
+
+SUM_WIDTH = 8
+"""What an edge counts for in blocks of sums, which hold no messages: blocks of about a million edges."""
+
+THREADS = 2
+"""As many as an ONNX Runtime operator is given."""
+
+SPARSE_VALUES: OpRules[Callable[[Any, Operands], Array]] = OpRules(
+    "values of sparse ops", asks=lambda kind: kind.is_sparse
+)
+"""What a sparse op makes of its operands (None: absent)."""
+
+
+def _given(operands: Operands, position: int) -> Any:
+    """An operand that is present."""
+    array = operands[position]
+    assert array is not None
+    return array
+
+
+def _optional(operands: Operands, position: int) -> Any:
+    return operands[position] if position < len(operands) else None
+
+
+def _wide(array: Any) -> Floats:
+    """Floating-point values in the type that they are added up in."""
+    wide: Floats = array if array.dtype.itemsize >= 4 else array.astype(np.float32)
+    return wide
+
+
+def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows whose edges, `width` values each, fit into a block; a row of more is a block of its own."""
+    rows, edges = len(rowptr) - 1, max(BLOCK_ELEMENTS // max(width, 1), 1)
+    first = 0
+    while first < rows:
+        last = int(np.searchsorted(rowptr, rowptr[first] + edges, "right")) - 1
+        last = min(max(last, first + 1), rows)
+        yield first, last
+        first = last
+
+
+def _side_by_side(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        for future in [pool.submit(block, first, last) for first, last in blocks]:
+            future.result()
+
+
+@SPARSE_VALUES.register(Spmm)
+def _spmm(op: Spmm, operands: Operands) -> Array:
+    x, rowptr, col = (_given(operands, position) for position in range(3))
+    weight, scale = _optional(operands, 3), _optional(operands, 4)
+    wide = _wide(x)
+    if op.reduce == "sum" and (weight is None or weight.ndim == 1):
+        out = _weighted_sums(as_matrix(wide), rowptr, col, weight)
+    elif op.reduce == "sum":
+        heads = [_weighted_sums(wide[:, head], rowptr, col, weight[:, head]) for head in range(x.shape[1])]
+        out = np.stack(heads, axis=1)
+    else:
+        out = _reduced_messages(op, wide, rowptr, col, weight)
+    out = out.reshape(len(rowptr) - 1, *x.shape[1:])
+    if op.reduce == "sum":
+        _start_sums(op, out, rowptr)
+    if scale is not None:
+        out *= scale.reshape(-1, *(1,) * (x.ndim - 1))
+    return out.astype(x.dtype, copy=False)
+
+
+def _weighted_sums(x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
+    """A @ x for x [Ns, F]: scipy's product of a row block, whose arrays are views."""
+    from scipy.sparse import csr_array
+
+    x = np.ascontiguousarray(x)
+    out = np.empty((len(rowptr) - 1, x.shape[1]), x.dtype)
+    ones = np.ones(0, x.dtype)
+    if weight is None and len(col):
+        most = max(int(rowptr[last] - rowptr[first]) for first, last in _row_blocks(rowptr, SUM_WIDTH))
+        ones = np.ones(most, x.dtype)
+
+    def block(first: int, last: int) -> None:
+        begin, end = int(rowptr[first]), int(rowptr[last])
+        data = ones[: end - begin] if weight is None else _wide(weight[begin:end]).astype(x.dtype, copy=False)
+        pointers = (rowptr[first : last + 1] - begin).astype(np.int32)
+        rows = csr_array((last - first, len(x)), dtype=x.dtype)
+        rows.data, rows.indices, rows.indptr = data, col[begin:end], pointers  # not by the constructor, which copies
+        out[first:last] = rows @ x
+
+    _side_by_side(block, _row_blocks(rowptr, SUM_WIDTH))
+    return out
+
+
+def _start_sums(op: Spmm | SegmentReduce, out: Floats, rowptr: Any) -> None:
+    """Adds what rows start from, in place."""
+    if op.start or op.empty:
+        rows = np.where(np.diff(rowptr) > 0, op.start, op.empty).astype(out.dtype)
+        out += rows.reshape(-1, *(1,) * (out.ndim - 1))
+
+
+def _reduced_messages(op: Spmm, x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
+    """Largest or smallest messages, gathered block by block."""
+    out = np.empty((len(rowptr) - 1, *x.shape[1:]), x.dtype)
+
+    def block(first: int, last: int) -> None:
+        edges = slice(int(rowptr[first]), int(rowptr[last]))
+        messages = x[col[edges]]
+        if weight is not None:
+            messages *= _wide(weight[edges]).reshape(len(messages), *weight.shape[1:], *(1,) * (x.ndim - weight.ndim))
+        out[first:last] = _reduced(op, messages, rowptr[first : last + 1] - rowptr[first])
+
+    _side_by_side(block, _row_blocks(rowptr, x[:1].size))
+    return out
+
+
+_UFUNCS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _reduced(op: Spmm | SegmentReduce, updates: Floats, rowptr: Any) -> Floats:
+    """Rows of updates reduced, from what rows start from."""
+    out = np.full((len(rowptr) - 1, *updates.shape[1:]), op.empty, updates.dtype)
+    occupied = np.flatnonzero(np.diff(rowptr) > 0)
+    if len(occupied):
+        function = _UFUNCS[op.reduce]
+        start = np.array(op.start, updates.dtype)
+        out[occupied] = function(function.reduceat(updates, rowptr[occupied], axis=0), start)
+    return out
+
+
+@SPARSE_VALUES.register(SegmentReduce)
+def _segment_reduce(op: SegmentReduce, operands: Operands) -> Array:
+    updates, rowptr = _given(operands, 0), _given(operands, 1)
+    if op.reduce == "sum" and updates.ndim > 1:
+        flat = as_matrix(_wide(updates))
+        out = _weighted_sums(flat, rowptr, np.arange(len(flat), dtype=np.int32), None)
+        _start_sums(op, out, rowptr)
+        return out.reshape(-1, *updates.shape[1:]).astype(updates.dtype, copy=False)
+    out = np.empty((len(rowptr) - 1, *updates.shape[1:]), updates.dtype)
+
+    def block(first: int, last: int) -> None:
+        edges = slice(int(rowptr[first]), int(rowptr[last]))
+        out[first:last] = _reduced(op, _wide(updates[edges]), rowptr[first : last + 1] - rowptr[first])
+
+    _side_by_side(block, _row_blocks(rowptr, updates[:1].size))
+    return out
+
+
+@SPARSE_VALUES.register(Sddmm)
+def _sddmm(op: Sddmm, operands: Operands) -> Array:
+    x, y, rowptr, col = (_given(operands, position) for position in range(4))
+    shape = x.shape[1:-1] if op.pairing == "dot" else x.shape[1:]
+    out = np.empty((len(col), *shape), x.dtype)
+
+    def block(first: int, last: int) -> None:
+        edges = slice(int(rowptr[first]), int(rowptr[last]))
+        sources = x[col[edges]]
+        destinations = np.repeat(y[first:last], np.diff(rowptr[first : last + 1]), axis=0)
+        if op.pairing == "dot":
+            out[edges] = np.einsum("...c,...c->...", _wide(sources), _wide(destinations))
+        else:
+            out[edges] = sources + destinations if op.pairing == "add" else sources * destinations
+
+    _side_by_side(block, _row_blocks(rowptr, x[:1].size))
+    return out
+
+
+@SPARSE_VALUES.register(EdgeSoftmax)
+def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> Array:
+    logits, rowptr = _given(operands, 0), _given(operands, 1)
+    out: Array = np.empty_like(logits)
+
+    def block(first: int, last: int) -> None:
+        edges = slice(int(rowptr[first]), int(rowptr[last]))
+        part, pointers = _wide(logits[edges]), rowptr[first : last + 1] - rowptr[first]
+        counts = np.diff(pointers)
+        maxima = _reduced(SegmentReduce("max", op.floor, 0.0), part, pointers)
+        powers = np.exp(part - np.repeat(maxima, counts, axis=0))
+        sums = _reduced(SegmentReduce("sum"), powers, pointers) + np.array(op.eps, powers.dtype)
+        out[edges] = powers / np.repeat(sums, counts, axis=0)
+
+    _side_by_side(block, _row_blocks(rowptr, logits[:1].size))
+    return out
+
+
+@SPARSE_VALUES.register(GatherRows)
+def _gather_rows(op: GatherRows, operands: Operands) -> Array:
+    rows: Array = _given(operands, 0)[_given(operands, 1)]
+    return rows
+
+
+@SPARSE_VALUES.register(TypedLinear)
+def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
+    x, weights, pointers = (_given(operands, position) for position in range(3))
+    out = np.empty((len(x), weights.shape[2]), x.dtype)
+    for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
+        out[first:last] = _wide(x[first:last]) @ _wide(weights[kind])
+    return out

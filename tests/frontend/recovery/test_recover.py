@@ -1,0 +1,169 @@
+"""Exports of PyTorch Geometric (benchmarks/export_gnn_models.py), read for graphs with all that can go wrong in one.
+
+The oracle is ONNX Runtime on the untouched export, fed the edges in the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import helper
+
+from pimflow.errors import ModelError
+from pimflow.frontend import Loaded, bound_inputs, load_with_graph
+from pimflow.ir import EdgeSoftmax, Graph, Spmm
+from pimflow.onnxio import to_onnx
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from pimflow.sparse import Graph as Adjacency
+from support.onnx_models import model_of
+from support.sparse_graphs import edge_list
+
+FOLDER = Path(__file__).parents[2] / "data" / "gnn"
+EXPORTS = sorted(path.stem for path in FOLDER.glob("*.onnx"))
+RELATIONS = 3
+Pairs = npt.NDArray[np.int64]
+NO_EDGES = np.zeros((2, 0), np.int64)
+GRAPHS: dict[str, tuple[Pairs, int]] = {
+    "many edges": (edge_list(50, 300), 50),
+    "few edges": (edge_list(40, 12), 40),
+    "one edge": (np.array([[2], [0]]), 4),
+    "one vertex with loops": (np.array([[0, 0], [0, 0]]), 1),
+}
+EXPORTED_SIZE = (edge_list(64, 256), 64)
+NORMALISED = ("gcn", "tag", "sgc")  # with a norm that is a constant of the graph
+
+
+def adjacency(pairs: Pairs, vertices: int) -> Adjacency:
+    rng = np.random.default_rng(5)
+    edges = pairs.shape[1]
+    weight, kinds = rng.random(edges, np.float32), rng.integers(0, RELATIONS, edges)
+    return Adjacency.from_edge_index(pairs, vertices, weight, kinds)
+
+
+def read(name: str, pairs: Pairs, vertices: int) -> Loaded:
+    return load_with_graph(FOLDER / f"{name}.onnx", {}, adjacency(pairs, vertices))
+
+
+def cleaned(loaded: Loaded) -> Graph:
+    return PassManager(CLEANUP).run(loaded.graph).graph
+
+
+def largest_error(expected: Any, actual: Any) -> float:
+    """Over the largest magnitude."""
+    assert expected.shape == actual.shape
+    return float(np.abs(expected - actual).max(initial=0) / np.abs(expected).max(initial=1e-30))
+
+
+def errors_of(name: str, loaded: Loaded) -> list[float]:
+    assert loaded.adjacency is not None
+    model, inputs = str(FOLDER / f"{name}.onnx"), random_inputs(loaded.graph, 0)
+    expected = run_original(model, {**inputs, **bound_inputs(model, loaded.adjacency)})
+    graph = cleaned(loaded)
+    results = (run_graph(graph, inputs), run_original(to_onnx(graph), inputs))
+    return [largest_error(expected[key], found[key]) for found in results for key in expected]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_export_is_recovered_and_computes_what_it_did(name: str) -> None:
+    for pairs, vertices in [EXPORTED_SIZE] if "static" in name else GRAPHS.values():
+        loaded = read(name, pairs, vertices)
+        assert not [node.name for node in cleaned(loaded).nodes if node.kind in ("ScatterElements", "Gather")]
+        assert not [note for note in loaded.notes if ": the model does not read" not in note]
+        assert loaded.graph.inputs == (("x", "edge_attr") if "edges" in name else ("x",))
+        assert max(errors_of(name, loaded)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["gcn-ts", "gin-dynamo", "sage-mean-ts", "sage-max-dynamo", "rgcn-ts", "tag-dynamo"])
+def test_a_graph_may_have_no_edges(name: str) -> None:
+    assert max(errors_of(name, read(name, NO_EDGES, 3))) < 1e-5
+
+
+def ops(graph: Graph) -> dict[str, int]:
+    kinds = [node.kind for node in graph.nodes]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gcn-ts", {"Add": 2, "MatMul": 2, "Relu": 1, "Spmm": 2}),
+        ("gcn-weighted-dynamo", {"Add": 2, "Gemm": 2, "Relu": 1, "Spmm": 2}),
+        ("sage-mean-ts", {"Add": 2, "Gemm": 2, "MatMul": 2, "Relu": 1, "Spmm": 2}),
+        ("sgc-dynamo", {"Gemm": 1, "Spmm": 2}),
+        ("rgcn-fast-mean-ts", {"Add": 4, "GatherRows": 2, "MatMul": 2, "Relu": 1, "Spmm": 2, "TypedLinear": 2}),
+    ],
+)
+def test_nothing_of_the_exporters_pattern_is_left(name: str, expected: dict[str, int]) -> None:
+    assert ops(cleaned(read(name, *GRAPHS["many edges"]))) == expected
+
+
+def test_layers_share_the_constants_of_a_graph() -> None:
+    graph = cleaned(read("gcn-ts", *GRAPHS["many edges"]))
+    first, second = (node.inputs[1:] for node in graph.nodes if isinstance(node.op, Spmm))
+    assert first == second
+    assert len(first) == 3, "pointers, sources and the norm"
+
+
+def test_attention_is_one_softmax_over_edges_a_layer() -> None:
+    graph = cleaned(read("gat-ts", *GRAPHS["many edges"]))
+    softmax = [node.op for node in graph.nodes if isinstance(node.op, EdgeSoftmax)]
+    assert softmax == [EdgeSoftmax(0.0, float(np.float32(1e-16)))] * 2, "maxima start from zeros, as exported"
+    graph = cleaned(read("gat-dynamo", *GRAPHS["many edges"]))
+    assert [node.op for node in graph.nodes if isinstance(node.op, EdgeSoftmax)] == [EdgeSoftmax()] * 2
+    assert ops(graph)["Sddmm"] == 2
+    assert ops(graph)["Spmm"] == 2
+
+
+def scatter_model(opset: int = 18, *, index_by_column: bool = False, reduction: str | None = "add") -> onnx.ModelProto:
+    """y = scatter of x[edge_index[0]] by edge_index[1], features of width 2."""
+    constants = {name: np.array(value, np.int64) for name, value in {"zero": 0, "one": 1, "column": [-1, 1]}.items()}
+    constants |= {"width": np.array([5, 2], np.int64), "base": np.zeros((4, 2), np.float32)}
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),
+        helper.make_node("Gather", ["edge_index", "one"], ["dst"], axis=0),
+        helper.make_node("Gather", ["x", "src"], ["rows"], axis=0),
+        helper.make_node("Reshape", ["dst", "column"], ["index"]),
+        helper.make_node("Reshape", ["src", "column"], ["other"]),
+        helper.make_node("Expand", ["index", "width"], ["expanded"]),
+        helper.make_node("Concat", ["index", "other"], ["by_column"], axis=1),
+    ]
+    inputs = ["base", "by_column" if index_by_column else "expanded", "rows"]
+    scatter = helper.make_node("ScatterElements", inputs, ["y"], "scatter", axis=0)
+    if reduction:
+        scatter.attribute.append(helper.make_attribute("reduction", reduction))
+    model = model_of([*nodes, scatter], {"x": (4, 2), "edge_index": (2, 5)}, ["y"], constants, opset)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    return model
+
+
+FIVE = np.array([[0, 1, 2, 3, 3], [1, 1, 0, 2, 2]])
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"index_by_column": True}, "scatter: its index differs between columns"),
+        ({"reduction": "mul"}, "scatter: it reduces by mul"),
+    ],
+)
+def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], note: str) -> None:
+    model = scatter_model(**options)
+    loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
+    assert note in loaded.notes
+    assert "ScatterElements" in ops(loaded.graph)
+    assert all(value.shape is not None for value in loaded.graph.values.values()), "all of it can be priced"
+    x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    expected = run_original(model, {"x": x, "edge_index": FIVE})["y"]
+    assert largest_error(expected, run_graph(cleaned(loaded), {"x": x})["y"]) < 1e-6
+
+
+def test_an_opset_that_loses_duplicates_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"the model is in opset 13, where 'scatter' keeps one of several edges"):
+        load_with_graph(scatter_model(13, reduction=None), {}, Adjacency.from_edge_index(FIVE, 4))

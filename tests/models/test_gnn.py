@@ -1,0 +1,59 @@
+"""The graph networks of the zoo: exporters' patterns that ONNX Runtime runs, recovered whole, on a graph like Cora."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import pimflow
+import pimflow_zoo
+from pimflow_zoo.gnn import citations
+
+RECOVERED = {
+    "gcn": {"Spmm"},
+    "sage": {"Spmm"},
+    "gin": {"Spmm"},
+    "gat": {"Spmm", "Sddmm", "EdgeSoftmax"},
+    "rgcn": {"Spmm"},
+}
+
+
+def test_all_of_them_are_here() -> None:
+    assert pimflow_zoo.networks() == tuple(RECOVERED)
+
+
+@pytest.mark.parametrize("name", RECOVERED)
+def test_a_network_compiles_at_once_and_computes_what_it_did(name: str) -> None:
+    compiled = pimflow.compile(f"zoo:{name}", policy="gpu", use_cache=False)
+    assert compiled.network is not None
+    assert compiled.network.adjacency.num_edges == 10_556
+    assert {node.kind for node in compiled.graph.nodes if node.op.is_sparse} == RECOVERED[name]
+    result = compiled.verify(rtol=1e-5)
+    assert result.passed
+    assert result.output_std > 0.2
+
+
+@pytest.mark.parametrize("name", RECOVERED)
+def test_a_model_is_valid_and_has_its_figures(name: str) -> None:
+    model, entry = pimflow_zoo.build(name), pimflow_zoo.entry(name)
+    onnx.checker.check_model(model, full_check=True)
+    trained = [tensor for tensor in model.graph.initializer if tensor.name.endswith((".weight", ".bias"))]
+    assert sum(int(np.prod(tensor.dims)) for tensor in trained) == entry.parameters
+    assert model == pimflow_zoo.build(name)
+
+
+def test_parameters_and_products_are_those_that_are_published() -> None:
+    """Of Kipf and Welling's GCN and Velickovic et al.'s GAT on Cora."""
+    assert pimflow_zoo.entry("gcn").parameters == 1433 * 16 + 16 + 16 * 7 + 7
+    assert pimflow_zoo.entry("gcn").macs == 2708 * (1433 * 16 + 16 * 7)
+    assert pimflow_zoo.entry("gat").parameters == 1433 * 64 + 3 * 64 + 64 * 7 + 3 * 7
+
+
+def test_the_graph_is_like_coras() -> None:
+    edges = citations()
+    degrees = np.bincount(edges.index[1], minlength=edges.vertices)
+    assert (edges.vertices, edges.index.shape) == (2708, (2, 2 * 5278))
+    assert degrees.max() > 15 * degrees.mean(), "skewed"
+    assert set(map(tuple, edges.index.T)) == set(map(tuple, edges.index[::-1].T)), "both ways"
+    assert pimflow_zoo.graph("toy") is None
