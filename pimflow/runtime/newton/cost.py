@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
+from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
@@ -86,15 +88,27 @@ def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile
     return max(timing.cycles for timing in timings) + placement_cycles(program, profile)
 
 
-def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
-    """The cost of a program whose classes have been timed."""
-    pim = program.pim
-    idle = ChannelCost(0, CommandCounts(), CycleParts())
-    channels = [idle] * pim.channels
+@dataclass(frozen=True)
+class ChannelTotals:
+    """What all channels do together: their shares in order, the slowest one's cycles, and sums."""
+
+    channels: tuple[ChannelCost, ...]
+    cycles: int
+    commands: CommandCounts
+    prea: int
+    ref: int
+    comps_on_closed_rows: int
+    energy: EnergyBreakdown
+
+
+def channel_totals(
+    classes: Sequence[StreamClass], timings: Sequence[StreamTiming], profile: TimingProfile
+) -> ChannelTotals:
+    """The totals of classes of streams that have been timed."""
+    channels = [ChannelCost(0, CommandCounts(), CycleParts())] * profile.pim.channels
     commands, energy = CommandCounts(), EnergyBreakdown(())
     prea = ref = closed = 0
-    cycles = max(timing.cycles for timing in timings)
-    for entry, timing in zip(program.classes, timings, strict=True):
+    for entry, timing in zip(classes, timings, strict=True):
         share, number = ChannelCost(timing.cycles, timing.commands, timing.parts), len(entry.channels)
         for channel in entry.channels:
             channels[channel] = share
@@ -102,16 +116,24 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
         closed += timing.comps_on_closed_rows * number
         energy += profile.energy(timing).times(number)
+    cycles = max(timing.cycles for timing in timings)
+    return ChannelTotals(tuple(channels), cycles, commands, prea, ref, closed, energy)
+
+
+def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
+    """The cost of a program whose classes have been timed."""
+    pim = program.pim
+    total = channel_totals(program.classes, timings, profile)
     placing = placement_cycles(program, profile)
     return PimCost(
-        time_us=pim.launch_us + (cycles + placing) / pim.clock_mhz,
-        cycles=cycles,
-        commands=commands,
-        prea=prea,
-        ref=ref,
-        comps_on_closed_rows=closed,
-        energy=energy + EnergyBreakdown((("placement", _placement_pj(program, profile) * 1e-12),)),
-        channels=tuple(channels),
+        time_us=pim.launch_us + (total.cycles + placing) / pim.clock_mhz,
+        cycles=total.cycles,
+        commands=total.commands,
+        prea=total.prea,
+        ref=total.ref,
+        comps_on_closed_rows=total.comps_on_closed_rows,
+        energy=total.energy + EnergyBreakdown((("placement", _placement_pj(program, profile) * 1e-12),)),
+        channels=total.channels,
         mapping=program.mapping,
         placement_cycles=placing,
         bound_cycles=-(-program.shape.least_comps // pim.channels) * profile.comp_cycles,

@@ -10,7 +10,7 @@ Bias and activation are not PIM's: whoever calls adds them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +19,11 @@ import numpy.typing as npt
 from pimflow.codegen.newton import CommandStream, PimProgram
 from pimflow.codegen.newton.commands import GWrite, ReadRes
 from pimflow.codegen.newton.expand import COMP, G_ACT, GWRITE, READRES, FlatCommands, Ints, flatten
+from pimflow.codegen.newton.im2col import SourceView
+from pimflow.codegen.newton.spmm import Packing, SpmmProgram
 from pimflow.errors import CommandOrderError, choice
 from pimflow.ir import Array
+from pimflow.targets import PimSpec
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,20 +49,51 @@ def execute(
         CommandOrderError: a COMP without a filled buffer or an open row, a READRES of nothing, an address out of
             range, or channels of one group that see different fills.
     """
-    operand = operand or program.pim.operand
-    accumulator = accumulator or ("fp32" if operand == "fp32" else program.pim.accumulator)
-    operand = choice("operand type", operand, OPERANDS)
-    accumulator = choice("accumulator type", accumulator, ACCUMULATORS)
+    operand, half = _types(program.pim, operand, accumulator)
     matrix = round_to(program.weights.matrix(weights), operand)
-    machine = _Machine(program, program.source.flatten(round_to(source, operand)), accumulator == "fp16")
-    for channels in program.channel_groups:
-        digests = set()
-        for channel in channels:
-            banks = program.layout.fill_banks(channel, matrix, program.shape, program.pim)
-            digests.add(machine.run(program.streams[channel], banks))
-        if len(digests) > 1:
-            raise CommandOrderError(f"channels {channels} share a buffer and see different fills", "a bug in a mapping")
-    return program.result.tensor(machine.result.reshape(program.result.pixels, -1)).astype(np.float32)
+    view, result = program.source, program.result
+    machine = _Machine(
+        program.pim, view, view.flatten(round_to(source, operand)), (result.pixels, result.channels), half
+    )
+    machine.run_groups(program, lambda channel: program.layout.fill_banks(channel, matrix, program.shape, program.pim))
+    return result.tensor(machine.result.reshape(result.pixels, -1)).astype(np.float32)
+
+
+def execute_spmm(
+    program: SpmmProgram, packing: Packing, features: Array, weight: Array | None, operand: str | None = None
+) -> Floats:
+    """What the program's streams compute, added up by destination: [destinations, features].
+
+    Args:
+        program: the lowered aggregation.
+        packing: of its edges.
+        features: [sources, features].
+        weight: of every edge; None where all count 1.
+        operand: as for `execute`.
+
+    Raises:
+        OptionError: no such type.
+        CommandOrderError: as `execute`.
+    """
+    operand, half = _types(program.pim, operand, None)
+    contents = packing.contents(None if weight is None else round_to(weight, operand))
+    view = SourceView(
+        contents.shape, (0, 0, 0, 0), ((contents.shape[0], contents.shape[1]),), ((contents.shape[1], 1),)
+    )
+    rounded = round_to(features, operand)
+    width, banks = features.shape[1], program.pim.banks
+    machine = _Machine(program.pim, view, contents.ravel(), (packing.units, -(-width // banks) * banks), half)
+    machine.run_groups(program, lambda channel: program.fill_banks(channel, rounded))
+    partial = machine.result.reshape(packing.units, -1)[:, :width]
+    return packing.added(partial, program.problem.destinations)
+
+
+def _types(pim: PimSpec, operand: str | None, accumulator: str | None) -> tuple[str, bool]:
+    """(type of operands, whether latches are fp16)."""
+    operand = operand or pim.operand
+    accumulator = accumulator or ("fp32" if operand == "fp32" else pim.accumulator)
+    operand = choice("operand type", operand, OPERANDS)
+    return operand, choice("accumulator type", accumulator, ACCUMULATORS) == "fp16"
 
 
 def round_to(array: Array, operand: str) -> Floats:
@@ -91,15 +125,23 @@ class _State:
 class _Machine:
     """Source and result memory, and the channels that work on them one after the other."""
 
-    def __init__(self, program: PimProgram, source: Array, half: bool) -> None:
-        self.pim = program.pim
-        self.view = program.source
+    def __init__(self, pim: PimSpec, view: SourceView, source: Array, result: tuple[int, int], half: bool) -> None:
+        self.pim = pim
+        self.view = view
         self.source = source
         self.half = half
-        self.pixels = program.result.pixels
-        self.tiles = program.result.channels // self.pim.banks
+        self.pixels = result[0]
+        self.tiles = result[1] // self.pim.banks
         self.result = np.zeros((self.pixels * self.tiles, self.pim.banks), np.float32)
         self._fills: dict[bytes, Floats] = {}
+
+    def run_groups(self, program: PimProgram | SpmmProgram, banks_of: Callable[[int], Array]) -> None:
+        """Executes all channels' streams on their bank rows."""
+        for channels in program.channel_groups:
+            digests = {self.run(program.streams[channel], banks_of(channel)) for channel in channels}
+            if len(digests) > 1:
+                reason = f"channels {channels} share a buffer and see different fills"
+                raise CommandOrderError(reason, "a bug in a mapping")
 
     def run(self, stream: CommandStream, banks: Array) -> bytes:
         """Executes one channel's stream on its bank rows; returns a digest of the fills that it saw."""

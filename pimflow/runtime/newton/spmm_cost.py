@@ -1,0 +1,153 @@
+"""What an aggregation costs on PIM: bounds from counts of groups, then exact cycles of the best way to share it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.codegen.newton.spmm import (
+    Packing,
+    SpmmMapping,
+    SpmmProblem,
+    SpmmProgram,
+    lower_spmm,
+    roles,
+    shares,
+)
+from pimflow.ir import Refusal
+from pimflow.runtime.newton.cost import ChannelCost, channel_totals
+from pimflow.runtime.newton.energy import EnergyBreakdown
+from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
+from pimflow.runtime.newton.timing.streams import StreamTimer
+
+
+@dataclass(frozen=True)
+class SpmmCost:
+    """An aggregation priced. Adding up partial results is not part of it: the host does that.
+
+    Args:
+        time_us: the launch, writing the features into the banks, then the streams of the slowest channel.
+        cycles: of the slowest channel's stream.
+        commands: of all channels.
+        energy: of all channels, and of writing the features.
+        channels: every channel, in order.
+        mapping: how it is shared out.
+        placement_cycles: writing the features into the banks of the fullest channel.
+        launch_us: from asking for the kernel to its first command.
+        rows: of every bank that the features take, in the fullest channel.
+        units: rows of partial results.
+    """
+
+    time_us: float
+    cycles: int
+    commands: CommandCounts
+    comps_on_closed_rows: int
+    energy: EnergyBreakdown
+    channels: tuple[ChannelCost, ...]
+    mapping: SpmmMapping
+    placement_cycles: int
+    launch_us: float
+    rows: int
+    units: int
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The commands by name, over all channels."""
+        return self.commands.as_json()
+
+    @cached_property
+    def energy_mj(self) -> float:
+        """Of all channels, placement included."""
+        return self.energy.total_mj
+
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        """By the parts of the timing profile, then placement."""
+        return self.energy.parts_mj
+
+    @property
+    def parts(self) -> CycleParts:
+        """What the cycles of the slowest channel are spent on."""
+        return max(self.channels, key=lambda channel: channel.cycles).parts
+
+
+def mappings(packing: Packing, problem: SpmmProblem, policy: str, profile: TimingProfile) -> Iterator[SpmmMapping]:
+    """What a policy tries: the number of groups that closed forms say is best, with plain and with early fills.
+
+    "newton+" has one buffer, plain fills, and no hidden GWRITE.
+    """
+    pim = profile.pim
+    if policy == "newton+":
+        yield SpmmMapping(1, False, "exposed")
+        return
+    numbers = [number for number in range(1, pim.buffers + 1) if pim.channels % number == 0]
+    best = min(numbers, key=lambda number: _slowest(packing, problem, number, profile))
+    yield SpmmMapping(best, True, pim.gwrite_latency)
+    yield SpmmMapping(best, False, pim.gwrite_latency)
+
+
+def _slowest(packing: Packing, problem: SpmmProblem, number: int, profile: TimingProfile) -> float:
+    """Cycles of the slowest group's busiest channel by closed forms, and of writing its features."""
+    pim, costs = profile.pim, profile.visit_costs()
+    parts = roles(problem.features, SpmmMapping(number, False, pim.gwrite_latency), pim)
+    lanes, tiles = parts[0].lanes, max(role.tiles for role in parts)
+    per_fill = np.bincount(packing.fill[packing.unit], minlength=packing.fills)
+    units = np.bincount(packing.fill, minlength=packing.fills)
+    fills = costs.fill + costs.fill_per_slot * np.minimum(per_fill, packing.columns) + costs.plain
+    work = (per_fill * costs.comp + units * costs.read) / lanes + fills
+    block_bytes = packing.columns * pim.multipliers * pim.element_bytes * pim.banks
+    return max(
+        tiles * float(work[first:stop].sum())
+        + profile.placement_cycles(tiles * block_bytes * len(set(packing.block[first:stop].tolist())))
+        for first, stop in shares(packing, number)
+    )
+
+
+def priced(
+    problem: SpmmProblem, packing: Packing, policy: str, timer: StreamTimer
+) -> tuple[SpmmProgram, SpmmCost] | Refusal:
+    """The fastest of what a policy tries, by exact timing, with its cost; or why there is none."""
+    best: tuple[SpmmProgram, SpmmCost] | None = None
+    for mapping in mappings(packing, problem, policy, timer.profile):
+        program = lower_spmm(problem, packing, mapping, timer.profile.pim)
+        if isinstance(program, Refusal):
+            return program
+        cost = spmm_cost(program, packing.units, timer)
+        if best is None or cost.time_us < best[1].time_us:
+            best = program, cost
+    assert best is not None
+    return best
+
+
+def spmm_cost(program: SpmmProgram, units: int, timer: StreamTimer) -> SpmmCost:
+    """The cost of a program, by exact timing. Rows that a refresh closed are opened again."""
+    profile, pim = timer.profile, program.pim
+    total = channel_totals(program.classes, _timings(program, timer), profile)
+    width = pim.multipliers * pim.element_bytes * pim.banks
+    busy = [channel for group in program.channel_groups for channel in group]
+    stored = [program.slots_written(channel) * width for channel in busy]
+    dram_rows = sum(program.rows_of(channel) for channel in busy) * pim.banks
+    placing = profile.placement_cycles(max(stored))
+    placement_pj = profile.placement_pj(sum(stored), dram_rows)
+    return SpmmCost(
+        time_us=pim.launch_us + (total.cycles + placing) / pim.clock_mhz,
+        cycles=total.cycles,
+        commands=total.commands,
+        comps_on_closed_rows=total.comps_on_closed_rows,
+        energy=total.energy + EnergyBreakdown((("placement", placement_pj * 1e-12),)),
+        channels=total.channels,
+        mapping=program.mapping,
+        placement_cycles=placing,
+        launch_us=pim.launch_us,
+        rows=program.rows,
+        units=units,
+    )
+
+
+def _timings(program: SpmmProgram, timer: StreamTimer) -> list[StreamTiming]:
+    return [timer.time(entry.stream, program.mapping.gwrite_latency, True) for entry in program.classes]

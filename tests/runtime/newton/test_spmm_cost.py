@@ -1,0 +1,90 @@
+"""Cycles of aggregations against the step-by-step oracles, and which way to share them out is the fastest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.spmm import SpmmMapping, pack
+from pimflow.ir import Refusal
+from pimflow.runtime.newton.spmm_cost import SpmmCost, priced, spmm_cost
+from pimflow.targets import PimSpec, load_target
+from support.newton import oracle_artifact, oracle_strict
+from support.newton.aggregation import Edges, drawn_edges, drawn_mappings, random_edges
+from support.newton.streams import PIM, artifact_word, strict_word
+from support.newton.timing import time_stream, timer
+
+
+def oracle(stream: CommandStream, pim: PimSpec, timing: str) -> tuple[int, Counter[str]]:
+    commands = [command for command, _ in stream.expand()]
+    if timing == "artifact":
+        machine = oracle_artifact.Published(reopens_rows=True)
+        return oracle_artifact.simulate([artifact_word(command) for command in commands], machine)[:2]
+    jedec = oracle_strict.Jedec(**dataclasses.asdict(pim.timing.strict), readres_bytes=pim.banks * pim.result_bytes)
+    return oracle_strict.simulate([strict_word(command) for command in commands], jedec)[:2]
+
+
+@pytest.mark.parametrize("timing", ["strict", "artifact"])
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), edges=drawn_edges())
+def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) -> None:
+    program, packing = edges.program(data.draw(drawn_mappings(PIM)), PIM)
+    cost = spmm_cost(program, packing.units, timer(PIM, timing))
+    slowest = 0
+    for entry in program.classes:
+        cycles, issued = oracle(entry.stream, PIM, timing)
+        found = time_stream(entry.stream, PIM, timing, "hidden", True)
+        assert (found.cycles, found.ref, found.prea) == (cycles, issued["REF"], issued["PREA"])
+        for channel in entry.channels:  # the streams of a class take as long as its first
+            assert time_stream(program.streams[channel], PIM, timing, "hidden", True) == found
+        slowest = max(slowest, cycles)
+    assert cost.cycles == slowest
+    assert cost.comps_on_closed_rows == 0
+    assert cost.parts.total == cost.cycles
+
+
+def best(edges: Edges, policy: str, pim: PimSpec = PIM, timing: str = "strict") -> SpmmCost:
+    found = priced(edges.problem, pack(edges.rowptr, edges.col, pim), policy, timer(pim, timing))
+    assert not isinstance(found, Refusal), found
+    return found[1]
+
+
+@pytest.mark.parametrize("width", [16, 256])
+@pytest.mark.parametrize("timing", ["strict", "artifact"])
+def test_the_number_of_groups_that_closed_forms_choose_is_near_the_best(width: int, timing: str) -> None:
+    edges = random_edges(2048, 80, 1000, width, 7)
+    clock = timer(PIM, timing)
+    exact = [
+        spmm_cost(edges.program(SpmmMapping(number, early, "hidden"), PIM)[0], 0, clock).time_us
+        for number in (1, 2, 4)
+        for early in (False, True)
+    ]
+    assert best(edges, "auto", timing=timing).time_us <= 1.1 * min(exact)
+
+
+def test_features_are_written_into_the_banks_every_time() -> None:
+    """32 columns of 16 sources x 16 banks x 2 bytes a block, in bursts of 32 bytes; every channel holds a tile."""
+    edges = random_edges(1024, 64, 500, 256, 1)
+    cost = best(edges, "newton+")
+    bus = PIM.timing.strict
+    assert cost.placement_cycles == 2 * 512 * 16 * 2 // 32 * 2 + bus.t_rcd + bus.t_rp
+    assert cost.time_us == pytest.approx((cost.placement_cycles + cost.cycles) / PIM.clock_mhz)
+    assert cost.energy_parts_mj["placement"] > 0
+
+
+def test_hidden_fills_and_more_buffers_are_no_slower() -> None:
+    edges = random_edges(4096, 200, 3000, 16, 4)
+    assert best(edges, "auto").time_us < best(edges, "newton+").time_us
+
+
+@pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim", "turing-pim"])
+def test_other_machines_run_it_too(target: str) -> None:
+    pim = load_target(target).pim
+    cost = best(random_edges(1200, 70, 800, 40, 6), "auto", pim)
+    assert cost.commands.comp > 0
+    assert cost.rows > 0
