@@ -18,6 +18,7 @@ from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
 from pimflow.ir.readout import Functions
+from pimflow.sparse import Graph as Edges
 
 W = TypeVar("W", bound=Work)
 """The work that a backend accepts."""
@@ -400,6 +401,16 @@ class HostBackend(ABC):
     @abstractmethod
     def copy_cost(self, moved_bytes: int, dtype: str) -> HostCost:
         """What a movement that stays costs: `moved_bytes` read and written in all, in the model's element type."""
+
+    def cost_as_exported(self, edges: Edges, width: int, weighted: bool) -> HostCost | None:
+        """What an aggregation would cost as exporters write it, operator by operator; None if that is not modelled.
+
+        Args:
+            edges: the graph that is aggregated over.
+            width: features of a vertex.
+            weighted: whether edges have weights.
+        """
+        return None
 
     @abstractmethod
     def static_energy_mj(self, time_us: float) -> float:

@@ -160,7 +160,7 @@ def inspect_graph(
 ) -> Inspection:
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
     verdicts = tuple(_verdict(graph, node, costs) for node in graph.nodes)
-    found = None if network is None else NetworkReport.of(network, graph)
+    found = None if network is None else NetworkReport.of(network, graph, costs)
     return Inspection(model, model_sha256, TargetRecord.of(costs.target), verdicts, graph, notes, found)
 
 

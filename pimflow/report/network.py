@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from pimflow.ir import Graph
+from pimflow.ir import Graph, Spmm
+from pimflow.report.tables import number
+from pimflow.runtime.costs import CostModel
 from pimflow.sparse import Graph as Adjacency
+from pimflow.sparse import in_degrees, statistics_of
 
 ESTIMATE = "an estimate, on a random graph of this size: give yours with --graph"
 
@@ -42,42 +44,73 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class NetworkReport:
-    """What was recovered for a graph, and what is known of the graph.
+    """What was recovered for a graph, what is known of the graph, and what recovery saves.
 
     Args:
         network: the graph.
         recovered: sparse ops by kind: how many there are.
-        degrees: of its vertices, by name.
+        statistics: of the graph, by name.
+        times_us: of all aggregations on the host: as they are, and as they were exported. None if that is not modelled.
     """
 
     network: Network
     recovered: dict[str, int]
-    degrees: dict[str, float]
+    statistics: dict[str, float]
+    times_us: tuple[float, float] | None
 
     @classmethod
-    def of(cls, network: Network, program: Graph) -> NetworkReport:
+    def of(cls, network: Network, program: Graph, costs: CostModel) -> NetworkReport:
         """The report on a program that was read for a graph."""
         kinds = Counter(node.kind for node in program.nodes if node.op.is_sparse)
-        return cls(network, dict(sorted(kinds.items())), _degrees(network.adjacency))
+        found = _statistics(network.adjacency)
+        return cls(network, dict(sorted(kinds.items())), found, _times_us(network.adjacency, program, costs))
 
     def as_json(self) -> dict[str, Any]:
         """As "graph" of `inspect --json`."""
-        return {**self.network.as_json(), "recovered": self.recovered, "statistics": self.degrees}
+        times = (
+            {} if self.times_us is None else dict(zip(("aggregation_us", "exported_us"), self.times_us, strict=True))
+        )
+        return {**self.network.as_json(), "recovered": self.recovered, "statistics": self.statistics, **times}
 
     def lines(self) -> list[str]:
         """As text."""
         found = ", ".join(f"{count} {kind}" for kind, count in self.recovered.items()) or "no aggregation"
-        statistics = ", ".join(f"{name.replace('_', ' ')} {value:,.6g}" for name, value in self.degrees.items())
-        return [f"graph: {self.network.text}", f"  recovered: {found}", f"  {statistics}"]
+        statistics = [f"{name.replace('_', ' ')} {value:,.6g}" for name, value in self.statistics.items()]
+        half = -(-len(statistics) // 2)
+        lines = [f"graph: {self.network.text}", f"  recovered: {found}"]
+        lines += [f"  {', '.join(part)}" for part in (statistics[:half], statistics[half:])]
+        if self.times_us is not None:
+            now, exported = self.times_us
+            lines.append(f"  aggregation on the host: {number(now, 1)} us; as exported, {number(exported, 1)} us")
+        return lines
 
 
-def _degrees(graph: Adjacency) -> dict[str, float]:
-    """Statistics of the edges into vertices, linear in the size of the graph."""
-    counts = np.diff(graph.rowptr)
-    loops = int((graph.col == graph.destinations()).sum())
+def _statistics(graph: Adjacency) -> dict[str, float]:
+    """What prices are functions of; `reuse_at_N` is the share of edges whose source is among the last N rows."""
+    found = statistics_of(graph)
     return {
-        "mean_degree": graph.num_edges / max(graph.num_dst, 1),
-        "largest_in_degree": int(counts.max(initial=0)),
-        "vertices_without_in_edges": int((counts == 0).sum()),
-        "self_loops": loops,
+        "mean_degree": found.mean_degree,
+        "largest_in_degree": found.max_in,
+        "largest_out_degree": found.max_out,
+        "vertices_without_in_edges": int((in_degrees(graph) == 0).sum()),
+        "isolated_vertices": found.isolated,
+        "self_loops": found.self_loops,
+        "duplicates": found.duplicates,
+        "density": found.density,
+        "edges_per_group_of_16": found.edges_per_group,
+        "blocks_of_512_per_edge": found.blocks_per_edge,
+        **{f"reuse_at_{rows}": 1 - found.reuse.miss_ratio(rows) for rows in (1024, 4096, 16384)},
     }
+
+
+def _times_us(graph: Adjacency, program: Graph, costs: CostModel) -> tuple[float, float] | None:
+    host, now, exported = costs.host_only().host, 0.0, 0.0
+    for node in program.nodes:
+        if not isinstance(node.op, Spmm):
+            continue
+        width = math.prod((program.value(node.output).shape or (0,))[1:])
+        cost = host.cost_as_exported(graph, width, len(node.inputs) > 3 and bool(node.inputs[3]))
+        if cost is None:
+            return None
+        now, exported = now + host.cost(program, node).time_us, exported + cost.time_us
+    return (now, exported) if exported else None

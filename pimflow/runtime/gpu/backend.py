@@ -8,9 +8,11 @@ from pimflow.codegen.backend import HostBackend
 from pimflow.ir import Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
-from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, static_energy_mj
+from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, sequence_cost, static_energy_mj
 from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.runtime.gpu.sparse_work import exporter_pattern
 from pimflow.runtime.gpu.work import element_width
+from pimflow.sparse import Graph as Edges
 from pimflow.targets import Gpu
 
 _Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
@@ -83,6 +85,10 @@ class GpuHost(HostBackend):
         """A copy kernel over the bytes, at the width that the GPU stores floating-point elements in."""
         width = element_width(dtype, self.gpu.element_bytes)
         return movement_cost(moved_bytes * width // (element_bytes(dtype) or 1), self.gpu, self.channels)
+
+    def cost_as_exported(self, edges: Edges, width: int, weighted: bool) -> GpuCost:
+        """Gather, product, Expand and ScatterElements, each by its bytes."""
+        return sequence_cost(exporter_pattern(edges, width, self.gpu.element_bytes, weighted), self.gpu, self.channels)
 
     def static_energy_mj(self, time_us: float) -> float:
         """The whole board's, PIM channels apart."""

@@ -92,11 +92,11 @@ def gpu_cost(
         raise ValueError(f"a GPU needs at least one memory channel, got {channels}")
     work = gpu_work(op, inputs, outputs, gpu.element_bytes, constants, opset)
     if isinstance(work, KernelSequence):
-        return _sequence_cost(work, gpu, channels)
+        return sequence_cost(work, gpu, channels)
     return FREE if work is None else work_cost(work, gpu, channels)
 
 
-def _sequence_cost(sequence: KernelSequence, gpu: Gpu, channels: int) -> GpuCost:
+def sequence_cost(sequence: KernelSequence, gpu: Gpu, channels: int) -> GpuCost:
     """Kernels that run one after the other: all parts add up."""
     costs = [(work_cost(work, gpu, channels), times) for work, times in sequence.kernels]
     parts = [part.name for part in fields(GpuCost) if part.name != "unknown"]

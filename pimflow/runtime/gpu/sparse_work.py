@@ -1,32 +1,142 @@
-"""Work of sparse ops on a GPU."""
+"""Work of sparse ops on a GPU: bytes, and rows that are touched in the order of the graph's edges.
+
+What a kernel reads or writes once streams; rows of features that are read by index may be found in the second-level
+cache, as often as the graph says. Where the graph is only known as the model runs, none of them is: the cost says so.
+"""
 
 from __future__ import annotations
 
-from pimflow.ir import EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
-from pimflow.runtime.gpu.work import GPU_WORK, MatrixWork, Operands, StreamWork, value_bytes
+import math
+
+import numpy as np
+
+from pimflow.ir import Array, EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.runtime.gpu.work import (
+    GPU_WORK,
+    GpuWork,
+    KernelSequence,
+    MatrixWork,
+    Operands,
+    StreamWork,
+    element_width,
+    value_bytes,
+)
+from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, RowAccess, SparseWork
+from pimflow.sparse import Graph
+
+_ON_CHIP_BYTES = 48 << 10
+"""Shared memory of a thread block (CUDA): a row of logits that fits is read once, a longer one three times."""
+_SOFTMAX_OPERATIONS = 8
+_INDEX_BYTES = 8  # ONNX's indices are int64
 
 
 @GPU_WORK.register(Spmm)
-def _spmm(op: Spmm, operands: Operands) -> StreamWork:
-    edges = operands.inputs[2].elements
-    width = operands.output.elements // max((operands.output.shape or (1,))[0], 1)
-    gathered = edges * width * operands.element_bytes
-    others = operands.bytes - value_bytes(operands.inputs[0], operands.element_bytes)
-    return StreamWork(2 * edges * width, gathered + others)
+def _spmm(op: Spmm, operands: Operands) -> SparseWork | KernelSequence:
+    features, edges = operands.given[0], operands.given[2]
+    assert features is not None
+    assert edges is not None
+    steps = edges.elements * _width(features)
+    gathered = _rows(features, edges.elements, operands.constants.get(2), operands.element_bytes)
+    return _known(SparseWork(steps, steps, _streamed(operands, features), (gathered,)))
 
 
-@GPU_WORK.register(SegmentReduce, Sddmm, GatherRows)
-def _edge_values(op: SegmentReduce, operands: Operands) -> StreamWork:
+@GPU_WORK.register(SegmentReduce)
+def _segment_reduce(op: SegmentReduce, operands: Operands) -> StreamWork:
+    """Edge values pass once, row by row: no order of sources matters."""
     return StreamWork(operands.inputs[0].elements, operands.bytes)
 
 
+@GPU_WORK.register(Sddmm)
+def _sddmm(op: Sddmm, operands: Operands) -> SparseWork | KernelSequence:
+    """Rows of sources are read by index; each destination's stays with its edges, which lie one after another."""
+    features, edges = operands.given[0], operands.given[3]
+    assert features is not None
+    assert edges is not None
+    steps = edges.elements * _width(features)
+    gathered = _rows(features, edges.elements, operands.constants.get(3), operands.element_bytes)
+    macs = steps if op.pairing == "dot" else 0
+    return _known(SparseWork(steps, macs, _streamed(operands, features), (gathered,)))
+
+
 @GPU_WORK.register(EdgeSoftmax)
-def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> StreamWork:
-    return StreamWork(8 * operands.output.elements, operands.bytes, "softmax")
+def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> SparseWork:
+    """Rows that fit on chip are read once; longer ones again for the sum and for the quotient, from the L2."""
+    logits = operands.inputs[0]
+    again = 0
+    if 1 in operands.constants and logits.shape:
+        edge_bytes = _width(logits) * element_width(logits.dtype, operands.element_bytes)
+        degrees = np.diff(operands.constants[1])
+        again = 2 * edge_bytes * int(degrees[degrees * edge_bytes > _ON_CHIP_BYTES].sum())
+    operations = _SOFTMAX_OPERATIONS * logits.elements
+    return SparseWork(operations, 0, operands.bytes, again_bytes=again, kind="softmax")
+
+
+@GPU_WORK.register(GatherRows)
+def _gather_rows(op: GatherRows, operands: Operands) -> SparseWork | KernelSequence:
+    features, index = operands.given[0], operands.given[1]
+    assert features is not None
+    assert index is not None
+    gathered = _rows(features, index.elements, operands.constants.get(1), operands.element_bytes)
+    return _known(SparseWork(0, 0, _streamed(operands, features), (gathered,)))
 
 
 @GPU_WORK.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> MatrixWork:
-    m, k = operands.inputs[0].shape or (0, 0)
-    n = (operands.output.shape or (0, 0))[1]
-    return MatrixWork(m, n, k, 1, operands.bytes)
+    """A product per type that has rows, all in one kernel; rows are taken as spread evenly over these types."""
+    features, weights = operands.inputs[0].shape or (0, 0), operands.inputs[1]
+    types, inner, outer = weights.shape or (1, 1, 1)
+    used = types
+    if 2 in operands.constants:
+        used = int(np.count_nonzero(np.diff(operands.constants[2])))
+    unread = value_bytes(weights, operands.element_bytes) * (types - used) // max(types, 1)
+    rows = -(-features[0] // max(used, 1))
+    return MatrixWork(rows, outer, inner, max(used, 1), operands.bytes - unread)
+
+
+def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:
+    """What an aggregation costs as exporters write it, operator by operator.
+
+    Gather of the sources' rows, a product with the weights, Expand of the destinations to a matrix of int64, zeros, and
+    ScatterElements, which copies the zeros and adds row by row.
+
+    Args:
+        graph: whose edges are aggregated over, in the order in which they were given.
+        width: features of a vertex.
+        element_bytes: bytes of a feature.
+        weighted: whether edges have weights.
+    """
+    edges, row_bytes = graph.num_edges, width * element_bytes
+    messages, index = edges * row_bytes, edges * width * _INDEX_BYTES
+    results = graph.num_dst * row_bytes
+    sources, destinations = graph.as_given(graph.col), graph.as_given(graph.destinations())
+    read = RowAccess(row_bytes, graph.num_src, edges, sources)
+    added = RowAccess(row_bytes, graph.num_dst, edges, destinations, updates=True)
+    kernels: list[GpuWork] = [
+        SparseWork(0, 0, edges * _INDEX_BYTES + messages, (read,)),
+        StreamWork(0, edges * _INDEX_BYTES + index),
+        StreamWork(0, results),
+        SparseWork(edges * width, 0, 2 * results + index + messages, (added,)),
+    ]
+    if weighted:
+        kernels.insert(1, StreamWork(edges * width, edges * element_bytes + 2 * messages))
+    return KernelSequence(tuple((kernel, 1) for kernel in kernels))
+
+
+def _width(value: Value) -> int:
+    """Elements of one row."""
+    return math.prod((value.shape or (0,))[1:])
+
+
+def _streamed(operands: Operands, gathered: Value) -> int:
+    """Bytes of all operands and results but those that are read by index."""
+    return operands.bytes - value_bytes(gathered, operands.element_bytes)
+
+
+def _rows(features: Value, count: int, ids: Array | None, element_bytes: int) -> RowAccess:
+    rows = (features.shape or (0,))[0]
+    row_bytes = _width(features) * element_width(features.dtype, element_bytes)
+    return RowAccess(row_bytes, rows, count, ids)
+
+
+def _known(work: SparseWork) -> SparseWork | KernelSequence:
+    return work if work.is_known else KernelSequence(((work, 1),), UNKNOWN_ORDER)

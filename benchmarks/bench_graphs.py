@@ -1,0 +1,91 @@
+"""Time and memory of graphs from 10^5 edges on: made, written, read into rows, measured, put in order.
+
+Every size runs in a process of its own, so that its peak of memory is its own; `--edges` names other sizes. Edges are
+those of an R-MAT graph with 16 per vertex, or (`--like reddit`) a data set's numbers.
+
+Run: python benchmarks/bench_graphs.py [--edges 1e5 1e6 1e7 1e8] [--like NAME ...] [--orders]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import here
+
+from pimflow.sparse import DATA_SETS, ORDERS, Graph, like, reordered, source_histogram
+from pimflow.sparse.generate import rmat
+from pimflow.sparse.statistics import measure
+
+EDGES_PER_VERTEX = 16
+STEPS = ("make", "read", "hash", "ranges", "statistics")
+
+
+def timed(step: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return step(), time.perf_counter() - start
+
+
+def peak_gib() -> float:
+    """Of this process so far; Linux counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
+
+
+def make(what: str, file: Path) -> float:
+    """Writes the edges as an exporter of PyTorch Geometric's data would; returns seconds of making them."""
+    if what in DATA_SETS:
+        graph, seconds = timed(lambda: like(what))
+    else:
+        edges = round(float(what))
+        scale = max(round(np.log2(edges / EDGES_PER_VERTEX)), 1)
+        graph, seconds = timed(lambda: rmat(scale, edges))
+    np.savez(file, edge_index=graph.edge_index(), num_nodes=graph.num_dst)
+    return float(seconds)
+
+
+def look(file: Path, orders: bool) -> tuple[str, dict[str, float], float]:
+    """Reads a graph and measures it: its size, seconds by step, peak memory in GiB."""
+    graph, read = timed(lambda: Graph.load(file))
+    seconds = {"read": read, "hash": timed(lambda: graph.sha256)[1]}
+    seconds["ranges"] = timed(lambda: source_histogram(graph))[1]
+    seconds["statistics"] = timed(lambda: measure(graph))[1]
+    for order in ORDERS if orders else ():
+        seconds[order] = timed(partial(reordered, graph, order))[1]
+    return f"{graph.num_edges:>13,} {graph.num_dst:>10,}", seconds, peak_gib()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edges", nargs="*", default=["1e5", "1e6", "1e7", "1e8"], help="sizes of R-MAT graphs")
+    parser.add_argument(
+        "--like", nargs="*", default=[], choices=list(DATA_SETS), help="data sets whose numbers to take"
+    )
+    parser.add_argument("--orders", action="store_true", help="also put the vertices in each order")
+    asked = parser.parse_args()
+    steps = (*STEPS, *(ORDERS if asked.orders else ()))
+    print(here())
+    print(f"{'edges':>13} {'vertices':>10} " + " ".join(f"{step + ' s':>12}" for step in steps) + f" {'peak GiB':>9}")
+    fresh = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.npz"
+        for what in (*asked.edges, *asked.like):
+            with fresh.Pool(1) as pool:
+                making = pool.apply(make, (what, file))
+            with fresh.Pool(1) as pool:
+                size, seconds, peak = pool.apply(look, (file, asked.orders))
+            seconds["make"] = making
+            print(f"{size} " + " ".join(f"{seconds[step]:>12.2f}" for step in steps) + f" {peak:>9.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""What sparse ops ask of a GPU: bytes by the graph's statistics, against a cache that is run row by row."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pimflow.ir import EdgeSoftmax, GatherRows, Op, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.runtime.backends import host_of
+from pimflow.runtime.gpu.cost import GpuCost, gpu_cost
+from pimflow.runtime.gpu.sparse_work import exporter_pattern
+from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, gpu_work
+from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, Cache, SparseWork
+from pimflow.sparse import Graph, generate, like, reordered
+from pimflow.targets import GpuSpec, MeasuredGpuSpec, load_target
+
+GPU = replace(load_target("pimflow").gpu, l2_kib=64.0)
+CACHE = Cache(64 * 1024, 32)
+WIDTH = 64
+Arrays = dict[int, npt.NDArray[np.generic]]
+
+
+def misses(ids: list[int], cache_rows: int) -> int:
+    """Rows that a cache of whole rows fetches, under least-recently-used replacement."""
+    held: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for row in ids:
+        missed += row not in held
+        held[row] = None
+        held.move_to_end(row)
+        if len(held) > cache_rows:
+            held.popitem(last=False)
+    return missed
+
+
+def operands(graph: Graph) -> list[Value]:
+    edges = graph.num_edges
+    return [
+        Value("x", (graph.num_src, WIDTH), "float32"),
+        Value("rowptr", (graph.num_dst + 1,), "int64"),
+        Value("col", (edges,), "int32"),
+        Value("weight", (edges,), "float32"),
+    ]
+
+
+def result(*shape: int) -> Value:
+    return Value("out", shape, "float32")
+
+
+def spmm_cost(graph: Graph, gpu: GpuSpec | MeasuredGpuSpec = GPU) -> GpuCost:
+    constants: Arrays = {1: graph.rowptr, 2: graph.col}
+    out = [result(graph.num_dst, WIDTH)]
+    return gpu_cost(Spmm(), operands(graph), out, gpu, gpu.memory_channels, constants=constants)
+
+
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    "uniform": lambda: generate.uniform(5000, 40_000),
+    "power law": lambda: generate.power_law(5000, 40_000, 600),
+    "R-MAT by degree": lambda: reordered(generate.rmat(12, 40_000), "degree"),
+    "streets": lambda: generate.road_grid(100, 100, in_order=True),
+    "blocks": lambda: generate.block_model(5000, 40_000, 50, 0.1, in_order=True),
+    "Reddit": lambda: like("reddit", 0.01, keep="density"),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_aggregation_moves_what_streams_and_what_misses_the_cache(name: str) -> None:
+    graph = GRAPHS[name]()
+    edges, row_bytes = graph.num_edges, 2 * WIDTH
+    streamed = 8 * (graph.num_dst + 1) + (4 + 2) * edges + graph.num_dst * row_bytes
+    fetched = misses(graph.col.tolist(), 64 * 1024 // row_bytes) * row_bytes
+    cost = spmm_cost(graph)
+    assert cost.bytes == streamed + fetched
+    assert cost.flops == 2 * edges * WIDTH
+    assert cost.memory_us == pytest.approx(cost.bytes / (32 * 28e3 * 0.8), rel=0.2)  # or the L2, where most rows hit
+    assert cost.unknown == ""
+
+
+def test_equal_shapes_do_not_cost_the_same() -> None:
+    blocks = generate.block_model(5000, 40_000, 50, 0.1)
+    community = reordered(blocks, "community")
+    assert operands(blocks) == operands(community)
+    assert spmm_cost(community).time_us < spmm_cost(blocks).time_us
+
+
+def test_half_of_the_channels_have_half_of_the_cache() -> None:
+    graph = generate.uniform(5000, 40_000)
+    out = [result(5000, WIDTH)]
+    constants: Arrays = {1: graph.rowptr, 2: graph.col}
+    whole, half = (gpu_cost(Spmm(), operands(graph), out, GPU, n, constants=constants) for n in (32, 16))
+    assert half.bytes > whole.bytes
+    assert half.memory_us > 2 * whole.memory_us
+
+
+def test_rows_that_all_hit_are_bound_by_the_second_level_cache() -> None:
+    """32 channels x 64 bytes a cycle."""
+    graph = generate.uniform(200, 100_000)
+    cost = spmm_cost(graph, load_target("pimflow").gpu)
+    passed = 100_000 * (2 * WIDTH + 6) + 8 * 201 + 200 * 2 * WIDTH
+    assert cost.memory_us == pytest.approx(passed / (32 * 64) / 1365)
+    measured = load_target("turing-pim").any_gpu
+    assert isinstance(measured, MeasuredGpuSpec)
+    rate = measured.library.product.gemm.operand_gb_per_s * 1e3
+    assert spmm_cost(graph, measured).memory_us == pytest.approx(passed / rate)
+
+
+def work(op: Op, inputs: list[Value], out: Value, constants: Arrays) -> SparseWork:
+    found = gpu_work(op, inputs, [out], 2, constants)
+    assert isinstance(found, SparseWork)
+    return found
+
+
+def test_other_ops_over_edges() -> None:
+    graph = generate.power_law(3000, 20_000, 300)
+    x, rowptr, col, _ = operands(graph)
+    rows, edges, out_bytes = graph.num_dst, graph.num_edges, 2 * WIDTH
+    fetched = misses(graph.col.tolist(), 64 * 1024 // out_bytes) * out_bytes
+    ends: Arrays = {2: graph.rowptr, 3: graph.col}
+    added = work(Sddmm("add"), [x, x, rowptr, col], result(edges, WIDTH), ends)
+    assert added.memory_bytes(CACHE) == fetched + rows * out_bytes + 8 * (rows + 1) + 4 * edges + edges * out_bytes
+    dot = work(Sddmm("dot"), [x, x, rowptr, col], result(edges), ends)
+    assert (added.macs, dot.macs, dot.operations) == (0, edges * WIDTH, edges * WIDTH)
+    assert dot.memory_bytes(CACHE) == added.memory_bytes(CACHE) - edges * (out_bytes - 2)
+    gathered = work(GatherRows(), [x, col], result(edges, WIDTH), {1: graph.col})
+    assert gathered.memory_bytes(CACHE) == fetched + 4 * edges + edges * out_bytes
+    reduced = gpu_work(
+        SegmentReduce("max"), [result(edges, WIDTH), rowptr], [result(rows, WIDTH)], 2, {1: graph.rowptr}
+    )
+    assert reduced is not None
+    assert not isinstance(reduced, KernelSequence)
+    assert reduced.bytes == (edges + rows) * out_bytes + 8 * (rows + 1)
+
+
+def test_long_rows_of_a_softmax_are_read_again_from_the_cache() -> None:
+    """Of 8 heads in 16 bits 3,072 edges are 48 KiB."""
+    for degree, again in ((3072, 0), (3073, 2 * 3073 * 16)):
+        rowptr = np.array([0, degree, degree + 5])
+        logits = result(degree + 5, 8)
+        found = work(EdgeSoftmax(), [logits, Value("rowptr", (3,), "int64")], logits, {1: rowptr})
+        assert (found.again_bytes, found.streamed_bytes) == (again, 2 * (degree + 5) * 16 + 24)
+        assert found.cache_bytes(CACHE) == found.memory_bytes(CACHE) + again
+        assert found.kind == "softmax"
+
+
+def test_types_without_rows_are_not_read() -> None:
+    x, w, pointers = result(90, 16), Value("w", (4, 16, 8), "float32"), Value("pointers", (5,), "int64")
+    found = gpu_work(TypedLinear(), [x, w, pointers], [result(90, 8)], 2, {2: np.array([0, 30, 30, 60, 90])})
+    assert isinstance(found, MatrixWork)
+    assert (found.m, found.n, found.k, found.groups) == (30, 8, 16, 3)
+    assert found.bytes == 2 * (90 * 16 + 90 * 8 + 3 * 16 * 8) + 40
+
+
+def test_a_graph_that_is_not_known_yet_counts_no_reuse_and_says_so() -> None:
+    graph = generate.uniform(300, 4000)
+    found = gpu_work(Spmm(), operands(graph), [result(300, WIDTH)], 2)
+    assert isinstance(found, KernelSequence)
+    assert found.unknown == UNKNOWN_ORDER
+    unknown = gpu_cost(Spmm(), operands(graph), [result(300, WIDTH)], GPU, 32)
+    assert unknown.unknown == UNKNOWN_ORDER
+    assert unknown.bytes > spmm_cost(graph).bytes
+
+
+def test_the_exporters_pattern_moves_an_index_as_large_as_the_messages() -> None:
+    edges = np.random.default_rng(0).integers(0, 500, (2, 6000))
+    graph = Graph.from_edge_index(edges, 500)
+    plain, weighted = (exporter_pattern(graph, WIDTH, 2, weights) for weights in (False, True))
+    messages, index, table = 6000 * 2 * WIDTH, 6000 * 8 * WIDTH, 500 * 2 * WIDTH
+    read, added = (misses(ids.tolist(), 64 * 1024 // (2 * WIDTH)) * 2 * WIDTH for ids in edges)
+    moved = [
+        kernel.memory_bytes(CACHE) if isinstance(kernel, SparseWork) else kernel.bytes for kernel, _ in plain.kernels
+    ]
+    expected = [6000 * 8 + messages + read, 6000 * 8 + index, table, 2 * table + index + messages + 2 * added]
+    assert moved == expected
+    extra = [kernel.bytes for kernel, _ in weighted.kernels if kernel not in [known for known, _ in plain.kernels]]
+    assert 6000 * 2 + 2 * messages in extra
+
+
+def test_an_aggregation_costs_a_fraction_of_what_was_exported() -> None:
+    graph = generate.uniform(5000, 100_000)
+    host = host_of(load_target("pimflow"))
+    exported = host.cost_as_exported(graph, WIDTH, False)
+    assert exported is not None
+    assert exported.time_us > 5 * spmm_cost(graph).time_us
+    assert exported.time_us == pytest.approx(4 * 5000 / 1365 + sum(dict(exported.time_parts_us, launch=0).values()))
