@@ -99,6 +99,7 @@ def infer_graph(
     for node in graph.nodes:
         inference.visit(node)
         inference.structure.let_go(node)
+    inference.structure.release()
     return Inferred(inference.finish(), inference.forms, inference.known, frozenset(inference.structure.names))
 
 

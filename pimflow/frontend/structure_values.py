@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pimflow.frontend.structure import evaluate_structure, held_bytes
+from pimflow.frontend.structure import compact, evaluate_structure, held_bytes
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
+from pimflow.ir.text.literals import digest
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 
 LARGE_BYTES = 1 << 20
-"""Arrays of more are let go behind their last reader."""
+"""Arrays of more are let go where nothing but structure read them."""
+
+CONTENT_BYTES = 1 << 24
+"""Arrays up to this size are the same if their elements are; larger ones if they are one array."""
 
 
 class StructureValues:
@@ -30,6 +34,8 @@ class StructureValues:
         self._known = known
         self._unread = Counter(name for node in graph.nodes for name in set(node.inputs)) if bound else Counter()
         self._unread.update(graph.outputs)
+        self._evaluated: dict[tuple[object, ...], tuple[Sequence[Array | None], Array]] = {}
+        self._done: set[str] = set()
 
     def concerns(self, node: Node) -> bool:
         """Whether a node reads structure, and more of it than its shape."""
@@ -43,13 +49,23 @@ class StructureValues:
         if self._picks_weights(node):
             return None
         arrays = [self._known[name] if name else None for name in node.inputs]
-        result = None if op.domain else evaluate_structure(op.op_type, arrays, dict(op.attributes))
+        result = None if op.domain else self._once(op, arrays)
         results: list[Array] | Refusal | None = [result] if result is not None else None
         if results is None and not self.is_large(node):
             results = evaluate(node, self._graph, values, self._known)
         if isinstance(results, list):
             self.names.update(name for name in node.outputs if name)
         return results
+
+    def _once(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
+        """The result of an operator, made once for the same operands: every layer computes the norm of a graph."""
+        key = (op, *(None if array is None else _identity(array) for array in arrays))
+        if key not in self._evaluated:
+            result = evaluate_structure(op.op_type, arrays, dict(op.attributes))
+            if result is None:
+                return None
+            self._evaluated[key] = (arrays, result)  # the operands too, so that no other array takes their identity
+        return self._evaluated[key][1]
 
     def is_large(self, node: Node) -> bool:
         """Whether ONNX Runtime had better not be given what the node reads."""
@@ -63,14 +79,25 @@ class StructureValues:
         return node.inputs[0] not in self.names and table.ndim >= 2 and table.dtype.kind == "f"
 
     def let_go(self, node: Node) -> None:
-        """Forgets large arrays that only evaluated nodes have read, all of which are behind."""
+        """Notes what only evaluated nodes have read, all of which are behind."""
         if self.names.isdisjoint(node.inputs) or not self._is_done(node):
             return
         for name in set(node.inputs) & self.names:
             self._unread[name] -= 1
-            if not self._unread[name] and name in self._known and held_bytes(self._known[name]) > LARGE_BYTES:
-                del self._known[name]
+            if not self._unread[name] and held_bytes(self._known[name]) > LARGE_BYTES:
+                self._done.add(name)
+
+    def release(self) -> None:
+        """Forgets large arrays that nobody reads any more."""
+        self._evaluated.clear()
+        for name in self._done:
+            del self._known[name]
 
     def _is_done(self, node: Node) -> bool:
         """Whether what a node makes is known, or was: then it does not run."""
         return all(name in self._known or name in self.names for name in node.outputs if name)
+
+
+def _identity(array: Array) -> object:
+    small = compact(array)
+    return id(array) if small.nbytes > CONTENT_BYTES else (array.shape, digest(small))
