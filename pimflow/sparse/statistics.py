@@ -21,7 +21,6 @@ GROUP_SOURCES = 16
 """Sources that a bank multiplies at a time: consecutive ids from a multiple of it on."""
 BLOCK_SOURCES = 512
 """Sources that fill a row of a bank, or a buffer."""
-RANGES = 32
 
 PIECE_EDGES = 1 << 22
 """Edges that are looked at together: what is made of them fits into memory many times."""
@@ -127,18 +126,21 @@ def measure(graph: Graph, progress: Progress = lambda line: None) -> Statistics:
     )
 
 
-def source_histogram(graph: Graph, ranges: int = RANGES) -> Ints:
-    """Edges into every destination from every range of sources, int32 [ranges, num_dst].
+def source_histogram(graph: Graph, starts: npt.ArrayLike) -> Ints:
+    """Edges into every destination from every range of sources, int32 [ranges, num_dst], in one pass over the edges.
 
-    Ranges are of ceil(num_src / ranges) sources each. Those of fewer ranges are sums of neighbours, so that one pass
-    over the edges serves all ways to divide sources by powers of two.
+    Args:
+        graph: the edges.
+        starts: rising, from 0: where ranges begin; each ends where the next begins, the last one with the sources.
     """
-    size = max(-(-graph.num_src // ranges), 1)
-    found = np.zeros((graph.num_dst, ranges), np.int32)
+    first_of = np.asarray(starts, np.int64)
+    count = len(first_of)
+    of_source = np.repeat(np.arange(count, dtype=np.int32), np.diff(first_of, append=max(graph.num_src, 1)))
+    found = np.zeros((graph.num_dst, count), np.int32)
     for first, rows, sources in row_pieces(graph):
         rows_here = int(rows[-1]) + 1
-        cells = rows.astype(np.int64) * ranges + sources // size
-        found[first : first + rows_here] = np.bincount(cells, minlength=rows_here * ranges).reshape(rows_here, ranges)
+        cells = rows.astype(np.int64) * count + of_source[sources]
+        found[first : first + rows_here] = np.bincount(cells, minlength=rows_here * count).reshape(rows_here, count)
     return np.ascontiguousarray(found.T)
 
 

@@ -23,7 +23,9 @@ MEASURED = "GPU calibrated on 2226 kernels measured on NVIDIA T4"
 def test_every_shipped_target_says_it() -> None:
     found = {name: gpu_basis(load_target(name)) for name in target_names()}
     assert found == dict.fromkeys(("aim-gddr6", "hbm-pim", "pimflow", "pimflow-cpu"), SIMULATED) | {
-        MEASURED_TARGET: MEASURED
+        MEASURED_TARGET: MEASURED,
+        "upmem-gpu": MEASURED,
+        "upmem": "",
     }
 
 

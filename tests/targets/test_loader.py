@@ -32,6 +32,7 @@ OPTIONAL: dict[str, Any] = {
     "gpu.sector_bytes": 64,
     "cpu.link_gb_per_s": 12.0,
     "cpu.link_us": 8.0,
+    "dpu.link.pcie_gb_per_s": 12.0,
 }
 """Keys that a file may leave out, with a value that they may have."""
 OPTIONAL_TABLES = {"gpu.fp32", "gpu.fp32.convolution.winograd", "gpu.fp16.convolution.few_channels"}
@@ -52,7 +53,10 @@ MAY_BE_ZERO = {
     "pim.timing.strict.max_postponed_refreshes",
 }
 """Besides all energies and powers, and these times and shares of kernels."""
-AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling", "mac_pj"}
+AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling", "mac_pj"} | {
+    *("launch_us", "stack_bytes", "nonzero", "row", "row_element", "add_element", "coo_nonzero", "zero_row", "barrier"),
+    *("mutex", "wide"),
+}
 
 
 class Key(NamedTuple):
@@ -138,6 +142,7 @@ def walk(target: str, table: Mapping[str, Any], start: str = "") -> Iterator[Key
             yield from walk(target, value, f"{start}{name}.")
 
 
+WITH_PIM = [name for name in target_names() if "pim" in load_target(name).units]
 KEYS = [key for target in target_names() for key in walk(target, content(target))]
 TABLES = [key for key in KEYS if isinstance(key.value, dict)]
 LEAVES = [key for key in KEYS if key not in TABLES]
@@ -147,7 +152,9 @@ COUNTS = [key for key in NUMBERS if key.type is int]
 LISTS = [key for key in LEAVES if isinstance(key.value, list)]
 PAIRS = [key for key in LISTS if key.name == "tiles"]
 COUNT_LISTS = [key for key in LISTS if key.name == "splits"]
-WORD_LISTS = [key for key in LISTS if key not in PAIRS + COUNT_LISTS]
+MEASURED = [key for key in LISTS if key.path.startswith("dpu.")]
+"""Columns of measured tables: sizes that rise, and a figure for each."""
+WORD_LISTS = [key for key in LISTS if key not in PAIRS + COUNT_LISTS + MEASURED]
 WORDS = [key for key in LEAVES if isinstance(key.value, str) and key.path not in ("name", "description", "gpu.basis")]
 NAMED = [key for key in KEYS if key.name != "kind"]
 """Without its kind, a table is read as that of the kind that its name stands for."""
@@ -189,6 +196,9 @@ def test_a_missing_key_is_named(key: Key) -> None:
     )
     if key.path in OPTIONAL or key.path in OPTIONAL_TABLES or is_third_unit:
         parse_target(key.without(), FILE)
+        return
+    if key in TABLES and "." not in key.path and "kind" in key.value:
+        assert "missing key" in refusal(key.without())  # a host, or another unit, by the usual names
         return
     assert "missing key" in assert_refused(key.without(), key.path)
 
@@ -279,6 +289,15 @@ def test_lists_of_counts_are_checked_element_by_element(key: Key) -> None:
         assert_refused(key.changed([*key.value, wrong]), key.path)
 
 
+@each(MEASURED)
+def test_measured_tables_are_checked(key: Key) -> None:
+    for wrong in (0, -1, True, "text", [1]):
+        assert_refused(key.changed([*key.value[:-1], wrong]), key.path)
+    assert key.path.rpartition(".")[0] in refusal(key.changed(key.value[:-1]))
+    if key.name in ("transfer_bytes", "block_kib", "row_bytes"):
+        assert "must rise" in assert_refused(key.changed([*key.value[:-1], key.value[0]]), key.path)
+
+
 @each(PAIRS)
 def test_lists_of_pairs_are_checked_element_by_element(key: Key) -> None:
     assert_refused(key.changed([]), key.path)
@@ -287,7 +306,12 @@ def test_lists_of_pairs_are_checked_element_by_element(key: Key) -> None:
         assert_refused(key.changed([*key.value, wrong]), key.path)
 
 
-@pytest.mark.parametrize("target", target_names())
+@pytest.mark.parametrize(("path", "value"), [("dpu.tasklets", 25), ("dpu.cores", 31)])
+def test_limits_between_keys_of_upmem_modules(path: str, value: int) -> None:
+    assert_refused(Key("upmem", path).changed(value), path)
+
+
+@pytest.mark.parametrize("target", WITH_PIM)
 def test_limits_between_keys(target: str) -> None:
     machine = load_target(target)
     gpu, pim = machine.any_gpu, machine.pim
@@ -352,7 +376,7 @@ def test_shipped_targets_are_found_in_any_case() -> None:
 def overridden() -> list[Any]:
     return [
         override(load_target(target), **options)
-        for target in target_names()
+        for target in WITH_PIM
         for options in (
             {},
             {"timing": "artifact", "gwrite_latency": "exposed"},
@@ -362,7 +386,7 @@ def overridden() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("index", range(4 * len(target_names())))
+@pytest.mark.parametrize("index", range(4 * len(WITH_PIM)))
 def test_a_written_target_reads_back_equal(index: int) -> None:
     machine = overridden()[index]
     assert parse_target(to_toml(machine), FILE) == machine
@@ -370,9 +394,10 @@ def test_a_written_target_reads_back_equal(index: int) -> None:
 
 def test_optional_keys_survive_writing() -> None:
     for path, value in OPTIONAL.items():
-        machine = parse_target(Key("pimflow-cpu", path).changed(value), FILE)
+        target = "upmem" if path.startswith("dpu.") else "pimflow-cpu"
+        machine = parse_target(Key(target, path).changed(value), FILE)
         assert parse_target(to_toml(machine), FILE) == machine
-        assert machine != load_target("pimflow-cpu")
+        assert machine != load_target(target)
 
 
 @each(NUMBERS)

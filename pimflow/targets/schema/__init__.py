@@ -31,6 +31,7 @@ from pimflow.targets.schema.newton import (
 from pimflow.targets.schema.origin import Origin, Override
 from pimflow.targets.schema.target import Target
 from pimflow.targets.schema.unit import KINDS, Unit, register_kind
+from pimflow.targets.schema.upmem import UpmemSpec
 
 __all__ = [
     "ENERGIES",
@@ -63,6 +64,7 @@ __all__ = [
     "Tiling",
     "TimingTable",
     "Unit",
+    "UpmemSpec",
     "Winograd",
     "register_kind",
 ]

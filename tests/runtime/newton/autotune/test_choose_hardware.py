@@ -56,7 +56,7 @@ def test_window_strips_save_fills_where_comp_pairs_freely() -> None:
     assert strip < fewest_cycles(others[:8], strict)
 
 
-@pytest.mark.parametrize("name", target_names())
+@pytest.mark.parametrize("name", [name for name in target_names() if "pim" in load_target(name).units])
 @pytest.mark.parametrize("timing", ["artifact", "strict"])
 def test_every_target_maps_and_explains(name: str, timing: str) -> None:
     target = load_target(name)
