@@ -1,0 +1,223 @@
+"""How long the cores run: a closed form per core, for all cores at once.
+
+A core issues one instruction a cycle, of a tasklet at most every `issue_cycles`; one engine moves data between bank and
+scratchpad, and its tasklet waits. n tasklets with i instructions and d cycles of transfers each take the longest of n i
+(the pipeline is full), n d (the engine is) and issue_cycles i + d (neither is), and somewhat more where two of these
+come near each other, as then one queues behind the other: here the norm of order `_SHARPNESS` of the three. As tasklets
+end one after another, n falls. These are the asymptotic bounds of a closed queueing network (Denning and Buzen, The
+Operational Analysis of Queueing Network Models, 1978), phase by phase; `_RAMP` and `_LAST` of what begins and ends a
+phase do not overlap with anything. The three numbers are fitted to a simulation of a core, cycle by cycle, which the
+tests hold this against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.codegen.upmem.partition import Cores, Tasklets
+from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
+
+Floats = npt.NDArray[np.float64]
+
+_INDEX_BYTES = 4  # of a row, a column, a row pointer
+_WORD = 8  # transfers are multiples of so many bytes
+_STREAMS = 3  # that a tasklet reads one after another: columns, values, and rows or row pointers
+_SHARPNESS = 10
+_RAMP = 0.75  # of filling the readers' buffers of those tasklets that fill the pipeline
+_LAST = 0.5  # of the last instructions, for which no transfer of others is left
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """Rows of features as the cores hold them.
+
+    Args:
+        columns: features of a row.
+        element: their type.
+        widened: whether integers add up in int64.
+    """
+
+    columns: int
+    element: ElementType
+    widened: bool = False
+
+    @property
+    def padded(self) -> int:
+        """Columns with those that fill the last word of 8 bytes."""
+        together = _WORD // ELEMENT_BYTES[self.element]
+        return -(-self.columns // together) * together
+
+    @property
+    def read_bytes(self) -> int:
+        """A row of features."""
+        return self.padded * ELEMENT_BYTES[self.element]
+
+    @property
+    def written_bytes(self) -> int:
+        """A row of results."""
+        return self.padded * (ELEMENT_BYTES["int64"] if self.widened else ELEMENT_BYTES[self.element])
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Instructions, and cycles of transfers between bank and scratchpad: numbers, or arrays [cores, tasklets]."""
+
+    instructions: Any
+    waiting: Any
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.instructions + other.instructions, self.waiting + other.waiting)
+
+
+class CoreModel:
+    """Cycles of the cores of one machine for rows of one form."""
+
+    def __init__(self, spec: UpmemSpec, form: RowForm) -> None:
+        self.spec = spec
+        self.form = form
+        self.read_row = self._transfer(spec.mram.read_us, form.read_bytes)
+        self.read_result = self._transfer(spec.mram.read_us, form.written_bytes)
+        self.write_row = self._transfer(spec.mram.write_us, form.written_bytes)
+        buffer = spec.kernel.stream_buffer_bytes
+        self._stream_cycles_per_byte = self._transfer(spec.mram.read_us, buffer) / buffer
+
+    def cycles(self, strategy: Strategy, cores: Cores, tasklets: Tasklets) -> Floats:
+        """Cycles of every core, [cores]."""
+        if strategy.format == "csr":
+            rows = self._times(tasklets.rows, self._writing)
+            pointers = Work(0.0, _INDEX_BYTES * self._stream_cycles_per_byte)
+            work = self._times(tasklets.nonzeros, self._nonzero) + rows + self._times(tasklets.rows, pointers)
+            return self._begun(tasklets, self._nonzero) + drain(work, self.spec.issue_cycles)
+        return self._cleared(cores) + self._begun(tasklets, self._coo_nonzero) + self._coo(strategy, tasklets)
+
+    @staticmethod
+    def _times(count: npt.NDArray[np.int64], each: Work) -> Work:
+        return Work(count * each.instructions, count * each.waiting)
+
+    def _begun(self, tasklets: Tasklets, nonzero: Work) -> Floats:
+        """What no tasklet's work overlaps: filling the readers' buffers at first, the last instructions at last."""
+        spec = self.spec
+        working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
+        filling = _STREAMS * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
+        last = _LAST * spec.issue_cycles * nonzero.instructions * (tasklets.nonzeros > 0).any(axis=1)
+        begun: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
+        return begun
+
+    @property
+    def _nonzero(self) -> Work:
+        """A non-zero in CSR: its features are read, and multiplied into the accumulator."""
+        kernel, form = self.spec.kernel, self.form
+        instructions = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded
+        streamed = _INDEX_BYTES + ELEMENT_BYTES[form.element]
+        return Work(instructions, self.read_row + streamed * self._stream_cycles_per_byte)
+
+    @property
+    def _coo_nonzero(self) -> Work:
+        """In COO its row is read too."""
+        return self._nonzero + Work(self.spec.kernel.coo_nonzero, _INDEX_BYTES * self._stream_cycles_per_byte)
+
+    @property
+    def _finishing(self) -> Work:
+        """A row of results leaves the accumulator, which is cleared."""
+        kernel = self.spec.kernel
+        return Work(kernel.row + kernel.row_element * self.form.padded, 0.0)
+
+    @property
+    def _writing(self) -> Work:
+        """It is written to the bank."""
+        return self._finishing + Work(0.0, self.write_row)
+
+    @property
+    def _adding(self) -> Work:
+        """It is added to what is there."""
+        return self._writing + Work(self.spec.kernel.add_element * self.form.padded, self.read_result)
+
+    def _alone(self, work: Work) -> float:
+        """Cycles of one tasklet's work while all others wait."""
+        cycles: float = self.spec.issue_cycles * work.instructions + work.waiting
+        return cycles
+
+    def _cleared(self, cores: Cores) -> Floats:
+        """One tasklet clears all rows of its core; the others wait."""
+        each = Work(self.spec.kernel.zero_row, self.write_row)
+        return cores.rows.astype(np.float64) * self._alone(each) + self._barriers(1)
+
+    def _barriers(self, count: int) -> float:
+        return count * self.spec.kernel.barrier * max(self.spec.tasklets, self.spec.issue_cycles)
+
+    def _coo(self, strategy: Strategy, tasklets: Tasklets) -> Floats:
+        """All after the rows are cleared, by the way in which tasklets share rows."""
+        issue = self.spec.issue_cycles
+        work = self._times(tasklets.nonzeros, self._coo_nonzero)
+        if strategy.sync == "none":
+            return drain(work + self._times(tasklets.rows, self._writing), issue)
+        others = np.maximum(tasklets.rows - 1, 0)
+        shared = self._times((tasklets.rows > 0).astype(np.int64), self._finishing)
+        if strategy.sync == "lock-free":
+            rows = self._times(others, self._writing)
+            return drain(work + rows + shared, issue) + self._one_by_one() + self._barriers(1)
+        head = self._times(tasklets.head, self._coo_nonzero)
+        rest = self._times(tasklets.nonzeros - tasklets.head, self._coo_nonzero)
+        if strategy.sync == "lock-free-2":
+            last = np.minimum(others, 1)  # added: its row may be the first one of the next tasklet
+            rest = rest + self._times(others - last, self._writing) + self._times(last, self._adding)
+            return drain(head + shared, issue) + self._one_by_one() + drain(rest, issue) + self._barriers(2)
+        rest = rest + self._times(others, self._adding)
+        return self._locked(head, tasklets) + drain(rest, issue) + self._barriers(1)
+
+    def _one_by_one(self) -> float:
+        """One tasklet adds the shared rows of all to what is there."""
+        return self.spec.tasklets * self._alone(self._adding)
+
+    def _locked(self, head: Work, tasklets: Tasklets) -> Floats:
+        """The first rows, each added under the lock: one after another, once the first one is there."""
+        present = tasklets.nonzeros > 0
+        inside = self._adding + Work(self.spec.kernel.mutex, 0.0)
+        together = drain(head + self._times(present.astype(np.int64), inside), self.spec.issue_cycles)
+        alone = self.spec.issue_cycles * head.instructions + head.waiting
+        earliest = alone.min(axis=1, initial=np.inf, where=present)
+        queue = present.sum(axis=1) * self._alone(inside)
+        locked: Floats = np.maximum(together, np.where(present.any(axis=1), earliest, 0.0) + queue)
+        return locked
+
+    def _transfer(self, table_us: tuple[float, ...], size: int) -> float:
+        """Cycles of moving so many bytes between bank and scratchpad, in transfers of the largest size."""
+        longest = self.spec.mram.transfer_bytes[-1]
+        whole, rest = divmod(size, longest)
+        times = np.interp([longest, rest], self.spec.mram.transfer_bytes, table_us)
+        return float(whole * times[0] + (times[1] if rest else 0.0)) * self.spec.clock_mhz
+
+
+def drain(work: Work, issue_cycles: int) -> Floats:
+    """Cycles until all tasklets of a core have ended that start together, [cores].
+
+    Args:
+        work: of every tasklet, [cores, tasklets].
+        issue_cycles: from one instruction of a tasklet to its next.
+    """
+    alone = issue_cycles * work.instructions + work.waiting
+    order = np.argsort(alone, axis=1)
+    alone, instructions, waiting = (
+        np.take_along_axis(array, order, axis=1) for array in (alone, work.instructions, work.waiting)
+    )
+    # Until the next tasklet ends, those at work go on at the mix of instructions and transfers that they have in all.
+    step = np.diff(alone, axis=1, prepend=0.0)
+    at_work = np.arange(alone.shape[1], 0, -1)
+    left = _sums_to_end(alone)
+    share = at_work * np.divide(step, left, out=np.zeros_like(step), where=left > 0)
+    bounds = np.stack([step, share * _sums_to_end(instructions), share * _sums_to_end(waiting)])
+    longest = bounds.max(axis=0)
+    ratio = np.divide(bounds, longest, out=np.zeros_like(bounds), where=longest > 0)
+    total: Floats = (longest * (ratio**_SHARPNESS).sum(axis=0) ** (1 / _SHARPNESS)).sum(axis=1)
+    return total
+
+
+def _sums_to_end(array: Floats) -> Floats:
+    """The sum of every entry and those after it along a row."""
+    sums: Floats = np.cumsum(array[:, ::-1], axis=1)[:, ::-1]
+    return sums

@@ -1,0 +1,339 @@
+"""What an aggregation takes under a strategy: loading features, the kernel, retrieving results, merging them.
+
+The formulas are those of PyGim's tuner (`autotuner.py`), without its faults: every partition counts, and the cores'
+time is that of the slowest one as its tasklets really share its work (`kernel.py`), for any number of columns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, tasklets_of
+from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.ir import Refusal
+from pimflow.runtime.upmem.edge_parts import EdgeParts
+from pimflow.runtime.upmem.kernel import CoreModel, RowForm
+from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
+
+_INDEX_BYTES = 4
+_STREAMS = 3  # sequential readers of a tasklet, of two buffers each
+
+
+@dataclass(frozen=True)
+class AggregationCost:
+    """Time of one aggregation by its stages, and what it moves and draws.
+
+    Args:
+        load_us: features to the cores of every cluster.
+        kernel_us: until the slowest core has ended.
+        retrieve_us: results back to the host.
+        merge_us: the host puts them in their places, and adds up partial ones.
+        loaded_bytes, retrieved_bytes: over the link.
+        cycles: of the slowest core.
+        kernel_mj, idle_mj, link_mj: energy of the modules while cores run, while they do not, and of the link.
+    """
+
+    load_us: float
+    kernel_us: float
+    retrieve_us: float
+    merge_us: float
+    loaded_bytes: int
+    retrieved_bytes: int
+    cycles: int
+    kernel_mj: float
+    idle_mj: float
+    link_mj: float
+
+    @property
+    def time_us(self) -> float:
+        """All stages, one after another."""
+        return self.load_us + self.kernel_us + self.retrieve_us + self.merge_us
+
+    @property
+    def energy_parts_mj(self) -> dict[str, float]:
+        """Energy by what it is spent on."""
+        return {"kernel": self.kernel_mj, "idle": self.idle_mj, "link": self.link_mj}
+
+    @property
+    def energy_mj(self) -> float:
+        """Of the modules and the link; the host's is its own."""
+        return sum(self.energy_parts_mj.values())
+
+    @property
+    def time_parts_us(self) -> dict[str, float]:
+        """Time by stage."""
+        return {
+            "load": self.load_us,
+            "kernel": self.kernel_us,
+            "retrieve": self.retrieve_us,
+            "merge": self.merge_us,
+        }
+
+    def times(self, count: int) -> AggregationCost:
+        """The cost of running it so many times."""
+        return AggregationCost(**{field.name: getattr(self, field.name) * count for field in fields(self)})
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """What is asked: the sum over every destination's edges of the features of their sources.
+
+    Args:
+        features: columns.
+        element: what they are aggregated in.
+        widened: whether integers add up in int64.
+    """
+
+    features: int
+    element: ElementType
+    widened: bool = False
+
+
+class Cluster(NamedTuple):
+    """Ranks that aggregate one edge part for one feature part."""
+
+    part: int
+    cores: int
+    columns: int
+
+
+class Pricing:
+    """Prices strategies for one graph on one machine.
+
+    Args:
+        spec: the machine.
+        asked: the aggregation.
+        parts: the graph's edges; it must know of the edge parts that strategies have.
+    """
+
+    def __init__(self, spec: UpmemSpec, asked: Aggregation, parts: EdgeParts) -> None:
+        self.spec = spec
+        self.asked = asked
+        self.parts = parts
+
+    def cost(self, strategy: Strategy) -> AggregationCost | Refusal:
+        """Time and energy, every core and tasklet counted; or why the strategy cannot run."""
+        refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
+        if refusal is not None:
+            return refusal
+        return self.cost_of(strategy, clusters_of(self.spec, self.asked.features, strategy))
+
+    def cost_of(self, strategy: Strategy, clusters: Iterable[Cluster]) -> AggregationCost | Refusal:
+        """The same with clusters of one's own; of the strategy count the number of edge parts, format and balances."""
+        tally = _Tally()
+        for part, alike in _by_part(clusters).items():
+            rowptr, filled = self.parts.rows(strategy.edge_parts, part)
+            for cluster, count in alike.items():
+                form = self._form(cluster)
+                cores = cores_of(rowptr, cluster.cores, strategy.cores)
+                overfull = self._overfull(strategy, cluster, cores)
+                if overfull is not None:
+                    return overfull
+                sources = self.parts.sources(strategy.edge_parts, part)
+                tally.add(cluster, Rows.of(cores), form, sources, count, count if part == 0 else 0)
+                tally.cycles = max(tally.cycles, self._slowest(strategy, cores, form, rowptr, filled))
+        return self._priced(tally)
+
+    def estimate(self, strategy: Strategy) -> AggregationCost | Refusal:
+        """The same from the heaviest edge part, and of it from the cores that are likely to be the slowest."""
+        refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
+        if refusal is not None:
+            return refusal
+        heaviest = int(np.argmax(self.parts.nonzeros(strategy.edge_parts)))
+        rowptr, filled = self.parts.rows(strategy.edge_parts, heaviest)
+        tally = _Tally()
+        clusters = clusters_of(self.spec, self.asked.features, strategy)
+        for cluster, alike in _by_part(clusters)[heaviest].items():
+            form = self._form(cluster)
+            cores = cores_of(rowptr, cluster.cores, strategy.cores)
+            overfull = self._overfull(strategy, cluster, cores)
+            if overfull is not None:
+                return overfull
+            sources = self.parts.sources(strategy.edge_parts, heaviest)
+            tally.add(cluster, Rows.of(cores), form, sources, alike * strategy.edge_parts, alike)
+            tally.cycles = max(tally.cycles, self._slowest(strategy, _busiest(cores), form, rowptr, filled))
+        return self._priced(tally)
+
+    def balanced(self, strategy: Strategy) -> AggregationCost | Refusal:
+        """The same if edges and rows were shared equally by all cores and tasklets: no look at the graph at all."""
+        spec, graph = self.spec, self.parts.graph
+        refusal = refused(spec, self.asked, graph.num_src, strategy)
+        if refusal is not None:
+            return refusal
+        cluster = Cluster(0, spec.cores // strategy.clusters, -(-self.asked.features // strategy.feature_parts))
+        form = self._form(cluster)
+        edges = -(-graph.num_edges // (strategy.edge_parts * cluster.cores))
+        rows = -(-graph.num_dst // cluster.cores)
+        cores = Cores(*(np.array([value]) for value in (0, rows, 0, edges)))
+        each = np.full((1, spec.tasklets), -(-edges // spec.tasklets))
+        written = np.full_like(each, -(-rows // spec.tasklets))
+        if strategy.format == "coo":
+            written = np.minimum(written, each)
+        head = np.minimum(each, -(-edges // max(rows, 1)))
+        tally = _Tally()
+        sources = self.parts.width(strategy.edge_parts)
+        counted = Rows(rows, graph.num_dst, 0)
+        tally.add(cluster, counted, form, sources, strategy.clusters, strategy.feature_parts)
+        tasklets = Tasklets(np.zeros_like(each), each, written, head)
+        tally.cycles = float(CoreModel(spec, form).cycles(strategy, cores, tasklets)[0])
+        return self._priced(tally)
+
+    def _form(self, cluster: Cluster) -> RowForm:
+        return RowForm(cluster.columns, self.asked.element, self.asked.widened)
+
+    def _slowest(self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs) -> float:
+        element = "int64" if self.asked.widened else self.asked.element
+        tasklets = tasklets_of(rowptr, filled, cores, self.spec.tasklets, strategy, element)
+        return float(CoreModel(self.spec, form).cycles(strategy, cores, tasklets).max())
+
+    def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
+        """Why the banks do not hold what the fullest core needs."""
+        form = self._form(cluster)
+        values = ELEMENT_BYTES[self.asked.element]
+        nonzeros = int(cores.nonzeros.max())
+        rows = int(cores.rows.max())
+        indices = (2 * nonzeros if strategy.format == "coo" else nonzeros + rows + 1) * _INDEX_BYTES
+        sources = self.parts.sources(strategy.edge_parts, cluster.part)
+        needed = sources * form.read_bytes + rows * form.written_bytes + indices + nonzeros * values
+        if needed <= self.spec.mram_bytes:
+            return None
+        return _too_little("MRAM", needed, self.spec.mram_bytes)
+
+    def _priced(self, tally: _Tally) -> AggregationCost:
+        spec = self.spec
+        load_us = tally.loaded / (spec.link.host_to_pim_gb_per_s * 1e3)
+        kernel_us = spec.launch_us + tally.cycles / spec.clock_mhz
+        retrieve_us = tally.retrieved / (retrieving_gb_per_s(spec, tally.retrieved / max(tally.cores, 1)) * 1e3)
+        merge_us = self._merging_us(tally)
+        waiting_us = load_us + retrieve_us + merge_us
+        return AggregationCost(
+            load_us,
+            kernel_us,
+            retrieve_us,
+            merge_us,
+            tally.loaded,
+            tally.retrieved,
+            round(tally.cycles),
+            spec.dimms * spec.energy.dimm_w * kernel_us * 1e-3,
+            spec.dimms * spec.energy.idle_dimm_w * waiting_us * 1e-3,
+            (tally.loaded + tally.retrieved) * spec.energy.link_pj_per_byte * 1e-9,
+        )
+
+    def _merging_us(self, tally: _Tally) -> float:
+        copying = sum(rows * row_us(self.spec, size, True) for size, rows in tally.copied.items())
+        return copying + sum(rows * row_us(self.spec, size, False) for size, rows in tally.added.items())
+
+
+class _Tally:
+    """What a strategy comes to, over all clusters."""
+
+    def __init__(self) -> None:
+        self.cycles = 0.0
+        self.cores = 0
+        self.loaded = 0
+        self.retrieved = 0
+        self.copied: dict[int, int] = defaultdict(int)
+        self.added: dict[int, int] = defaultdict(int)
+
+    def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: int, alike: int, first: int) -> None:
+        """So many clusters of one kind, of which so many are of the first edge part.
+
+        The host copies rows of the first edge part, and adds others to them, as those that straddle two cores.
+        """
+        self.cores += alike * cluster.cores
+        self.loaded += alike * cluster.cores * sources * form.read_bytes
+        self.retrieved += alike * cluster.cores * rows.most * form.written_bytes
+        self.copied[form.written_bytes] += first * (rows.all - rows.straddling)
+        self.added[form.written_bytes] += (alike - first) * rows.all + first * rows.straddling
+
+
+class Rows(NamedTuple):
+    """Rows of results of a cluster: those of the core with most, of all cores, and those that two cores share."""
+
+    most: int
+    all: int
+    straddling: int
+
+    @classmethod
+    def of(cls, cores: Cores) -> Rows:
+        """Counted."""
+        straddling = int((cores.first_row[1:] < cores.end_row[:-1]).sum())
+        return cls(int(cores.rows.max()), int(cores.rows.sum()), straddling)
+
+
+def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strategy) -> Refusal | None:
+    """Why a strategy cannot run whatever the edges are: too many parts, or too little memory for rows."""
+    ranks = spec.ranks
+    if ranks % strategy.clusters:
+        return Refusal(f"{strategy} has {strategy.clusters} clusters, which do not share {ranks} ranks equally")
+    if (strategy.feature_parts - 1) * -(-asked.features // strategy.feature_parts) >= asked.features:
+        return Refusal(f"{asked.features} features do not make {strategy.feature_parts} parts")
+    if strategy.edge_parts > 1 and (strategy.edge_parts - 1) * -(-sources // strategy.edge_parts) >= sources:
+        return Refusal(f"{sources} sources do not make {strategy.edge_parts} parts")
+    form = RowForm(-(-asked.features // strategy.feature_parts), asked.element, asked.widened)
+    buffers = form.read_bytes + form.written_bytes + 2 * _STREAMS * spec.kernel.stream_buffer_bytes
+    scratchpad = spec.tasklets * (buffers + spec.stack_bytes)
+    if scratchpad > spec.wram_bytes:
+        return _too_little("WRAM", scratchpad, spec.wram_bytes)
+    features = -(-sources // strategy.edge_parts) * form.read_bytes
+    if features > spec.mram_bytes:
+        return _too_little("MRAM", features, spec.mram_bytes)
+    return None
+
+
+def _too_little(memory: str, needed: int, there: int) -> Refusal:
+    return Refusal(
+        f"a core needs {needed:,} bytes of {memory} and has {there:,}",
+        needed,
+        there,
+        f"bytes of {memory}",
+        "use more parts of edges or of features",
+    )
+
+
+def clusters_of(spec: UpmemSpec, features: int, strategy: Strategy) -> Iterator[Cluster]:
+    """The clusters of a strategy: those of one edge part after another, each with the next ranks."""
+    together = spec.ranks // strategy.clusters
+    cores = spec.rank_cores()
+    widest = -(-features // strategy.feature_parts)
+    for place in range(strategy.clusters):
+        part, feature_part = divmod(place, strategy.feature_parts)
+        columns = min(widest, features - feature_part * widest)
+        yield Cluster(part, sum(cores[place * together : (place + 1) * together]), columns)
+
+
+def _by_part(clusters: Iterable[Cluster]) -> dict[int, dict[Cluster, int]]:
+    """Clusters of every edge part that differ, and how many there are of each."""
+    found: dict[int, dict[Cluster, int]] = defaultdict(lambda: defaultdict(int))
+    for cluster in clusters:
+        found[cluster.part][cluster] += 1
+    return found
+
+
+def _busiest(cores: Cores, count: int = 3) -> Cores:
+    """The cores with most non-zeros, those with most rows, and with fewest: long rows are shared by many tasklets."""
+    chosen: set[int] = set()
+    for order in (np.argsort(-cores.nonzeros, kind="stable"), np.argsort(cores.rows, kind="stable")):
+        chosen |= {*order[:count].tolist(), *order[-count:].tolist()}
+    places = np.array(sorted(chosen))
+    return Cores(cores.first_row[places], cores.end_row[places], cores.first[places], cores.end[places])
+
+
+def retrieving_gb_per_s(spec: UpmemSpec, block_bytes: float) -> float:
+    """By the measured block size that is nearest."""
+    sizes = np.array(spec.link.block_kib) * 1024
+    return spec.link.pim_to_host_gb_per_s[int(np.argmin(np.abs(sizes - block_bytes)))]
+
+
+def row_us(spec: UpmemSpec, row_bytes: int, copied: bool) -> float:
+    """The host's time for a row: along straight lines through the measured sizes, and on along the outer ones."""
+    sizes = np.array(spec.merge.row_bytes, dtype=np.float64)
+    times = 1e3 / np.array(spec.merge.copy_rows_per_ms if copied else spec.merge.add_rows_per_ms)
+    place = int(np.clip(np.searchsorted(sizes, row_bytes), 1, len(sizes) - 1))
+    slope = (times[place] - times[place - 1]) / (sizes[place] - sizes[place - 1])
+    return float(max(times[place - 1] + slope * (row_bytes - sizes[place - 1]), 0.0))

@@ -1,0 +1,93 @@
+"""Features as whole numbers: PyGim's symmetric quantisation, the error it makes, and whether sums may overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Refusal
+from pimflow.sparse import Graph
+from pimflow.targets.schema.upmem import ElementType
+
+BITS: Mapping[str, int] = {"int8": 5, "int16": 10, "int32": 20}
+"""Bits of a quantised value, sign included, by element type: so that sums of a few have room (`models/quantize.py`)."""
+
+LEAST_BITS: Mapping[str, int] = {"int8": 3, "int16": 4, "int32": 8}
+"""Bits below which weighted sums are not worth having."""
+
+ACCUMULATOR_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32}
+WIDE_BITS = 64
+
+_DTYPES: Mapping[str, Any] = {"int8": np.int8, "int16": np.int16, "int32": np.int32, "fp32": np.float32}
+
+
+def dtype_of(element: ElementType) -> npt.DTypeLike:
+    """NumPy's name of an element type."""
+    dtype: npt.DTypeLike = _DTYPES[element]
+    return dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Values as `values` x `scale`; of floats, the values themselves and 1."""
+
+    values: npt.NDArray[Any]
+    scale: float
+
+
+def quantized(values: npt.NDArray[Any], element: ElementType, bits: int | None = None) -> Quantized:
+    """Values in an element type.
+
+    Integers get scale = 2 max |v| / 2**bits, so that they are rounded to the nearest of the 2**bits steps there are
+    between the extremes: off by scale / 2 at most. All zeros stay zeros.
+
+    Args:
+        values: real numbers.
+        element: their new type.
+        bits: of an integer; those of `BITS` if None.
+    """
+    if element == "fp32":
+        return Quantized(values.astype(np.float32, copy=False), 1.0)
+    most = float(np.max(np.abs(values), initial=0.0))
+    scale = 2 * most / 2 ** (BITS[element] if bits is None else bits) or 1.0
+    return Quantized(np.rint(values.astype(np.float64) / scale).astype(dtype_of(element)), scale)
+
+
+def bits_for(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
+    """Bits of features, and of weights if edges have any, with which no sum over the edges overflows.
+
+    Features that are added up as they are have those of `BITS`: it is refused if a vertex has more edges than that
+    leaves room for. Products with weights are longer than the accumulator with so many bits of each, which PyGim's
+    models do without; here features and weights get as many as leave room, and it is refused below `LEAST_BITS`.
+    """
+    if element == "fp32":
+        return 0
+    room = 2 ** ((WIDE_BITS if widened else ACCUMULATOR_BITS[element]) - 1) - 1
+    bits = BITS[element]
+    while largest_sum(graph, element, bits) > room and graph.weight is not None and bits > LEAST_BITS[element]:
+        bits -= 1
+    needed = largest_sum(graph, element, bits)
+    if needed <= room:
+        return bits
+    what = f"{element} sums over {graph!r} can reach {needed:.2g}, and hold {room:.2g}"
+    return Refusal(what, needed, room, "steps", "add up in int64 (dpu.accumulator, --wide), or aggregate in fp32")
+
+
+def overflow(graph: Graph, element: ElementType, widened: bool) -> Refusal | None:
+    """Why sums over a graph's edges may not fit their accumulator, whatever the features are; None if they do."""
+    bits = bits_for(graph, element, widened)
+    return bits if isinstance(bits, Refusal) else None
+
+
+def largest_sum(graph: Graph, element: ElementType, bits: int) -> int:
+    """The largest sum of absolute values that any row can come to, of features and weights of so many bits."""
+    most = int(2 ** (bits - 1))
+    if graph.weight is None:
+        return int(np.diff(graph.rowptr).max(initial=0)) * most
+    weights = np.abs(quantized(graph.weight, element, bits).values.astype(np.int64))
+    sums = np.concatenate([[0], np.cumsum(weights)])
+    return int(np.diff(sums[graph.rowptr]).max(initial=0)) * most

@@ -1,0 +1,55 @@
+"""The tuner's pick beside the best of all strategies."""
+
+from __future__ import annotations
+
+import pytest
+
+from pimflow.ir import Refusal
+from pimflow.runtime.upmem.baselines import grande, published_tuner, sparsep
+from pimflow.runtime.upmem.pricing import Aggregation
+from pimflow.runtime.upmem.tuner import LEVELS, TIMED, Tuner
+from support.upmem.graphs import KINDS, band, skewed, uniform
+from support.upmem.machine import machine
+
+SPEC = machine(cores=130, ranks=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("vertices", "edges", "features"), [(400, 3000, 64), (5000, 60_000, 16)])
+def test_its_pick_is_near_the_best(kind: str, vertices: int, edges: int, features: int) -> None:
+    tuner = Tuner(SPEC, KINDS[kind](vertices, edges), Aggregation(features, "int32"))
+    ranking, all_exact = tuner.rank(), tuner.exhaustive()
+    assert ranking.best.exact
+    assert sum(row.exact for row in ranking.rows) <= TIMED
+    assert {row.strategy for row in ranking.rows} == {row.strategy for row in all_exact.rows}
+    assert ranking.best.cost.time_us <= 1.05 * all_exact.best.cost.time_us
+    exact = {row.strategy: row.cost.time_us for row in all_exact.rows}
+    assert exact[ranking.best.strategy] == ranking.best.cost.time_us
+    for level, other in tuner.alternatives(ranking).items():
+        assert LEVELS[level](other.strategy) != LEVELS[level](ranking.best.strategy)
+
+
+def test_another_graph_has_another_best_strategy() -> None:
+    best = {
+        Tuner(SPEC, graph, Aggregation(features, "int32")).rank().best.strategy
+        for graph, features in ((uniform(3000, 60_000), 64), (uniform(20_000, 30_000), 64), (band(3000, 400_000), 16))
+    }
+    assert len(best) > 1
+
+
+def test_prior_work_and_the_published_tuner_are_no_better() -> None:
+    for make in (uniform, skewed):
+        graph, asked = make(3000, 60_000), Aggregation(256, "int32")
+        spec = machine(cores=520, ranks=32)
+        best = Tuner(spec, graph, asked).rank().best.cost.time_us
+        for baseline in (sparsep, grande):
+            cost = baseline(spec, graph, asked)
+            assert not isinstance(cost, Refusal)
+            assert cost.time_us > best
+        published = published_tuner(spec, graph, asked)
+        assert not isinstance(published, Refusal)
+        assert published.strategy.format == "csr"
+
+
+def test_the_published_tuner_has_no_rates_of_other_widths() -> None:
+    assert isinstance(published_tuner(machine(), uniform(100, 400), Aggregation(300, "int32")), Refusal)
