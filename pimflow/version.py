@@ -24,6 +24,7 @@ FORMATS = {
     "simulate": 1,
     "targets": 1,
     "timeline": 1,
+    "tune-graph": 1,
     "verify": 1,
     "zoo": 1,
 }

@@ -54,6 +54,8 @@ ALSO = {
 }
 # The files at the top of the package that together are the compiler.
 COMPILER = {"compiled", "compiler"}
+# What Python imports beside `pimflow` itself.
+API = {"gnn"}
 
 
 def room_of(module: str) -> str:
@@ -64,6 +66,8 @@ def room_of(module: str) -> str:
     name = parts[1] if len(parts) > 1 else "__init__"
     if name in ("__init__", "__main__"):
         return "api" if name == "__init__" else "cli"
+    if name in API:
+        return "api"
     return "compiler" if name in COMPILER else name
 
 

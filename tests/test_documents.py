@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from pimflow.cli import verbs
@@ -18,6 +19,7 @@ from pimflow.compiled import FORMAT
 from pimflow.version import FORMATS, format_of
 from support.cli import Capture, document, run
 from support.schemas import COMMON, check, schemas
+from support.upmem.graphs import uniform
 
 CASES: Mapping[str, tuple[str, ...]] = {
     "cache info": (),
@@ -29,6 +31,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "opt": ("--list",),
     "simulate": ("{trace}",),
     "targets list": (),
+    "tune-graph": ("{graph}", "--features", "64", "--baselines", "--backward"),
     "verify": ("{folder}",),
     "zoo list": (),
 }
@@ -45,7 +48,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_no_verb_is_left_out() -> None:
-    files = {path.stem: path.read_text().count("add_json(") for path in Path(verbs.__file__).parent.glob("*.py")}
+    files = {
+        path.stem.replace("_", "-"): path.read_text().count("add_json(")
+        for path in Path(verbs.__file__).parent.glob("*.py")
+    }
     assert {verb: count for verb, count in files.items() if count} == Counter(verb.split()[0] for verb in CASES)
 
 
@@ -58,7 +64,9 @@ def places(folder: Path, tmp_path: Path, capsys: Capture) -> dict[str, Path]:
     capsys.readouterr()
     assert run("trace", folder, "conv2") == 0
     trace.write_text(capsys.readouterr().out)
-    return {"table": table, "tmp": tmp_path, "trace": trace, "folder": folder}
+    graph = tmp_path / "graph.npz"
+    np.savez(graph, edge_index=uniform(300, 2000).edge_index(), num_nodes=300)
+    return {"table": table, "tmp": tmp_path, "trace": trace, "folder": folder, "graph": graph}
 
 
 def document_of(verb: str, places: Mapping[str, Path], capsys: Capture) -> dict[str, Any]:

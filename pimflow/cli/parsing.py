@@ -86,14 +86,14 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
+def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -> None:
     """--target and the knobs that override it."""
     text = option_texts()["target"]
     parser.add_argument(
         text.flag,
-        default=DEFAULT_TARGET,
+        default=default,
         metavar=text.metavar,
-        help=f"{text.help} (default: {DEFAULT_TARGET}; see `pimflow targets list`)",
+        help=f"{text.help} (default: {default}; see `pimflow targets list`)",
     )
     parser.add_argument(
         "--timing", metavar="PROFILE", help="timing profile, such as artifact or strict (default: the target's)"

@@ -220,6 +220,8 @@ class Backend(ABC, Generic[W, P]):
     """What its costs count."""
     violations: ClassVar[tuple[str, ...]] = ()
     """What its programs may do, under some settings, that the hardware could not; `violations_of` counts them."""
+    copies_by_work: ClassVar[bool] = False
+    """Whether what copies cost is asked of `copies`, not of `transfer`."""
     operands: ClassVar[tuple[str, ...]] = ("fp32",)
     """Element types that its programs can be executed in."""
 
@@ -355,6 +357,10 @@ class Backend(ABC, Generic[W, P]):
     def violations_of(self, cost: UnitCost) -> Mapping[str, int]:
         """How often the programs behind a cost do what the hardware could not, by name."""
         return {}
+
+    def copies(self, work: W, choice: str) -> Transfer | None:
+        """Copies that depend on more of a node's work than how many elements move; asked where `copies_by_work`."""
+        return None
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:
         """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""

@@ -10,6 +10,7 @@ from pimflow.ir.registry import Registry
 from pimflow.runtime.cpu.backend import CpuBackend, CpuHost
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.newton.backend import NewtonBackend
+from pimflow.runtime.upmem.backend import UpmemBackend
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = 
 
 UNITS.add("newton", NewtonBackend)
 UNITS.add("cpu", CpuBackend)
+UNITS.add("upmem", UpmemBackend)
 HOSTS.add("gpu", GpuHost)
 HOSTS.add("measured-gpu", GpuHost)
 HOSTS.add("cpu", CpuHost)

@@ -134,6 +134,8 @@ class CostModel:
         unit = self.units.get(node.device or "")
         if unit is None:
             return None
+        if unit.copies_by_work:
+            return unit.copies(*self._on_unit(graph, node)[1:])
         loaded = sum(graph.value(name).elements for name in graph.activations(node))
         return unit.transfer(loaded, sum(graph.value(name).elements for name in node.outputs if name))
 

@@ -107,6 +107,9 @@ class UnitReference:
         for given, used in zip(inputs, rounded, strict=True):
             if given is not None and used is not None and used is not given:
                 self._note(node, operand, given, used)
+        if node.op.is_sparse:
+            (result,) = self._kernels.run(node, rounded)
+            return result
         alone = widened(single_node_graph(self.graph, node))
         feeds = {
             f"i{index}": single_precision(array)

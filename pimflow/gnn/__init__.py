@@ -1,0 +1,222 @@
+"""Aggregations over graphs on UPMEM modules: tuned, and computed as the modules compute them.
+
+from pimflow import gnn
+graph = gnn.Graph.load("reddit.npz")
+tuning = gnn.tune(graph, features=256, target="upmem", dtype="int32")
+print(tuning.text())
+result = gnn.aggregate(graph, x, tuning.strategy)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.errors import InputDataError, OptionError, TargetError, choice
+from pimflow.ir import Builder, Refusal, Spmm
+from pimflow.report.tuning import Tuning
+from pimflow.runtime.backends import host_of, units_of
+from pimflow.runtime.upmem.baselines import grande, published_tuner, sparsep
+from pimflow.runtime.upmem.edge_parts import EdgeParts
+from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing
+from pimflow.runtime.upmem.quantize import overflow
+from pimflow.runtime.upmem.tuner import Progress, Tuner
+from pimflow.runtime.upmem.values import aggregated
+from pimflow.sparse import Graph
+from pimflow.targets import Target, load_target
+from pimflow.targets.schema.upmem import ElementType, UpmemSpec
+
+__all__ = ["Aggregated", "Graph", "Strategy", "Tuning", "aggregate", "tune"]
+
+_MOST_FEATURES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated:
+    """What an aggregation computed, and what it takes.
+
+    Args:
+        values: float32 [destinations, features].
+        strategy: how the work was shared out.
+        cost: time by stage, energy of the modules.
+    """
+
+    values: npt.NDArray[np.float32]
+    strategy: Strategy
+    cost: AggregationCost
+
+    def __repr__(self) -> str:
+        return f"Aggregated({self.values.shape}, {self.strategy}, {self.cost.time_us / 1e3:,.2f} ms)"
+
+
+def tune(
+    graph: Graph,
+    features: int,
+    target: str | Target = "upmem",
+    dtype: str | None = None,
+    *,
+    wide: bool = False,
+    backward: bool = False,
+    exhaustive: bool = False,
+    baselines: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Tuning:
+    """Ranks all strategies of an aggregation over a graph, and what other devices of the machine take for it.
+
+    Args:
+        graph: rows of destinations.
+        features: columns that are aggregated.
+        target: a machine with UPMEM modules: a name, a TOML file, or a `Target`.
+        dtype: int8, int16, int32 or fp32; the target's own if None.
+        wide: add integers up in int64.
+        backward: rank the aggregation of gradients too, which goes along the edges' other direction.
+        exhaustive: time every strategy core by core, instead of the most promising ones.
+        baselines: price what SparseP, GraNDe and PyGim's published tuner would do on the same modules.
+        progress: told now and then how far it is.
+
+    Raises:
+        OptionError: a value is out of range.
+        TargetError: the target is unknown, or has no UPMEM modules.
+    """
+    machine, spec = modules_of(target)
+    asked = _asked(features, dtype, wide, spec)
+    say: Progress = progress or (lambda line: None)
+    tuner = Tuner(spec, graph, asked)
+    ranking = tuner.exhaustive() if exhaustive else tuner.rank(say)
+    reverse = None
+    if backward:
+        tuner_back = Tuner(spec, graph.transposed(), asked)
+        reverse = tuner_back.exhaustive() if exhaustive else tuner_back.rank(say)
+    published = _published(spec, graph, asked) if baselines else None
+    others = {"SparseP": sparsep(spec, graph, asked), "GraNDe": grande(spec, graph, asked)} if baselines else {}
+    return Tuning(
+        machine.name,
+        graph,
+        asked,
+        ranking,
+        tuner.alternatives(ranking),
+        alone(machine, graph, asked.features),
+        others,
+        published,
+        overflow(graph, asked.element, wide),
+        reverse,
+    )
+
+
+def aggregate(
+    graph: Graph,
+    features: npt.ArrayLike,
+    strategy: Strategy | str | None = None,
+    target: str | Target = "upmem",
+    dtype: str | None = None,
+    *,
+    wide: bool = False,
+) -> Aggregated:
+    """Sums the features of every destination's sources, by value, as the modules do under a strategy.
+
+    Args:
+        graph: rows of destinations; edges with weights multiply by them.
+        features: real numbers [sources, columns].
+        strategy: a `Strategy`, its text, or None for the best one.
+        target: a machine with UPMEM modules.
+        dtype: int8, int16, int32 or fp32; the target's own if None.
+        wide: add integers up in int64.
+
+    Raises:
+        InputDataError: the features do not fit the graph, or their sums the accumulator.
+        OptionError: the strategy is unknown, or cannot run on the machine.
+        TargetError: the target is unknown, or has no UPMEM modules.
+    """
+    _, spec = modules_of(target)
+    x = _checked(graph, features)
+    asked = _asked(x.shape[1], dtype, wide, spec)
+    narrow = overflow(graph, asked.element, wide)
+    if narrow is not None:
+        raise InputDataError(narrow.reason, narrow.remedy)
+    chosen = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+    if chosen is None:
+        ranking = Tuner(spec, graph, asked).rank()
+        if not ranking.rows:
+            raise OptionError(*_why_none(ranking.refusals))
+        chosen = ranking.best.strategy
+    cost = Pricing(spec, asked, EdgeParts(graph, (chosen.edge_parts,))).cost(chosen)
+    if isinstance(cost, Refusal):
+        raise OptionError(f"{chosen}: {cost.reason}", cost.remedy)
+    return Aggregated(aggregated(spec, graph, x, chosen, asked), chosen, cost)
+
+
+def alone(machine: Target, graph: Graph, features: int) -> dict[str, float]:
+    """Microseconds of an aggregation on the devices of a machine that are not UPMEM modules, by device.
+
+    Those are its host, and other units that accept it, copies to them and back included.
+    """
+    build = Builder("aggregation")
+    x = build.input(graph.num_src, features, name="x")
+    edges = [build.constant(array) for array in (graph.rowptr, graph.col, graph.weight) if array is not None]
+    program = build.graph(build.op(Spmm(), x, *edges, name="spmm"))
+    (node,) = program.nodes
+    found = {machine.host: host_of(machine).cost(program, node)}
+    times = {device: sum(cost.time_parts_us.values()) for device, cost in found.items()}
+    for device, unit in units_of(machine).items():
+        work = Refusal("") if isinstance(machine.units[device], UpmemSpec) else unit.work(program, node)
+        cost = work if isinstance(work, Refusal) else unit.cost(work, unit.resolve(""))
+        if not isinstance(cost, Refusal):
+            moved = unit.transfer(graph.num_src * features, graph.num_dst * features)
+            times[device] = cost.time_us + (0.0 if moved is None else moved.load_us + moved.store_us)
+    return times
+
+
+def modules_of(target: str | Target) -> tuple[Target, UpmemSpec]:
+    """A target and its UPMEM modules.
+
+    Raises:
+        TargetError: it is unknown, or has none.
+    """
+    machine = target if isinstance(target, Target) else load_target(target)
+    for unit in machine.units.values():
+        if isinstance(unit, UpmemSpec):
+            return machine, unit
+    raise TargetError(f"target {machine.name!r} has no UPMEM modules", "choose upmem or upmem-gpu")
+
+
+def _asked(features: int, dtype: str | None, wide: bool, spec: UpmemSpec) -> Aggregation:
+    if not _is_whole(features) or not 0 < features <= _MOST_FEATURES:
+        raise OptionError(f"features is {features!r}", f"give a whole number between 1 and {_MOST_FEATURES}")
+    element = spec.operand if dtype is None else choice("dtype", dtype, get_args(ElementType))
+    if wide and element == "fp32":
+        raise OptionError("fp32 does not add up in int64", "leave out wide, or choose an integer dtype")
+    return Aggregation(int(features), cast("ElementType", element), wide)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+
+
+def _checked(graph: Graph, features: npt.ArrayLike) -> npt.NDArray[Any]:
+    x = np.asarray(features)
+    if x.ndim != 2 or x.shape[0] != graph.num_src or x.shape[1] == 0:
+        raise InputDataError(
+            f"features have shape {list(x.shape)}, but the graph has {graph.num_src} sources",
+            "give one row per source: [sources, columns]",
+        )
+    if x.dtype.kind not in "iuf" or not np.isfinite(x).all():
+        raise InputDataError(f"features hold {x.dtype.name} that are not all finite numbers", "give real numbers")
+    return x
+
+
+def _published(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Any:
+    choice = published_tuner(spec, graph, asked)
+    if isinstance(choice, Refusal):
+        return choice
+    cost = Pricing(spec, asked, EdgeParts(graph, (choice.strategy.edge_parts,))).cost(choice.strategy)
+    return cost if isinstance(cost, Refusal) else (choice, cost)
+
+
+def _why_none(refusals: dict[Strategy, Refusal]) -> tuple[str, str]:
+    least = min(refusals.values(), key=lambda refusal: refusal.gap or 0)
+    return f"no strategy can run: {least.reason}", least.remedy or "choose a machine with more ranks"

@@ -1,0 +1,298 @@
+"""UPMEM modules as a backend: strategies are its choices, who aggregates which edges its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pimflow import data as codec
+from pimflow.codegen.backend import Backend, Copy, Transfer
+from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.codegen.work import Work
+from pimflow.errors import DataError
+from pimflow.ir import Array, Graph, Node, Refusal, Spmm
+from pimflow.ir.text.literals import digest
+from pimflow.runtime.upmem.edge_parts import EdgeParts
+from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, clusters_of
+from pimflow.runtime.upmem.quantize import BITS, Quantized, bits_for, overflow, quantized
+from pimflow.runtime.upmem.tuner import Tuner
+from pimflow.runtime.upmem.values import aggregated
+from pimflow.sparse import Graph as Adjacency
+from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
+
+SUM_RTOL = 2e-5
+"""Bound on the error of sums in single precision, over the largest magnitude of a node's result."""
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class AggregationWork(Work):
+    """The sum over every destination's edges of features.
+
+    Args:
+        adjacency: content hash of the edges and their weights.
+        sources, destinations, edges: how many there are.
+        features: columns.
+        scaled: whether the host scales rows of results.
+    """
+
+    adjacency: str
+    sources: int
+    destinations: int
+    edges: int
+    features: int
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class UpmemCost:
+    """What the modules take: the kernel; copies to and from them are a `Transfer`."""
+
+    aggregation: AggregationCost
+    strategy: Strategy
+
+    @property
+    def time_us(self) -> float:
+        """Of the kernel."""
+        return self.aggregation.kernel_us
+
+    @property
+    def cycles(self) -> int:
+        """Of the slowest core."""
+        return self.aggregation.cycles
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Bytes over the link."""
+        return {"LOADED": self.aggregation.loaded_bytes, "RETRIEVED": self.aggregation.retrieved_bytes}
+
+    @property
+    def energy_parts_mj(self) -> Mapping[str, float]:
+        """Of the modules; the link's is the transfer's."""
+        return {"kernel": self.aggregation.kernel_mj, "idle": self.aggregation.idle_mj}
+
+    @property
+    def energy_mj(self) -> float:
+        """The sum of its parts."""
+        return sum(self.energy_parts_mj.values())
+
+
+@dataclass(frozen=True)
+class Copies(Transfer):
+    """The way of features to the modules, and of results back, through the host's memory."""
+
+    steps_before: tuple[Copy, ...] = ()
+    steps_after: tuple[Copy, ...] = ()
+
+    @property
+    def before(self) -> tuple[Copy, ...]:
+        """Over the GPU's link if there is one, quantised, to all clusters."""
+        return self.steps_before
+
+    @property
+    def after(self) -> tuple[Copy, ...]:
+        """Back from all cores, merged, scaled, over the GPU's link."""
+        return self.steps_after
+
+
+@dataclass(frozen=True)
+class UpmemProgram:
+    """What the modules execute for one aggregation.
+
+    Args:
+        work: what is aggregated.
+        strategy: how it is shared out.
+    """
+
+    work: AggregationWork
+    strategy: Strategy
+
+
+class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
+    """DRAM modules whose cores aggregate over the edges of a graph."""
+
+    title = "UPMEM cores"
+    choices: ClassVar[tuple[str, ...]] = ("auto",)
+    choice_word = "strategy"
+    copies_by_work = True
+    counters: ClassVar[tuple[str, ...]] = ("LOADED", "RETRIEVED")
+    operands: ClassVar[tuple[str, ...]] = ("int8", "int16", "int32", "fp32")
+
+    def __init__(self, device: str, spec: UpmemSpec) -> None:
+        super().__init__(device, spec)
+        self.modules = spec
+        self._adjacencies: dict[str, Adjacency] = {}
+        self._costs: dict[tuple[AggregationWork, str], UpmemCost | Refusal] = {}
+
+    @property
+    def operand(self) -> str:
+        """The target's."""
+        return self.modules.operand
+
+    def resolve(self, choice: str) -> str:
+        """ "auto", or a strategy's text."""
+        return "auto" if choice in ("", "auto") else str(Strategy.parse(choice))
+
+    def work(self, graph: Graph, node: Node) -> AggregationWork | Refusal:
+        """Sums of rows over the edges of a graph that is known beforehand."""
+        if not isinstance(node.op, Spmm):
+            return Refusal(f"its cores have no kernel of {node.kind}: they add up over the edges of a graph")
+        if node.placement.origin not in (None, node.name):
+            return Refusal("its cores aggregate over a whole graph: edges are loaded beforehand, for all rows")
+        if node.op.reduce != "sum" or node.op.start or node.op.empty:
+            return Refusal(f"its kernels add up from zero, and do not take the {node.op.reduce}")
+        shape = graph.value(node.inputs[0]).shape or ()
+        if len(shape) != 2:
+            return Refusal("its kernels add up rows of a matrix, not of several heads")
+        edges = [name for name in node.inputs[1:4] if name]
+        if not all(name in graph.constants for name in edges):
+            return Refusal(
+                "its cores are loaded with edges and weights beforehand, and these are known only at run time"
+            )
+        rowptr, col, *weight = (graph.constants[name] for name in edges)
+        key = " ".join(map(digest, (rowptr, col, *weight)))
+        if key not in self._adjacencies:
+            self._adjacencies[key] = Adjacency.from_csr(rowptr, col, shape[0], weight[0] if weight else None)
+        scaled = len(node.inputs) > 4 and bool(node.inputs[4])
+        return AggregationWork(key, shape[0], len(rowptr) - 1, len(col), shape[1], scaled)
+
+    def cost(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
+        """By the tuner's best strategy, or the one that is named."""
+        key = work, choice
+        if key not in self._costs:
+            self._costs[key] = self._priced(work, choice)
+        return self._costs[key]
+
+    def _priced(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
+        graph = self._adjacencies[work.adjacency]
+        asked = Aggregation(work.features, self.modules.operand, self.modules.widened)
+        narrow = overflow(graph, asked.element, asked.widened)
+        if narrow is not None:
+            return narrow
+        if choice == "auto":
+            ranking = Tuner(self.modules, graph, asked).rank()
+            if ranking.rows:
+                return UpmemCost(ranking.best.cost, ranking.best.strategy)
+            return min(ranking.refusals.values(), key=lambda refusal: refusal.gap or 0)
+        strategy = Strategy.parse(choice)
+        cost = Pricing(self.modules, asked, EdgeParts(graph, (strategy.edge_parts,))).cost(strategy)
+        return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
+
+    def copies(self, work: AggregationWork, choice: str) -> Transfer | None:
+        """Features to all clusters and results back, and what the host does to them on the way."""
+        cost = self.cost(work, choice)
+        if isinstance(cost, Refusal):
+            return None
+        stages, energy_mj = cost.aggregation, cost.aggregation.link_mj
+        loading = stages.loaded_bytes / max(stages.loaded_bytes + stages.retrieved_bytes, 1)
+        given, made = work.sources * work.features, work.destinations * work.features
+        before = _that_take_time(
+            self._over_pcie(given),
+            Copy("quantize", self._on_host_us(given), 0.0),
+            Copy("load", stages.load_us, loading * energy_mj),
+        )
+        after = _that_take_time(
+            Copy("retrieve", stages.retrieve_us, (1 - loading) * energy_mj),
+            Copy("merge", stages.merge_us, 0.0),
+            Copy("scale", self._on_host_us(made, scaled=work.scaled), 0.0),
+            self._over_pcie(made),
+        )
+        load_us, store_us = (sum(copy.time_us for copy in steps) for steps in (before, after))
+        load_mj, store_mj = (sum(copy.energy_mj for copy in steps) for steps in (before, after))
+        return Copies(load_us, store_us, load_mj, store_mj, steps_before=before, steps_after=after)
+
+    def _on_host_us(self, elements: int, *, scaled: bool = False) -> float:
+        """A pass of the host over floats and what the modules hold of them, where these are not the same numbers."""
+        if self.modules.operand not in BITS and not scaled:
+            return 0.0
+        element = "int64" if self.modules.widened else self.modules.operand
+        moved = elements * (_FLOAT_BYTES + ELEMENT_BYTES[element])
+        return moved / (self.modules.link.host_gb_per_s * 1e3)
+
+    def _over_pcie(self, elements: int) -> Copy:
+        """Between the memory of a GPU, which is this machine's host, and that of the CPU before the modules."""
+        rate, moved = self.modules.link.pcie_gb_per_s, elements * _FLOAT_BYTES
+        if rate is None:
+            return Copy("pcie", 0.0, 0.0)
+        return Copy("pcie", moved / (rate * 1e3), moved * self.modules.energy.pcie_pj_per_byte * 1e-9)
+
+    def program(self, work: AggregationWork, choice: str) -> UpmemProgram | Refusal:
+        """The strategy that its cost is of."""
+        cost = self.cost(work, choice)
+        return cost if isinstance(cost, Refusal) else UpmemProgram(work, cost.strategy)
+
+    def execute(
+        self, program: UpmemProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
+    ) -> Array:
+        """Tasklet by tasklet, in the element type that is asked for."""
+        features, rowptr, col, weight, scale = (*inputs, None, None)[:5]
+        assert features is not None
+        assert rowptr is not None
+        assert col is not None
+        adjacency = Adjacency.from_csr(rowptr, col, len(features), weight)
+        widened = self.modules.widened and operand in BITS
+        asked = Aggregation(features.shape[1], operand, widened)  # type: ignore[arg-type]
+        sums = aggregated(self.modules, adjacency, features, program.strategy, asked)
+        if scale is not None:
+            sums = sums * scale.astype(np.float32)[:, None]
+        return sums.astype(graph.value(node.output).dtype)
+
+    def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
+        """Features and weights in the steps that they are quantised to, as floats."""
+        features, rowptr, col, weight, *others = (*inputs, None, None)[: max(len(inputs), 4)]
+        if operand not in BITS or features is None or rowptr is None or col is None:
+            return tuple(inputs)
+        adjacency = Adjacency.from_csr(rowptr, col, len(features), weight)
+        element: ElementType = operand  # type: ignore[assignment]
+        bits = bits_for(adjacency, element, self.modules.widened)
+        if isinstance(bits, Refusal):
+            return tuple(inputs)
+        steps = (None if array is None else quantized(array, element, bits) for array in (features, weight))
+        near, near_weight = (None if step is None else _as_floats(step) for step in steps)
+        return (near, rowptr, col, near_weight, *others)[: len(inputs)]
+
+    def tolerance(self, operand: str) -> float:
+        """Of sums in single precision: what is quantised is so beforehand (`rounded`)."""
+        return SUM_RTOL
+
+    def encode(self, program: UpmemProgram) -> Any:
+        """Its fields."""
+        return codec.encode(program)
+
+    def decode(self, data: Any) -> UpmemProgram:
+        """What `encode` wrote."""
+        program: UpmemProgram = codec.decode(UpmemProgram, data)
+        if self.modules.ranks % program.strategy.clusters:
+            raise DataError("a program of another machine")
+        return program
+
+    def parts(self, program: UpmemProgram) -> int:
+        """The clusters."""
+        return program.strategy.clusters
+
+    def trace(self, program: UpmemProgram, part: int) -> Iterator[str]:
+        """What the host and the cores of one cluster do, a line a step."""
+        work, strategy, modules = program.work, program.strategy, self.modules
+        cluster = list(clusters_of(modules, work.features, strategy))[part]
+        width = -(-work.sources // strategy.edge_parts)
+        first = cluster.part * width
+        left = part % strategy.feature_parts * -(-work.features // strategy.feature_parts)
+        columns = f"columns {left}-{left + cluster.columns - 1}"
+        sources = f"sources {first}-{min(first + width, work.sources) - 1}"
+        tasklets = f"{modules.tasklets} tasklets by {strategy.tasklets} {strategy.sync}"
+        yield f"LOAD {sources} {columns} {modules.operand} to each of {cluster.cores} cores\n"
+        yield f"LAUNCH {strategy.format} {cluster.cores} cores by {strategy.cores} {tasklets}\n"
+        yield f"RETRIEVE rows {columns} from each of {cluster.cores} cores\n"
+        yield f"{'COPY' if cluster.part == 0 else 'ADD'} {work.destinations} rows {columns}\n"
+
+
+def _as_floats(steps: Quantized) -> Array:
+    whole: Array = (steps.values * steps.scale).astype(np.float32)
+    return whole
+
+
+def _that_take_time(*copies: Copy) -> tuple[Copy, ...]:
+    return tuple(copy for copy in copies if copy.time_us > 0)

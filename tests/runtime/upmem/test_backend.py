@@ -1,0 +1,111 @@
+"""Graph networks compiled for UPMEM modules: placed, on the timeline, verified by value, saved and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.runtime.upmem import backend, values
+from pimflow.sparse import Graph, generate
+from pimflow.targets import Target, load_target
+
+FOLDER = Path(__file__).parents[2] / "data" / "gnn"
+
+
+def machine(**changes: Any) -> Target:
+    """The shipped machine, its modules changed."""
+    target = load_target("upmem")
+    return target.with_units(dpu=replace(target.units["dpu"], **changes))
+
+
+def compiled(model: str, graph: Graph, policy: str = "pim", **changes: Any) -> CompiledModel:
+    return pimflow.compile(
+        FOLDER / f"{model}.onnx", graph=graph, target=machine(**changes), policy=policy, use_cache=False
+    )
+
+
+GRAPH = generate.power_law(600, 9000, 120)
+WEIGHTED = Graph.from_csr(
+    GRAPH.rowptr, GRAPH.col, 600, np.random.default_rng(4).normal(size=GRAPH.num_edges).astype(np.float32)
+)
+
+
+@pytest.mark.parametrize("model", ["gcn-ts", "gin-dynamo", "sage-mean-dynamo", "graphconv-weighted-dynamo"])
+@pytest.mark.parametrize("operand", ["int32", "fp32"])
+def test_aggregations_run_on_the_cores_and_are_right(model: str, operand: str) -> None:
+    found = compiled(model, WEIGHTED if "weighted" in model else GRAPH, operand=operand)
+    placed = {node.kind: node.device for node in found.graph.nodes}
+    assert placed["Spmm"] == "dpu"
+    assert {device for kind, device in placed.items() if kind != "Spmm"} == {"cpu"}
+    verification = found.verify(pim="values")
+    assert verification.passed
+    assert verification.programs is not None
+    assert verification.programs.checked == 2
+
+
+def test_the_way_to_the_modules_and_back_is_on_the_timeline() -> None:
+    found = compiled("gin-dynamo", GRAPH)
+    first = next(node for node in found.graph.nodes if node.device == "dpu")
+    events = [event for event in found.timeline.events if event.node == first.name]
+    assert [event.resource for event in events] == ["transfer"] * 2 + ["dpu"] + ["transfer"] * 3
+    for before, after in pairwise(events):
+        assert after.start_us == pytest.approx(before.end_us)
+    spent = found.timeline.busy_us
+    assert spent["transfer"] + spent["dpu"] + spent["cpu"] == pytest.approx(found.timeline.makespan_us)
+
+
+def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compiled("gin-dynamo", GRAPH)
+    right = values.aggregated
+
+    def one_row_short(*given: Any) -> Any:
+        sums = right(*given)
+        sums[np.argmax(np.abs(sums).max(axis=1))] *= np.float32(0.999)
+        return sums
+
+    monkeypatch.setattr(backend, "aggregated", one_row_short)
+    assert not found.verify(pim="values").passed
+
+
+def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
+    found = compiled("gcn-ts", GRAPH)
+    again = pimflow.load(found.save(tmp_path / "out"))
+    assert again.programs == found.programs
+    assert again.verify(pim="values").passed
+
+
+def test_the_host_keeps_what_it_does_faster() -> None:
+    assert {node.device for node in compiled("gcn-ts", GRAPH, policy="auto").graph.nodes} == {"cpu"}
+
+
+def test_sums_that_may_overflow_stay_on_the_host_or_are_widened() -> None:
+    hub = Graph.from_edge_index(np.stack([np.arange(5000) % 50, np.zeros(5000, np.int64)]), 50)
+    reasons = {
+        row.op: row.reasons for row in pimflow.inspect(FOLDER / "gin-dynamo.onnx", graph=hub, target=machine()).nodes
+    }
+    assert "can reach" in reasons["Spmm"]["dpu"]
+    widened = compiled("gin-dynamo", hub, accumulator="int64")
+    assert "dpu" in {node.device for node in widened.graph.nodes}
+    assert widened.verify(pim="values").passed
+
+
+def test_what_its_cores_have_no_kernel_for_is_said() -> None:
+    rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=GRAPH, target=machine()).nodes
+    reasons = {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}
+    assert "several heads" in reasons["Spmm"]
+    assert "no kernel of EdgeSoftmax" in reasons["EdgeSoftmax"]
+
+
+def test_a_gpu_reaches_the_modules_over_pcie() -> None:
+    target = load_target("upmem-gpu")
+    found = pimflow.compile(FOLDER / "gin-dynamo.onnx", graph=GRAPH, target=target, policy="pim", use_cache=False)
+    first = next(node for node in found.graph.nodes if node.device == "dpu")
+    assert len([event for event in found.timeline.events if event.node == first.name]) == 2 + 3 + 3
+    assert found.verify(pim="values").passed
