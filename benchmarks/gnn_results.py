@@ -1,6 +1,6 @@
 """Makes docs/gnn-results.md: aggregations on UPMEM modules beside what PyGim published, graph by graph.
 
-    python benchmarks/gnn_results.py            # all graphs, about a quarter of an hour and 8 GiB
+    python benchmarks/gnn_results.py            # all graphs, about three minutes and 8 GiB
     python benchmarks/gnn_results.py --share 16 # a sixteenth of every graph, to try it out
 
 Graphs are generated with the sizes and degrees of the data sets: the data sets themselves are not needed.

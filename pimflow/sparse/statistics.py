@@ -22,6 +22,8 @@ GROUP_SOURCES = 16
 BLOCK_SOURCES = 512
 """Sources that fill a row of a bank, or a buffer."""
 
+RANGES = 32
+
 PIECE_EDGES = 1 << 22
 """Edges that are looked at together: what is made of them fits into memory many times."""
 
@@ -126,13 +128,16 @@ def measure(graph: Graph, progress: Progress = lambda line: None) -> Statistics:
     )
 
 
-def source_histogram(graph: Graph, starts: npt.ArrayLike) -> Ints:
+def source_histogram(graph: Graph, starts: npt.ArrayLike | None = None) -> Ints:
     """Edges into every destination from every range of sources, int32 [ranges, num_dst], in one pass over the edges.
 
     Args:
         graph: the edges.
         starts: rising, from 0: where ranges begin; each ends where the next begins, the last one with the sources.
+            None: as many ranges of equal size as UPMEM modules have ranks.
     """
+    if starts is None:
+        starts = np.arange(0, max(graph.num_src, 1), max(-(-graph.num_src // RANGES), 1))
     first_of = np.asarray(starts, np.int64)
     count = len(first_of)
     of_source = np.repeat(np.arange(count, dtype=np.int32), np.diff(first_of, append=max(graph.num_src, 1)))

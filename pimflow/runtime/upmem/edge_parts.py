@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
 
 from pimflow.codegen.upmem.partition import Longs, filled_before
 from pimflow.sparse import Graph, source_histogram
+
+_KEPT = 8  # parts whose rows are remembered: strategies ask for the same ones in turn
 
 
 class EdgeParts:
@@ -26,7 +29,8 @@ class EdgeParts:
         self._starts = np.array(sorted(start for start in starts | {0} if start < max(graph.num_src, 1)))
         single = len(self._starts) == 1
         self._edges = np.diff(graph.rowptr)[None] if single else source_histogram(graph, self._starts)
-        self._made: tuple[tuple[int, int], tuple[Longs, Longs]] | None = None
+        self._nonzeros: dict[int, Longs] = {}
+        self._made: OrderedDict[tuple[int, int], tuple[Longs, Longs]] = OrderedDict()
 
     def width(self, count: int) -> int:
         """Sources of a part, but for the last ones, which may have fewer."""
@@ -39,15 +43,21 @@ class EdgeParts:
 
     def nonzeros(self, count: int) -> Longs:
         """Edges of every part, int64 [count]."""
-        return np.array([self._of(count, part).sum(dtype=np.int64) for part in range(count)])
+        if count not in self._nonzeros:
+            found = [self._of(count, part).sum(dtype=np.int64) for part in range(count)]
+            self._nonzeros[count] = np.array(found)
+        return self._nonzeros[count]
 
     def rows(self, count: int, part: int) -> tuple[Longs, Longs]:
         """Row pointers of a part, and how many rows before each one have edges: int64 [destinations + 1] each."""
-        if self._made is None or self._made[0] != (count, part):
+        if (count, part) not in self._made:
             rowptr = np.zeros(self.graph.num_dst + 1, dtype=np.int64)
             np.cumsum(self._of(count, part).sum(axis=0, dtype=np.int64), out=rowptr[1:])
-            self._made = (count, part), (rowptr, filled_before(rowptr))
-        return self._made[1]
+            self._made[count, part] = rowptr, filled_before(rowptr)
+            if len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+        self._made.move_to_end((count, part))
+        return self._made[count, part]
 
     def _of(self, count: int, part: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         width = self.width(count)
