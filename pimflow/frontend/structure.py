@@ -288,7 +288,8 @@ def _range(arrays: Arrays, attributes: Attributes) -> Array | None:
 
 @STRUCTURE.register("NonZero")
 def _non_zero(arrays: Arrays, attributes: Attributes) -> Array:
-    return np.stack(np.nonzero(_first(arrays))).astype(np.int64, copy=False)
+    array = _first(arrays)
+    return np.flatnonzero(array)[np.newaxis] if array.ndim == 1 else np.stack(np.nonzero(array))
 
 
 @STRUCTURE.register("Slice")
@@ -367,7 +368,8 @@ def _scatter_elements(arrays: Arrays, attributes: Attributes) -> Array | None:
     ]
     cut = tuple(slice(0, 1) if once else slice(None) for once in repeats)
     out, where = np.array(data[cut]), index[cut]
-    where = np.where(where < 0, where + data.shape[axis], where)
+    if int(where.min()) < 0:
+        where = np.where(where < 0, where + data.shape[axis], where)
     rows = along_rows(where) if not axis and out.shape[1:] == where.shape[1:] else None
     if rows is not None and reduction in ("add", "max", "min") and out.dtype.kind == "f":
         _scatter_rows(as_matrix(out), rows, as_matrix(updates[cut]), reduction)
@@ -385,7 +387,9 @@ def _scatter_elements(arrays: Arrays, attributes: Attributes) -> Array | None:
 
 def _scatter_rows(out: Anything, rows: Anything, updates: Anything, reduction: AttributeValue) -> None:
     """Rows of updates into rows of `out`, in place: linear, and quick for sums and for updates that are all alike."""
-    if reduction == "add":
+    if reduction == "add" and is_uniform(updates):
+        out += np.bincount(rows, minlength=len(out))[:, np.newaxis] * updates.reshape(-1)[0]
+    elif reduction == "add":
         for column in range(out.shape[1]):
             out[:, column] += np.bincount(rows, updates[:, column], len(out)).astype(out.dtype)
     elif is_uniform(updates):
