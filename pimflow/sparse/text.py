@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,13 +54,15 @@ def _opened(path: Path) -> IO[bytes]:
 def _read_matrix(path: Path, progress: Progress) -> Edges:
     from scipy.io import mmread
 
+    # From 1.15 on scipy asks which of its two interfaces is wanted; what is read of them is the same.
+    which = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
     with _opened(path) as file:
         stated = _stated_entries(path, file)
         check_memory(stated, str(path))
     progress(f"reading {stated:,} entries of {path.name}")
     with _opened(path) as file:
         try:
-            matrix = mmread(file)
+            matrix = mmread(file, **which)
         except (ValueError, OverflowError, IndexError) as error:
             raise GraphDataError(f"{path} is no MatrixMarket file: {error}", "write it with scipy.io.mmwrite") from None
     num_src, num_dst = matrix.shape
