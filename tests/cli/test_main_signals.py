@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ sys.path.remove({folder!r})
 del sys.modules["numpy"]
 sys.modules["numpy"] = importlib.import_module("numpy")
 """
+
+
+@pytest.fixture(autouse=True)
+def _heeded() -> Iterator[None]:
+    """Shells start jobs in the background with SIGINT ignored, which their children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
