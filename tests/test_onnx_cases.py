@@ -9,6 +9,6 @@ STRIDE = 29  # of about 1900; the first ones of each operator are not favoured
 
 def test_a_sample_of_onnx_operator_tests_survives_the_compiler() -> None:
     sample = list(passed_by_ort(cases(STRIDE)))
-    assert len(sample) >= 40
+    assert len(sample) > 40
     outcomes = {case.name: through_the_compiler(case) for case in sample}
     assert {name: outcome for name, outcome in outcomes.items() if outcome.failed} == {}

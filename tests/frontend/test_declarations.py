@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -89,10 +88,6 @@ UNFIT: dict[str, tuple[str, tuple[int, ...], list[Array | None], dict[str, Any]]
 }
 
 
-@pytest.mark.skipif(
-    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
-    reason="older versions of ONNX Runtime tell it later, when the model runs, and in other words",
-)
 @pytest.mark.parametrize("what", list(UNFIT))
 def test_operands_that_do_not_fit(what: str) -> None:
     kind, shape, constants, attributes = UNFIT[what]
@@ -116,10 +111,6 @@ def with_result(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.skipif(
-    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
-    reason="older versions of ONNX Runtime tell it later, when the model runs, and in other words",
-)
 def test_what_shows_only_when_shapes_are_known_is_found() -> None:
     """ONNX Runtime does not compute the Reshape's sizes when it loads, so that nothing is wrong to it."""
     nodes = [
