@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.onnx_cases import cases, passed_by_ort, through_the_compiler
 
-STRIDE = 29  # of about 1900; the first ones of each operator are not favoured
+STRIDE = 23  # of about 1900; the first ones of each operator are not favoured
 
 
 def test_a_sample_of_onnx_operator_tests_survives_the_compiler() -> None:
