@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_HEEDED = (*_WORDS, *([] if sys.platform == "win32" else [signal.SIGALRM]))
 _AGAIN_S = 0.02
 _PATIENCE_S = 1.0
 
@@ -41,6 +42,12 @@ class _Stop:
         if now - self._raised_at > _PATIENCE_S:  # else it is on its way out, and removes what it wrote
             self._raised_at = now
             raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Ignores signals from here on: handlers are gone before the process is, and it would end by the signal."""
+        self.over = True
+        for number in _HEEDED:
+            signal.signal(number, signal.SIG_IGN)
 
     def unraisable(self, problem: Any) -> None:
         """Raises it again where Python could not, in a finaliser or a callback."""
@@ -76,8 +83,9 @@ def run() -> int:
         try:
             code = _run(stop)
         finally:
-            stop.over = True
-    except KeyboardInterrupt:
+            stop.end()
+    except KeyboardInterrupt:  # at the very end
+        stop.end()
         code = 128 + signal.SIGINT
     if not stop.number:
         return code
@@ -89,7 +97,7 @@ def run() -> int:
 
 
 def _run(stop: _Stop) -> int:
-    for number in (*_WORDS, *([] if sys.platform == "win32" else [signal.SIGALRM])):
+    for number in _HEEDED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`, or in the background of a shell
             signal.signal(number, stop)
     sys.unraisablehook = stop.unraisable
