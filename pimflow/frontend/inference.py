@@ -18,7 +18,7 @@ from onnx.shape_inference import InferenceError
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
-from pimflow.frontend.screening import screen_constants
+from pimflow.frontend.screening import screen_constants, unfit_bias
 from pimflow.frontend.structure_values import StructureValues
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
@@ -73,6 +73,7 @@ def infer_graph(
     declared: Mapping[str, Value],
     *,
     judge: bool = True,
+    suspect: bool = False,
     bound: Mapping[str, Array] = MappingProxyType({}),
 ) -> Inferred:
     """The graph with all shapes known, as far as they do not depend on data.
@@ -89,13 +90,14 @@ def infer_graph(
         graph: opaque nodes in topological order, static input shapes.
         declared: static types that the model itself states, believed where nothing else is known.
         judge: whether a node that cannot run is an error; not in a body, which need not run at all.
+        suspect: whether ONNX Runtime refuses the graph, so that it is asked about every node.
         bound: inputs whose elements are known (the edges of a graph): what depends on them alone is evaluated too.
 
     Raises:
         ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
     """
     _check_sizes("", (graph.values[name] for name in graph.inputs))
-    inference = _ShapeInference(graph, declared, judge, bound)
+    inference = _ShapeInference(graph, declared, judge, suspect, bound)
     for node in graph.nodes:
         inference.visit(node)
         inference.structure.let_go(node)
@@ -104,10 +106,13 @@ def infer_graph(
 
 
 class _ShapeInference:
-    def __init__(self, graph: Graph, declared: Mapping[str, Value], judge: bool, bound: Mapping[str, Array]) -> None:
+    def __init__(
+        self, graph: Graph, declared: Mapping[str, Value], judge: bool, suspect: bool, bound: Mapping[str, Array]
+    ) -> None:
         self.graph = graph
         self.declared = declared
         self.judge = judge
+        self.suspect = suspect
         self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by its name
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -128,8 +133,10 @@ class _ShapeInference:
         node = _without_like(node, self.values)
         self.nodes.append(node)
         screen_constants(node, self.known)
-        structural = self.structure.concerns(node)
-        arrays = (self.structure.evaluate if structural else self._evaluate)(node, self.values)
+        overread = unfit_bias(node, self.values)
+        if self.judge and overread:
+            raise self._cannot_run(node, overread)
+        arrays = self._evaluate(node)
         if arrays is None or isinstance(arrays, Refusal):
             self.values |= self._types(node)
             self._judge(node)
@@ -139,8 +146,14 @@ class _ShapeInference:
         self.known |= found
         self.values |= {name: Value(name, array.shape, array.dtype.name) for name, array in found.items()}
 
-    def _evaluate(self, node: Node, values: Mapping[str, Value]) -> list[Array] | Refusal | None:
-        return evaluate(node, self.graph, values, self.known)
+    def _evaluate(self, node: Node) -> list[Array] | Refusal | None:
+        if self.structure.concerns(node):
+            return self.structure.evaluate(node, self.values)
+        try:
+            return evaluate(node, self.graph, self.values, self.known)
+        except ModelError as error:
+            self._by_rule(node)
+            raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
@@ -178,11 +191,15 @@ class _ShapeInference:
         """Asks ONNX Runtime, which is the judge, about a node whose operands do not seem to fit."""
         if node.name not in self.forms:  # Reshape and its like wait for the shape that ONNX finds
             self._by_rule(node)
+        if self.suspect and node.name not in self.misfits:
+            self._by_ort(node)
         misfit = self.misfits.get(node.name)
-        if not self.judge or misfit is None or self._may_run(node):
-            return
+        if self.judge and misfit is not None and not self._may_run(node):
+            raise self._cannot_run(node, misfit)
+
+    def _cannot_run(self, node: Node, misfit: str) -> ModelError:
         reads = ", ".join(f"{name!r} {self.values[name].type_text}" for name in node.inputs if name)
-        raise ModelError(f"node {node.name!r} ({node.kind}) cannot run: {misfit}; it reads {reads}")
+        return ModelError(f"node {node.name!r} ({node.kind}) cannot run: {misfit}; it reads {reads}")
 
     def _may_run(self, node: Node) -> bool:
         """Whether ONNX Runtime runs the node on some data, or cannot be asked."""
@@ -248,7 +265,7 @@ class _ShapeInference:
         try:
             session = node_session(node, self.graph, self.values, self.known)
         except ModelError as error:
-            self.misfits.setdefault(node.name, _PREFIX.sub("", error.what))
+            self.misfits.setdefault(node.name, _reason(error))
             return {}
         if session.widened:
             return {}
@@ -297,6 +314,10 @@ def _check_sizes(node: str, values: Iterable[Value]) -> None:
                 f"{made} {value.name!r} of {value.elements:.3g} elements; {MOST_ELEMENTS:.3g} is the most",
                 "correct its sizes",
             )
+
+
+def _reason(error: ModelError) -> str:
+    return _PREFIX.sub("", error.what)
 
 
 def _without_like(node: Node, values: Mapping[str, Value]) -> Node:

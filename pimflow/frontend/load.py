@@ -116,7 +116,9 @@ def _inferred(given: Source, opaque: Graph, bound: Mapping[str, Array]) -> Infer
     try:
         _require_runnable(opaque)
     except ModelError:
-        infer_graph(opaque, declared, bound=bound)  # names the node and what it reads, where one node is at fault
+        infer_graph(
+            opaque, declared, suspect=True, bound=bound
+        )  # names the node and what it reads, where one node is at fault
         raise
     inferred = infer_graph(opaque, declared, bound=bound)
     _check_declarations(given, inferred.graph)

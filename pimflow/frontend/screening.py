@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from pimflow.errors import ModelError
 from pimflow.frontend.functions import FunctionKey, all_nodes, function_key
-from pimflow.ir import Array, Node, OnnxOp
+from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.captures import subgraphs
 
 MOST_NODES = 200_000
@@ -149,3 +149,29 @@ def screen_constants(node: Node, known: Mapping[str, Array]) -> None:
         array = known.get(name) if what else None
         if array is not None and (array.size != 1 or int(array.reshape(-1)[0]) < 1):
             raise ModelError(f"node {node.name!r} (STFT): {what} is {array.tolist()}; it must be 1 or more")
+
+
+_CONVOLUTIONS: Mapping[str, tuple[int, int]] = {"Conv": (1, 2), "ConvTranspose": (1, 2), "QLinearConv": (3, 8)}
+"""Where convolutions read their weights and their bias."""
+
+
+def unfit_bias(node: Node, values: Mapping[str, Value]) -> str | None:
+    """Why a convolution would read past the end of its bias, or leave some of it; None where it does not.
+
+    Kernels of ONNX Runtime up to 1.23 do not look at the size of the bias.
+    """
+    if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in _CONVOLUTIONS:
+        return None
+    of_weights, of_bias = _CONVOLUTIONS[node.op.op_type]
+    if len(node.inputs) <= of_bias or not node.inputs[of_bias]:
+        return None
+    weights, bias = values[node.inputs[of_weights]].shape, values[node.inputs[of_bias]].shape
+    if weights is None or len(weights) < 3 or bias is None:
+        return None
+    channels = weights[0]
+    if node.op.op_type == "ConvTranspose":
+        group = dict(node.op.attributes).get("group", 1)
+        channels = weights[1] * group if isinstance(group, int) else weights[1]
+    if bias == (channels,):
+        return None
+    return f"bias {bias} does not have one element for each of {channels} channels"

@@ -62,6 +62,8 @@ def test_an_initialiser_that_is_not_what_its_input_says() -> None:
 UNFIT: dict[str, tuple[str, tuple[int, ...], list[Array | None], dict[str, Any]]] = {
     "channels": ("Conv", (1, 3, 8, 8), [ones(4, 5, 3, 3)], {}),
     "bias": ("Conv", (1, 3, 8, 8), [ones(8, 3, 3, 3), ones(9)], {}),
+    "bias of a sequence": ("Conv", (1, 3, 8), [ones(8, 3, 3), ones(7)], {}),
+    "transposed bias": ("ConvTranspose", (1, 4, 8, 8), [ones(4, 3, 3, 3), ones(3)], {"group": 2}),
     "kernel": ("Conv", (1, 3, 8, 8), [ones(8, 3, 3, 3)], {"kernel_shape": [3, 2]}),
     "kernel's count": ("Conv", (1, 3, 8, 8), [ones(8, 3, 3, 3)], {"kernel_shape": [3]}),
     "strides' count": ("Conv", (1, 3, 8, 8), [ones(8, 3, 3, 3)], {"strides": [1, 1, 1]}),
