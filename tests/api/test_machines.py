@@ -12,6 +12,7 @@ import pytest
 import pimflow
 from pimflow.runtime.gpu.calibrate import CalibrationWarning
 from support.cli import Capture, document, run
+from support.wrong_types import assert_type_error
 
 LAYER = pimflow.MatmulProblem(1, 64, 64)
 
@@ -105,11 +106,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
-    call, message = WRONG[name]
-    with pytest.raises(TypeError) as caught:
-        call()
-    assert isinstance(caught.value, pimflow.PimflowError)
-    assert str(caught.value).startswith(message)
+    assert_type_error(*WRONG[name])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 import pimflow
 from support.cli import Capture, document
+from support.wrong_types import assert_type_error
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +94,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
-    call, message = WRONG[name]
-    with pytest.raises(TypeError) as caught:
-        call()
-    assert isinstance(caught.value, pimflow.PimflowError)
-    assert str(caught.value).startswith(message)
+    assert_type_error(*WRONG[name])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from pimflow.cache import cache_folder
 from pimflow.errors import OptionError
+from support.homeless import leave_home
 
 
 def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -27,12 +28,6 @@ def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_without_a_home_folder_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("PIMFLOW_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(Path, "home", staticmethod(no_home))
+    leave_home(monkeypatch)
     with pytest.raises(OptionError, match="home folder"):
         cache_folder()

@@ -29,6 +29,7 @@ from pimflow.search.price_cache import (
     open_user_cache,
 )
 from pimflow.targets.schema import KINDS
+from support.homeless import leave_home
 
 FULL = Path("/dev/full")
 
@@ -286,13 +287,7 @@ def test_fingerprint_trusts_no_code_that_it_cannot_read() -> None:
 
 
 def test_without_a_home_folder_the_table_lives_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("PIMFLOW_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(Path, "home", staticmethod(no_home))
+    leave_home(monkeypatch)
     with pytest.warns(CacheWarning, match="set PIMFLOW_CACHE_DIR"):
         table = open_user_cache("scope")
     assert table.path is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -12,19 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.sparse import Graph, generate, profile_of, reordered, stack_distance
-
-
-def misses(ids: list[int], cache_rows: int) -> int:
-    """Misses of a cache under least-recently-used replacement, by running it."""
-    held: OrderedDict[int, None] = OrderedDict()
-    missed = 0
-    for row in ids:
-        missed += row not in held
-        held[row] = None
-        held.move_to_end(row)
-        if len(held) > cache_rows:
-            held.popitem(last=False)
-    return missed
+from support.lru import misses
 
 
 @settings(deadline=None)

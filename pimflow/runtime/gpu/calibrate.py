@@ -171,33 +171,16 @@ def calibrate_target(
         raise OptionError(f"{folds} folds leave nothing to validate on", "give 2 or more")
     gpu = target.any_gpu
     form = form_of(gpu)
-    keyed = [((row.key, row.dtype), sample) for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
-    distinct = dict.fromkeys(key for key, _ in keyed)
-    if len(distinct) < folds:
-        raise InputDataError(
-            f"{len(distinct)} distinct kernels cannot be cut into {folds} folds",
-            "measure more kernels or take fewer folds",
-        )
-    samples = [sample for _, sample in keyed]
-    order = {key: index % folds for index, key in enumerate(distinct)}
-    fold_of = [order[key] for key, _ in keyed] if by == "turn" else _folds_by_size(samples, folds)
+    samples, fold_of = _folded(tables, gpu, folds, by)
     fitted = _rounded(form, form.fit(gpu, samples))
-    held_out = [0.0] * len(samples)
-    for fold in range(folds):
-        others = form.fit(gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
-        for index, ratio in enumerate(_ratios(samples, others)):
-            if fold_of[index] == fold:
-                held_out[index] = ratio
+    held_out = _held_out(gpu, samples, fold_of, folds)
     before, after = form.parameters(gpu), form.parameters(fitted)
     moved = {name for name in before if before[name] != after[name]}
     determined = determination(form, fitted, samples, moved)
     if determined.warning:
         warnings.warn(determined.warning, CalibrationWarning, stacklevel=2)
-    machines = {row.machine for row in _rows(tables)} - {""}
-    basis = f"calibrated on {len(samples)} measured kernels"
-    if len(machines) == 1:
-        basis = f"calibrated on {len(samples)} kernels measured on {machines.pop()}"
     device = next(device for device, unit in target.units.items() if unit is gpu)
+    basis = _basis(tables, len(samples))
     machine = replace(
         target.with_units(**{device: replace(fitted, basis=basis)}),
         name=name or f"{target.name}-calibrated",
@@ -211,6 +194,40 @@ def calibrate_target(
         determined=determined,
         notes={f"{device}.{name}": "fitted by `pimflow calibrate`" for name in ("basis", *moved)},
     )
+
+
+def _folded(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sample], list[int]]:
+    """What can be priced, and the fold of each."""
+    keyed = [((row.key, row.dtype), sample) for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
+    distinct = dict.fromkeys(key for key, _ in keyed)
+    if len(distinct) < folds:
+        raise InputDataError(
+            f"{len(distinct)} distinct kernels cannot be cut into {folds} folds",
+            "measure more kernels or take fewer folds",
+        )
+    samples = [sample for _, sample in keyed]
+    if by == "size":
+        return samples, _folds_by_size(samples, folds)
+    order = {key: index % folds for index, key in enumerate(distinct)}
+    return samples, [order[key] for key, _ in keyed]
+
+
+def _held_out(gpu: Gpu, samples: Sequence[Sample], fold_of: Sequence[int], folds: int) -> list[float]:
+    """Predicted over measured of each sample, by a fit that has not seen its fold."""
+    ratios = [0.0] * len(samples)
+    for fold in range(folds):
+        others = form_of(gpu).fit(gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
+        for index, ratio in enumerate(_ratios(samples, others)):
+            if fold_of[index] == fold:
+                ratios[index] = ratio
+    return ratios
+
+
+def _basis(tables: Tables, count: int) -> str:
+    machines = {row.machine for row in _rows(tables)} - {""}
+    if len(machines) == 1:
+        return f"calibrated on {count} kernels measured on {machines.pop()}"
+    return f"calibrated on {count} measured kernels"
 
 
 def _rounded(form: Form[Any], gpu: Gpu) -> Gpu:

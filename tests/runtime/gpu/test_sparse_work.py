@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,24 +17,12 @@ from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, gpu_work
 from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, Cache, SparseWork
 from pimflow.sparse import Graph, generate, like, reordered
 from pimflow.targets import GpuSpec, MeasuredGpuSpec, load_target
+from support.lru import misses
 
 GPU = replace(load_target("pimflow").gpu, l2_kib=64.0)
 CACHE = Cache(64 * 1024, 32)
 WIDTH = 64
 Arrays = dict[int, npt.NDArray[np.generic]]
-
-
-def misses(ids: list[int], cache_rows: int) -> int:
-    """Rows that a cache of whole rows fetches, under least-recently-used replacement."""
-    held: OrderedDict[int, None] = OrderedDict()
-    missed = 0
-    for row in ids:
-        missed += row not in held
-        held[row] = None
-        held.move_to_end(row)
-        if len(held) > cache_rows:
-            held.popitem(last=False)
-    return missed
 
 
 def operands(graph: Graph) -> list[Value]:
