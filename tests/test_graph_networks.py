@@ -34,7 +34,10 @@ def compiled(name: str, graph: Any, **options: Any) -> pimflow.CompiledModel:
 @pytest.mark.parametrize("name", ["gcn-ts", "gat-dynamo"])
 def test_a_network_is_compiled_verified_saved_and_loaded(name: str, graph_file: Path, tmp_path: Path) -> None:
     made = compiled(name, graph_file)
-    assert {node.device for node in made.graph.nodes if node.op.is_sparse} == {"gpu"}
+    devices = {node.device for node in made.graph.nodes if node.op.is_sparse}
+    assert ("pim" in devices) == (name == "gcn-ts"), (
+        "a small graph's sums leave the host, but not with computed weights"
+    )
     assert any(node.device == "pim" for node in made.graph.nodes), "dense parts leave the host as in any model"
     assert made.verify(rtol=1e-5).passed
     loaded = pimflow.load(made.save(tmp_path / "out"))

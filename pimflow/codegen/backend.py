@@ -198,6 +198,31 @@ class Transfer:
         return (Copy("store", self.store_us, self.store_mj),) if self.store_us or self.store_mj else ()
 
 
+@dataclass(frozen=True, slots=True)
+class Merged(Transfer):
+    """Copies, and behind them a kernel that adds up partial results. Without copies the link is the host itself."""
+
+    merge: Copy | None = None
+
+    @classmethod
+    def after_copies(cls, copies: Transfer | None, merge: Copy, host: str) -> Merged:
+        """A merge behind copies, or on the host alone if there are none."""
+        if copies is None:
+            return cls(0.0, 0.0, link=host, merge=merge)
+        return cls(copies.load_us, copies.store_us, copies.load_mj, copies.store_mj, copies.link, merge)
+
+    @property
+    def energy_mj(self) -> float:
+        """Millijoules of copies and kernel."""
+        return self.load_mj + self.store_mj + (self.merge.energy_mj if self.merge else 0.0)
+
+    @property
+    def after(self) -> tuple[Copy, ...]:
+        """The copy after the node, if it costs anything, and the kernel."""
+        store = (Copy("store", self.store_us, self.store_mj),) if self.store_us or self.store_mj else ()
+        return (*store, self.merge) if self.merge else store
+
+
 class Backend(ABC, Generic[W, P]):
     """A unit that runs the work it accepts, `W`. Its programs are `P`: what it executes, times and stores.
 
@@ -271,6 +296,27 @@ class Backend(ABC, Generic[W, P]):
 
         Any node that makes one value may be accepted, but for movements, and for those that are fused into another.
         """
+
+    def in_vain(self, work: W, alone_us: float, beside_us: float) -> Refusal | None:
+        """Why the unit cannot make work faster that reads a graph, alone or beside the host; None if it may.
+
+        Asked before a cost, from bounds that cost little: no program is made.
+
+        Args:
+            work: accepted by the unit.
+            alone_us: what the host takes with all its memory channels.
+            beside_us: the same with the channels that the units leave it.
+        """
+        return None
+
+    @property
+    def edge_group(self) -> int:
+        """Consecutive sources of a graph that it works on at once, as few edges as they may have; 0: it does not."""
+        return 0
+
+    def partial_bytes(self, work: W, choice: str) -> int:
+        """Of results of work that reads a graph, which the host has to add up when they are there."""
+        return 0
 
     @abstractmethod
     def cost(self, work: W, choice: str) -> UnitCost | Refusal:

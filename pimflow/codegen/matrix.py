@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from pimflow.codegen.backend import Backend, P
-from pimflow.codegen.work import MatrixProblem, matrix_problem
+from pimflow.codegen.work import Work, matrix_problem
 from pimflow.ir import Array, Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal
 
 
-class MatrixBackend(Backend[MatrixProblem, P]):
-    """A unit whose programs compute the product of a convolution or matrix product; the rest of the op is added."""
+class MatrixBackend(Backend[Any, P]):
+    """A unit whose programs compute the product of a convolution or matrix product; the rest of the op is added.
 
-    def work(self, graph: Graph, node: Node) -> MatrixProblem | Refusal:
+    It may accept work of other kinds too.
+    """
+
+    def work(self, graph: Graph, node: Node) -> Work | Refusal:
         """Convolutions and matrix products, as `matrix_problem` has them."""
         return matrix_problem(graph, node)
 

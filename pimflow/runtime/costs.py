@@ -10,10 +10,12 @@ from weakref import WeakKeyDictionary
 from pimflow.codegen.backend import (
     Backend,
     Capacity,
+    Copy,
     Cost,
     HostBackend,
     HostCost,
     Kept,
+    Merged,
     Parts,
     Transfer,
     UnitCost,
@@ -50,6 +52,7 @@ class NodeCost:
 
 
 _FREE = NodeCost(0.0, 0.0)
+_SUM_BYTES = 4
 
 
 class CostModel:
@@ -103,9 +106,16 @@ class CostModel:
         return "" if node.op.is_movement else self.host.unknown(graph, node)
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
-        """What a node asks of a unit, or why it cannot run there."""
+        """What a node asks of a unit, or why it cannot run there.
+
+        Of a node that is not placed there yet also why it had better not: where a graph's statistics say so.
+        """
         work: Work | Refusal = self.units[device].work(graph, node)
-        return work if isinstance(work, Refusal) else bound_to_host(node) or work
+        refusal = work if isinstance(work, Refusal) else bound_to_host(node)
+        if refusal is None and node.op.is_sparse and node.device != device:
+            alone, beside = (costs.host.cost(graph, node).time_us for costs in (self.host_only(), self))
+            refusal = self.units[device].in_vain(work, alone, beside)
+        return refusal or work
 
     def time_parts_us(self, graph: Graph, node: Node) -> Parts:
         """A node's time by what it is spent on; it may take longer to find out than the cost.
@@ -137,7 +147,18 @@ class CostModel:
         if unit.copies_by_work:
             return unit.copies(*self._on_unit(graph, node)[1:])
         loaded = sum(graph.value(name).elements for name in graph.activations(node))
-        return unit.transfer(loaded, sum(graph.value(name).elements for name in node.outputs if name))
+        stored = sum(graph.value(name).elements for name in node.outputs if name)
+        copies = unit.transfer(loaded, stored)
+        return self._merged(graph, node, stored, copies) if node.op.is_sparse else copies
+
+    def _merged(self, graph: Graph, node: Node, stored: int, copies: Transfer | None) -> Transfer | None:
+        """With a kernel of the host behind the copies that adds up partial results, in single precision, if any."""
+        unit, work, choice = self._on_unit(graph, node)
+        partial = unit.partial_bytes(work, choice)
+        if not partial:
+            return copies
+        adding = self.host.copy_cost(partial + _SUM_BYTES * stored, "int32")  # as many bytes, whatever the host's width
+        return Merged.after_copies(copies, Copy("merge", adding.time_us, adding.energy_mj), self.target.host)
 
     @property
     def identity(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pimflow.codegen.work import MatmulProblem
 from pimflow.ir import Array, Builder, MatMul, Refusal
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import load_target
@@ -39,7 +40,7 @@ def test_batch_dimensions_are_broadcast(left: tuple[int, ...], right: tuple[int,
     unit = NewtonBackend("pim", load_target("pimflow").pim)
     node = graph.node("product")
     work = unit.work(graph, node)
-    assert not isinstance(work, Refusal)
+    assert isinstance(work, MatmulProblem)
     program = unit.program(work, "auto")
     assert not isinstance(program, Refusal)
     found = unit.execute(program, graph, node, arrays, "fp32")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pimflow.codegen.work import MatmulProblem, MatrixProblem
+from pimflow.codegen.work import MatmulProblem
 from pimflow.ir import Builder, Decision, Graph, MatMul, Node, OnDevice, Op, Refusal, SplitRows
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table, table_text
 from pimflow.runtime.gpu.profiling import profile_model
-from pimflow.runtime.newton.backend import NewtonBackend
+from pimflow.runtime.newton.backend import NewtonBackend, NewtonWork
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
@@ -44,9 +44,9 @@ def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
 class PruningPim(NewtonBackend):
     """A PIM that skips the rows of zeros too."""
 
-    def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
+    def cost(self, work: NewtonWork, choice: str) -> PimCost | Refusal:
         assert isinstance(work, PrunedWork)
-        return super().cost(MatmulProblem(work.m, work.rows_kept, work.n), choice)
+        return self.search.choose(MatmulProblem(work.m, work.rows_kept, work.n), choice)
 
 
 def cost_model(measured: MeasuredTable | None = None) -> CostModel:

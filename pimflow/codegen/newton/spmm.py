@@ -97,6 +97,11 @@ class Packing:
         """GWRITEs per tile."""
         return len(self.block)
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether any destination has several units, whose results have to be added up."""
+        return len(np.unique(self.destination)) < self.units
+
     def contents(self, weight: Array | None) -> Floats:
         """What every fill holds: [fills, columns * lanes]; edges without weights count 1."""
         found = np.zeros((self.fills, self.columns * self.lanes), np.float32)
@@ -364,6 +369,22 @@ class SpmmProgram:
         return banks.reshape(len(blocks) * role.tiles, pim.banks, pim.columns, pim.multipliers)
 
 
+def command_refusal(problem: SpmmProblem, pim: PimSpec, groups: int, each: int, fills: int = 0) -> Refusal | None:
+    """Why there would be more commands than are kept, or None.
+
+    Args:
+        problem, pim: what is lowered for which machine.
+        groups: channel groups.
+        each: COMPs and READRESs, or some of them, on one tile.
+        fills: GWRITEs of all channels of a group.
+    """
+    commands = min(-(-problem.features // pim.banks), pim.channels // groups) * each + fills
+    if commands <= MOST_COMMANDS:
+        return None
+    reason = f"its streams would be of {commands:,} commands, of which no two are alike; {MOST_COMMANDS:,} are kept"
+    return Refusal(reason, commands, MOST_COMMANDS, "commands")
+
+
 class _Emitter:
     """Emits the streams of one group, whose channels all see the same fills in the same order."""
 
@@ -445,11 +466,10 @@ class _Emitter:
 def lower_spmm(problem: SpmmProblem, packing: Packing, mapping: SpmmMapping, pim: PimSpec) -> SpmmProgram | Refusal:
     """The streams of an aggregation, or why there are none: too many commands, or too many rows."""
     parts = roles(problem.features, mapping, pim)
-    tiles = sum(role.lane == 0 for role in parts)
-    commands = tiles * (packing.cells + packing.units) + len(parts) * packing.fills
-    if commands > MOST_COMMANDS:
-        reason = f"its streams would be of {commands:,} commands, of which no two are alike; {MOST_COMMANDS:,} are kept"
-        return Refusal(reason, commands, MOST_COMMANDS, "commands")
+    each = packing.cells + packing.units
+    refusal = command_refusal(problem, pim, mapping.groups, each, len(parts) * packing.fills)
+    if refusal is not None:
+        return refusal
     cuts = shares(packing, mapping.groups)
     blocks = tuple(tuple(dict.fromkeys(packing.block[first:stop].tolist())) for first, stop in cuts)
     streams = [CommandStream(channel, ()) for channel in range(pim.channels)]

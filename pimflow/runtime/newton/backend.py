@@ -7,20 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Capacity, Kept, Transfer, UnitCost
+from pimflow.codegen.backend import Capacity, Kept, Parts, Transfer, UnitCost, WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.newton.trace import write_trace
-from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Array, Refusal
+from pimflow.codegen.work import MatrixProblem, matrix_problem
+from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.readout import Functions
+from pimflow.runtime.newton.aggregation import (
+    Aggregations,
+    aggregate,
+    archive_aggregation,
+    restore_aggregation,
+    rounded_edges,
+)
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.spmm_cost import SpmmCost
 from pimflow.runtime.newton.trace_timing import TraceResult, simulate_file
 from pimflow.runtime.newton.values import OPERANDS, execute, round_to
 from pimflow.targets import PimSpec
@@ -38,8 +47,12 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 """
 
 
-class NewtonBackend(MatrixBackend[PimProgram]):
-    """PIM channels that multiply matrices by GWRITE, G_ACT, COMP and READRES."""
+NewtonWork = MatrixProblem | SpmmProblem
+NewtonProgram = PimProgram | SpmmProgram
+
+
+class NewtonBackend(MatrixBackend[NewtonProgram]):
+    """PIM channels that multiply matrices, and aggregate over edges, by GWRITE, G_ACT, COMP and READRES."""
 
     title = "PIM channels"
     choices: ClassVar[tuple[str, ...]] = POLICIES
@@ -53,6 +66,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         super().__init__(device, spec)
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
+        self.aggregations = Aggregations(self.search.timer)
 
     @property
     def operand(self) -> str:
@@ -71,11 +85,11 @@ class NewtonBackend(MatrixBackend[PimProgram]):
 
     def kept(self, cost: UnitCost) -> Kept:
         """The rows of the fullest channel; a mapping arranges the same weights always alike."""
-        assert isinstance(cost, PimCost)
+        assert isinstance(cost, PimCost | SpmmCost)
         return Kept(cost.rows, cost.mapping)
 
-    def at(self, program: PimProgram, first: int) -> PimProgram:
-        """The program with its weights from a row on."""
+    def at(self, program: NewtonProgram, first: int) -> NewtonProgram:
+        """The program with its weights, or its features, from a row on."""
         return replace(program, first_row=first)
 
     @property
@@ -83,59 +97,97 @@ class NewtonBackend(MatrixBackend[PimProgram]):
         """As the target says."""
         return self.pim.readout_functions
 
-    def cost(self, work: MatrixProblem, choice: str) -> PimCost | Refusal:
+    def work(self, graph: Graph, node: Node) -> NewtonWork | Refusal:
+        """Convolutions and matrix products, and sums over the edges of a graph."""
+        return self.aggregations.work(graph, node) if isinstance(node.op, Spmm) else matrix_problem(graph, node)
+
+    def in_vain(self, work: NewtonWork, alone_us: float, beside_us: float) -> Refusal | None:
+        """Where groups of sources have too few edges."""
+        return self.aggregations.in_vain(work, alone_us, beside_us) if isinstance(work, SpmmProblem) else None
+
+    @property
+    def edge_group(self) -> int:
+        """Sources that a COMP multiplies."""
+        return self.pim.multipliers
+
+    def partial_bytes(self, work: NewtonWork, choice: str) -> int:
+        """What READRES returned of destinations with sources in several blocks."""
+        return self.aggregations.partial_bytes(work, choice) if isinstance(work, SpmmProblem) else 0
+
+    def cost(self, work: NewtonWork, choice: str) -> PimCost | SpmmCost | Refusal:
         """Exact cycles, commands and energy of the fastest mapping that the choice allows."""
+        if isinstance(work, SpmmProblem):
+            return self.aggregations.choose(work, choice)
         return self.search.choose(work, choice)
 
-    def time_parts_us(self, work: MatrixProblem, choice: str) -> dict[str, float]:
+    def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
-        cost = self.cost(work, choice)
+        if isinstance(work, SpmmProblem):
+            return self.aggregations.time_parts_us(work, choice)
+        cost = self.search.choose(work, choice)
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
         cycles = {"placement": cost.placement_cycles, **cycle_breakdown(cost).parts}
         return {"launch": cost.launch_us, **{name: count / self.pim.clock_mhz for name, count in cycles.items()}}
 
-    def program(self, work: MatrixProblem, choice: str) -> PimProgram | Refusal:
+    def program(self, work: NewtonWork, choice: str) -> NewtonProgram | Refusal:
         """The command streams under the mapping that the price was made with."""
-        cost = self.cost(work, choice)
+        if isinstance(work, SpmmProblem):
+            return self.aggregations.program(work, choice)
+        cost = self.search.choose(work, choice)
         return cost if isinstance(cost, Refusal) else lower(work, cost.mapping, self.pim)
 
-    def explain(self, work: MatrixProblem, choice: str) -> NewtonLayer | Refusal:
+    def explain(self, work: NewtonWork, choice: str) -> WorkReport | Refusal:
         """The mapping, the cost, and what the cycles are spent on."""
-        cost = self.cost(work, choice)
+        if isinstance(work, SpmmProblem):
+            return super().explain(work, choice)
+        cost = self.search.choose(work, choice)
         if isinstance(cost, Refusal):
             return cost
         profile = self.search.profile
         return NewtonLayer(profile.name, cost, cycle_breakdown(cost), self.time_parts_us(work, choice))
 
-    def multiply(self, program: PimProgram, left: Array, right: Array, operand: str) -> Array:
+    def execute(
+        self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
+    ) -> Array:
+        """Computed from the streams alone; what the op does beside the product is added."""
+        if isinstance(program, SpmmProgram):
+            return aggregate(program, inputs, operand)
+        return super().execute(program, graph, node, inputs, operand)
+
+    def multiply(self, program: NewtonProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""
+        assert isinstance(program, PimProgram)
         return execute(program, left, right, operand)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-        """Source and weights in the operands' type; a bias is added outside."""
+        """Source and weights in the operands' type; a bias is added outside, rows are scaled outside."""
         source, weights, *others = inputs
         assert source is not None
         assert weights is not None
+        if weights.dtype.kind == "i":  # pointers to rows of edges
+            return rounded_edges(inputs, operand)
         return (round_to(source, operand), round_to(weights, operand), *others)
 
     def tolerance(self, operand: str) -> float:
         """What adding up in the latches justifies."""
         return FP16_LATCH_RTOL if operand != "fp32" and self.pim.accumulator == "fp16" else SUM_RTOL
 
-    def encode(self, program: PimProgram) -> Any:
+    def encode(self, program: NewtonProgram) -> Any:
         """Problem, mapping and the streams of all channels as loop nests."""
-        return archive_program(program)
+        return archive_aggregation(program) if isinstance(program, SpmmProgram) else archive_program(program)
 
-    def decode(self, data: Any) -> PimProgram:
+    def decode(self, data: Any) -> NewtonProgram:
         """The program with the streams that were archived."""
+        if isinstance(data, dict) and "blocks" in data:
+            return restore_aggregation(data, self.pim)
         return restore_program(data, self.pim)
 
-    def parts(self, program: PimProgram) -> int:
+    def parts(self, program: NewtonProgram) -> int:
         """Channels."""
         return len(program.streams)
 
-    def trace(self, program: PimProgram, part: int) -> Iterator[str]:
+    def trace(self, program: NewtonProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""
         return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
@@ -145,7 +197,7 @@ class NewtonBackend(MatrixBackend[PimProgram]):
 
     def violations_of(self, cost: UnitCost) -> dict[str, int]:
         """COMPs that ran while some bank group had no open row, as the published controller lets them."""
-        assert isinstance(cost, PimCost)
+        assert isinstance(cost, PimCost | SpmmCost)
         return {"comps_on_closed_rows": cost.comps_on_closed_rows}
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:

@@ -40,7 +40,8 @@ class SpmmCost:
         placement_cycles: writing the features into the banks of the fullest channel.
         launch_us: from asking for the kernel to its first command.
         rows: of every bank that the features take, in the fullest channel.
-        units: rows of partial results.
+        units: rows of results.
+        is_partial: whether some of them have to be added up.
     """
 
     time_us: float
@@ -54,6 +55,7 @@ class SpmmCost:
     launch_us: float
     rows: int
     units: int
+    is_partial: bool
 
     @property
     def counters(self) -> dict[str, int]:
@@ -117,14 +119,14 @@ def priced(
         program = lower_spmm(problem, packing, mapping, timer.profile.pim)
         if isinstance(program, Refusal):
             return program
-        cost = spmm_cost(program, packing.units, timer)
+        cost = spmm_cost(program, packing, timer)
         if best is None or cost.time_us < best[1].time_us:
             best = program, cost
     assert best is not None
     return best
 
 
-def spmm_cost(program: SpmmProgram, units: int, timer: StreamTimer) -> SpmmCost:
+def spmm_cost(program: SpmmProgram, packing: Packing, timer: StreamTimer) -> SpmmCost:
     """The cost of a program, by exact timing. Rows that a refresh closed are opened again."""
     profile, pim = timer.profile, program.pim
     total = channel_totals(program.classes, _timings(program, timer), profile)
@@ -145,7 +147,8 @@ def spmm_cost(program: SpmmProgram, units: int, timer: StreamTimer) -> SpmmCost:
         placement_cycles=placing,
         launch_us=pim.launch_us,
         rows=program.rows,
-        units=units,
+        units=packing.units,
+        is_partial=packing.is_partial,
     )
 
 

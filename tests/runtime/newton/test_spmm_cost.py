@@ -34,7 +34,7 @@ def oracle(stream: CommandStream, pim: PimSpec, timing: str) -> tuple[int, Count
 @given(data=st.data(), edges=drawn_edges())
 def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) -> None:
     program, packing = edges.program(data.draw(drawn_mappings(PIM)), PIM)
-    cost = spmm_cost(program, packing.units, timer(PIM, timing))
+    cost = spmm_cost(program, packing, timer(PIM, timing))
     slowest = 0
     for entry in program.classes:
         cycles, issued = oracle(entry.stream, PIM, timing)
@@ -60,7 +60,7 @@ def test_the_number_of_groups_that_closed_forms_choose_is_near_the_best(width: i
     edges = random_edges(2048, 80, 1000, width, 7)
     clock = timer(PIM, timing)
     exact = [
-        spmm_cost(edges.program(SpmmMapping(number, early, "hidden"), PIM)[0], 0, clock).time_us
+        spmm_cost(*edges.program(SpmmMapping(number, early, "hidden"), PIM), clock).time_us
         for number in (1, 2, 4)
         for early in (False, True)
     ]

@@ -1,0 +1,211 @@
+"""Aggregation over edges as work of Newton channels: what can run there, whether it can pay, programs and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pimflow.codegen.backend import Parts
+from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.spmm import (
+    Packing,
+    SpmmMapping,
+    SpmmProblem,
+    SpmmProgram,
+    block_columns,
+    command_refusal,
+    pack,
+)
+from pimflow.data import decode, encode
+from pimflow.errors import DataError
+from pimflow.ir import Array, Graph, Node, Refusal, Spmm
+from pimflow.ir.analysis.content import content_of
+from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
+from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.runtime.newton.values import execute_spmm, round_to
+from pimflow.sparse.checks import Ids
+from pimflow.sparse.groups import GroupCounts, group_counts
+from pimflow.targets import PimSpec
+
+Known = tuple[SpmmProgram, SpmmCost] | Refusal
+
+
+@dataclass(frozen=True)
+class _Archived:
+    """What is kept of a program, each part as tagged data."""
+
+    problem: Any
+    mapping: Any
+    blocks: tuple[tuple[int, ...], ...]
+    streams: Any
+    first_row: int = 0
+
+
+class Aggregations:
+    """Aggregations on one machine under one timing profile, each priced once."""
+
+    def __init__(self, timer: StreamTimer) -> None:
+        self._timer = timer
+        self._pim = timer.profile.pim
+        self._edges: dict[str, tuple[Ids, Ids]] = {}
+        self._packings: dict[str, Packing] = {}
+        self._known: dict[tuple[SpmmProblem, str], Known] = {}
+
+    def work(self, graph: Graph, node: Node) -> SpmmProblem | Refusal:
+        """Sums of rows of a matrix over edges that are known beforehand, with their weights."""
+        op = node.op
+        assert isinstance(op, Spmm)
+        if op.reduce != "sum" or op.start or op.empty:
+            return Refusal(f"its latches add up from zero, and do not take the {op.reduce}")
+        shape = graph.shape(node.inputs[0])
+        if len(shape) != 2:
+            return Refusal("its banks hold rows of a matrix, not of several heads")
+        if not all(name in graph.constants for name in node.inputs[1:4] if name):
+            return Refusal("its streams depend on edges and weights, and these are only known when it runs")
+        rowptr, col = (_ids(graph.constants[name]) for name in node.inputs[1:3])
+        if not len(col):
+            return Refusal("there are no edges")
+        digest = " ".join(str(part) for part in content_of(graph, node))
+        self._edges.setdefault(digest, (rowptr, col))
+        scaled = len(node.inputs) > 4 and bool(node.inputs[4])
+        return SpmmProblem(digest, shape[0], len(rowptr) - 1, len(col), shape[1], scaled)
+
+    def in_vain(self, problem: SpmmProblem, alone_us: float, beside_us: float) -> Refusal | None:
+        """Why no division of the edges is faster than the host alone, as COMPs and fills have it; None if one may be.
+
+        A group of 16 sources and a tile of 16 features is a COMP, and a slot to fill, however few of the sources have
+        an edge. Channels work evenly; the densest groups go to them first. What is left takes the host its share of
+        `beside_us`.
+        """
+        counts = group_counts(*self._edges[problem.edges_digest], self._pim.multipliers)
+        group_us = self._group_us(problem)
+        if _division_us(counts, group_us, beside_us) < alone_us:
+            return None
+        needed = group_us * problem.edges / alone_us
+        helping = needed * max(1 - alone_us / beside_us, 0.0)
+        beside = f", {helping:.1f} to help it" if helping < 0.95 * needed else ""
+        had = counts.edges_per_group
+        reason = (
+            f"{had:.2f} edges a group of {self._pim.multipliers} sources, {needed:.1f} needed to be faster than "
+            f"the host{beside}"
+        )
+        return Refusal(reason)
+
+    def _group_us(self, problem: SpmmProblem) -> float:
+        """Microseconds that one group takes at least: its COMPs over all channels, and its slot in full fills.
+
+        All channels that listen to a buffer wait for its fills, once for every tile that one of them has.
+        """
+        pim, costs = self._pim, self._timer.profile.visit_costs()
+        tiles = -(-problem.features // pim.banks)
+        slot = costs.fill_per_slot + costs.fill / block_columns(pim)
+        numbers = [number for number in range(1, pim.buffers + 1) if pim.channels % number == 0]
+        fills = min(-(-tiles * number // pim.channels) * slot / number for number in numbers)
+        return (tiles * costs.comp / pim.channels + fills) / pim.clock_mhz
+
+    def choose(self, problem: SpmmProblem, policy: str) -> SpmmCost | Refusal:
+        """The cost of the fastest program that a policy allows."""
+        known = self._of(problem, policy)
+        return known if isinstance(known, Refusal) else known[1]
+
+    def program(self, problem: SpmmProblem, policy: str) -> SpmmProgram | Refusal:
+        """The program that `choose` is the cost of."""
+        known = self._of(problem, policy)
+        return known if isinstance(known, Refusal) else known[0]
+
+    def _of(self, problem: SpmmProblem, policy: str) -> Known:
+        key = (problem, policy)
+        if key not in self._known:
+            self._known[key] = self._priced(problem, policy)
+        return self._known[key]
+
+    def _priced(self, problem: SpmmProblem, policy: str) -> Known:
+        rowptr, col = self._edges[problem.edges_digest]
+        cells = int(group_counts(rowptr, col, self._pim.multipliers).pairs.sum())
+        too_many = command_refusal(problem, self._pim, self._pim.buffers, cells)
+        if too_many is not None:
+            return too_many
+        if problem.edges_digest not in self._packings:
+            self._packings[problem.edges_digest] = pack(rowptr, col, self._pim)
+        return priced(problem, self._packings[problem.edges_digest], policy, self._timer)
+
+    def time_parts_us(self, problem: SpmmProblem, policy: str) -> Parts:
+        """The launch, writing features, and what the slowest channel's cycles are spent on."""
+        cost = self.choose(problem, policy)
+        if isinstance(cost, Refusal):
+            raise ValueError(cost.reason)
+        parts = cost.parts
+        spent = {"placement": cost.placement_cycles, "COMP": parts.comp, "fill": parts.fill}
+        spent |= {"activation": parts.activation, "readout": parts.readout, "refresh": parts.refresh}
+        return {"launch": cost.launch_us, **{name: cycles / self._pim.clock_mhz for name, cycles in spent.items()}}
+
+    def partial_bytes(self, problem: SpmmProblem, policy: str) -> int:
+        """Of results that the host adds up or scales; 0 where each row of them is what a destination gets."""
+        cost = self.choose(problem, policy)
+        if isinstance(cost, Refusal) or not (cost.is_partial or problem.scaled):
+            return 0
+        return cost.units * problem.features * self._pim.result_bytes
+
+
+def aggregate(program: SpmmProgram, inputs: Sequence[Array | None], operand: str) -> Array:
+    """The value of a node: what the streams compute, added up by destination, and scaled."""
+    features, rowptr, col, weight, scale = (*inputs, None, None)[:5]
+    assert features is not None
+    assert rowptr is not None
+    assert col is not None
+    sums = execute_spmm(program, pack(rowptr, col, program.pim), features, weight, operand)
+    if scale is not None:
+        sums = sums * np.asarray(scale, np.float32)[:, None]
+    return sums.astype(features.dtype)
+
+
+def rounded_edges(inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
+    """Features and weights in the operands' type; rows are scaled outside."""
+    return tuple(
+        round_to(array, operand) if array is not None and position in (0, 3) else array
+        for position, array in enumerate(inputs)
+    )
+
+
+def archive_aggregation(program: SpmmProgram) -> Any:
+    """A program as JSON values."""
+    parts = {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
+    return {**parts, "blocks": encode(program.blocks), "first_row": program.first_row}
+
+
+def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
+    """The program that `archive_aggregation` was given.
+
+    Raises:
+        DataError: the data are not a program for this machine.
+    """
+    archived = decode(_Archived, data)
+    problem = decode(SpmmProblem, archived.problem, tagged=True, path="problem")
+    mapping = decode(SpmmMapping, archived.mapping, tagged=True, path="mapping")
+    streams = decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams")
+    if not 0 < mapping.groups <= pim.buffers or pim.channels % mapping.groups or len(streams) != pim.channels:
+        raise DataError("'mapping' does not fit the machine")
+    if len(archived.blocks) != mapping.groups:
+        raise DataError("'blocks' are not those of as many groups as the mapping has")
+    return SpmmProgram(problem, mapping, pim, archived.blocks, streams, archived.first_row)
+
+
+def _ids(array: Array) -> Ids:
+    assert np.issubdtype(array.dtype, np.integer)
+    return array  # type: ignore[return-value]
+
+
+def _division_us(counts: GroupCounts, group_us: float, beside_us: float) -> float:
+    """Bound on the time of any division of edges: the densest groups on one side, the rest beside it."""
+    done_us, left = 0.0, 1.0
+    for edges in range(len(counts.pairs) - 1, 0, -1):
+        groups = int(counts.pairs[edges])
+        level_us, share = groups * group_us, groups * edges / counts.edges
+        if done_us + level_us >= (left - share) * beside_us:
+            part = (left * beside_us - done_us) / (level_us + share * beside_us)
+            return done_us + part * level_us
+        done_us, left = done_us + level_us, left - share
+    return done_us
