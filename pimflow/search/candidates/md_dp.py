@@ -22,6 +22,8 @@ def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Can
     if space.split is None:
         return
     for unit in scene.runnable_units(destination):
+        if unit.anchor.op.is_sparse:
+            continue  # every part would be a graph of its own, whose statistics take as long as all the edges'
         rows = node_rows(scene.graph, unit.anchor)
         for stop, followers in _follower_runs(scene, unit, destination):
             for gpu_rows in row_counts(rows, space.split):

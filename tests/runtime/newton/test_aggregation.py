@@ -10,12 +10,16 @@ import pytest
 
 import pimflow
 from pimflow.data import Table
-from pimflow.ir import Builder, Graph, Refusal, Spmm
+from pimflow.ir import Builder, Graph, OnDevice, Refusal, Spmm
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton import aggregation
 from pimflow.runtime.newton.aggregation import _division_us
 from pimflow.runtime.newton.spmm_cost import SpmmCost
 from pimflow.runtime.timeline import build_timeline
+from pimflow.search.candidates import Candidates
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Pricer
 from pimflow.sparse.groups import GroupCounts
 from pimflow.targets import Target, load_target
 from support.newton.aggregation import Edges, random_edges
@@ -136,6 +140,15 @@ def test_streams_that_would_be_too_long_are_refused_before_they_are_packed(monke
     refusal = costs.unit_cost("pim", work, "auto")
     assert isinstance(refusal, Refusal)
     assert "no two are alike" in refusal.reason
+
+
+def test_rows_of_a_sum_are_not_divided() -> None:
+    """Every part would be a graph of its own, to be measured and packed."""
+    graph = program(SMALL)
+    pricer = Pricer(graph, CostModel(FAST), PriceCache(None, ""))
+    offered = [candidate.decisions for candidate in Candidates(graph, find_policy("auto"), pricer)]
+    assert {type(decision) for decisions in offered for decision in decisions} == {OnDevice}
+    assert {decision.device for decisions in offered for decision in decisions} == {"gpu", "pim"}  # type: ignore[union-attr]
 
 
 def test_a_dense_graph_is_taken_verified_saved_and_loaded(tmp_path: Path) -> None:
