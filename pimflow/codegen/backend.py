@@ -309,11 +309,6 @@ class Backend(ABC, Generic[W, P]):
         """
         return None
 
-    @property
-    def edge_group(self) -> int:
-        """Consecutive sources of a graph that it works on at once, as few edges as they may have; 0: it does not."""
-        return 0
-
     def partial_bytes(self, work: W, choice: str) -> int:
         """Of results of work that reads a graph, which the host has to add up when they are there."""
         return 0

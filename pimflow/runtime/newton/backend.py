@@ -105,11 +105,6 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """Where groups of sources have too few edges."""
         return self.aggregations.in_vain(work, alone_us, beside_us) if isinstance(work, SpmmProblem) else None
 
-    @property
-    def edge_group(self) -> int:
-        """Sources that a COMP multiplies."""
-        return self.pim.multipliers
-
     def partial_bytes(self, work: NewtonWork, choice: str) -> int:
         """What READRES returned of destinations with sources in several blocks."""
         return self.aggregations.partial_bytes(work, choice) if isinstance(work, SpmmProblem) else 0
