@@ -57,7 +57,7 @@ def block_columns(pim: PimSpec) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the weight of every edge goes. Edges that occur twice are in units of their own.
+    """Where the weight of every edge goes. Edges with the same ends share a place, for the sum of their weights.
 
     Args:
         columns: groups of a block.
@@ -106,7 +106,7 @@ class Packing:
         """What every fill holds: [fills, columns * lanes]; edges without weights count 1."""
         found = np.zeros((self.fills, self.columns * self.lanes), np.float32)
         fill = self.fill[self.unit[self.cell]]
-        found[fill, self.slot[self.cell] * self.lanes + self.lane] = 1.0 if weight is None else weight
+        np.add.at(found, (fill, self.slot[self.cell] * self.lanes + self.lane), 1.0 if weight is None else weight)
         return found
 
     def added(self, partial: Floats, destinations: int) -> Floats:
@@ -125,11 +125,10 @@ def pack(rowptr: Array, col: Array, pim: PimSpec) -> Packing:
     pointers = np.asarray(rowptr, np.int64)
     degrees = pointers[1:] - pointers[:-1]
     source, row = np.asarray(col, np.int64), np.repeat(np.arange(len(degrees)), degrees)
-    occurrence = _occurrence(row, source)
-    order = np.lexsort((source, occurrence, row, source // (lanes * columns)))
-    source, row, occurrence = source[order], row[order], occurrence[order]
+    order = np.lexsort((source, row, source // (lanes * columns)))
+    source, row = source[order], row[order]
     block = source // (lanes * columns)
-    new_unit = _changes(block, row, occurrence)
+    new_unit = _changes(block, row)
     new_cell = new_unit | _changes(source // lanes)
     cell = np.cumsum(new_cell) - 1
     unit_of_cell = (np.cumsum(new_unit) - 1)[new_cell]
@@ -153,16 +152,6 @@ def pack(rowptr: Array, col: Array, pim: PimSpec) -> Packing:
         fill[by_fill],
         fill_block,
     )
-
-
-def _occurrence(row: Ints, source: Ints) -> Ints:
-    """Of every edge, how many of the same ends stand before it."""
-    order = np.lexsort((source, row))
-    starts = _changes(row[order], source[order])
-    first = np.flatnonzero(starts)
-    found = np.empty(len(row), np.int64)
-    found[order] = np.arange(len(row)) - np.repeat(first, np.diff(np.append(first, len(row))))
-    return found
 
 
 def _changes(*keys: Ints) -> npt.NDArray[np.bool_]:

@@ -26,7 +26,7 @@ from pimflow.ir.analysis.content import content_of
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.runtime.newton.values import execute_spmm, round_to
-from pimflow.sparse.checks import Ids
+from pimflow.sparse.checks import Ids, Longs
 from pimflow.sparse.groups import GroupCounts, group_counts
 from pimflow.targets import PimSpec
 
@@ -163,11 +163,29 @@ def aggregate(program: SpmmProgram, inputs: Sequence[Array | None], operand: str
 
 
 def rounded_edges(inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-    """Features and weights in the operands' type; rows are scaled outside."""
-    return tuple(
-        round_to(array, operand) if array is not None and position in (0, 3) else array
-        for position, array in enumerate(inputs)
-    )
+    """Features and weights in the operands' type; rows are scaled outside.
+
+    Edges with the same ends are one weight in a buffer: the first of them has the rounded sum, the others nothing.
+    """
+    features, rowptr, col, *others = inputs
+    assert features is not None
+    assert rowptr is not None
+    assert col is not None
+    if others and others[0] is not None:
+        sums = np.zeros(len(col), np.float32)
+        np.add.at(sums, _first_alike(rowptr, col), others[0])
+        others[0] = round_to(sums, operand)
+    return (round_to(features, operand), rowptr, col, *others)
+
+
+def _first_alike(rowptr: Array, col: Array) -> Longs:
+    """Of every edge, the first one with the same ends."""
+    row = np.repeat(np.arange(len(rowptr) - 1), np.diff(rowptr))
+    order = np.lexsort((col, row))
+    differs = (np.diff(row[order], prepend=-1) != 0) | (np.diff(col[order], prepend=-1) != 0)
+    first = np.empty(len(col), np.int64)
+    first[order] = order[differs][np.cumsum(differs) - 1]
+    return first
 
 
 def archive_aggregation(program: SpmmProgram) -> Any:

@@ -26,7 +26,7 @@ from pimflow.runtime.newton.aggregation import (
 )
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost
+from pimflow.runtime.newton.cost import PimCost, StreamsCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.spmm_cost import SpmmCost
@@ -192,7 +192,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def violations_of(self, cost: UnitCost) -> dict[str, int]:
         """COMPs that ran while some bank group had no open row, as the published controller lets them."""
-        assert isinstance(cost, PimCost | SpmmCost)
+        assert isinstance(cost, StreamsCost)
         return {"comps_on_closed_rows": cost.comps_on_closed_rows}
 
     def transfer(self, loaded: int, stored: int) -> Transfer | None:

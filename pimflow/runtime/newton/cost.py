@@ -25,34 +25,27 @@ class ChannelCost:
 
 
 @dataclass(frozen=True)
-class PimCost:
-    """A problem priced under a mapping.
+class StreamsCost:
+    """What the streams of all channels cost together.
 
     Args:
-        time_us: the launch, then placing the right-hand side where that is an activation, then streams of the slowest
-            channel.
+        time_us: the launch, writing operands into the banks, then streams of the slowest channel.
         cycles: of the slowest channel's stream, in DRAM command clock cycles.
-        commands, prea, ref, comps_on_closed_rows: sums over all channels.
-        energy: of all channels, by the parts of the timing profile, and of placing the right-hand side.
+        commands, comps_on_closed_rows: sums over all channels.
+        energy: of all channels, by the parts of the timing profile, and of writing operands.
         channels: every channel, in order.
-        mapping: the mapping priced.
-        placement_cycles: writing the right-hand side into the banks of the slowest channel; 0 for constant weights.
-        bound_cycles: COMP-bound limit: the fewest COMPs that the problem allows, spread evenly, back to back.
+        placement_cycles: writing operands that are activations into the banks of the fullest channel.
         launch_us: from asking for the kernel to its first command, part of `time_us`.
-        rows: of every bank that the weights take, in the fullest channel.
+        rows: of every bank that operands take, in the fullest channel.
     """
 
     time_us: float
     cycles: int
     commands: CommandCounts
-    prea: int
-    ref: int
     comps_on_closed_rows: int
     energy: EnergyBreakdown
     channels: tuple[ChannelCost, ...]
-    mapping: Mapping
     placement_cycles: int
-    bound_cycles: int
     launch_us: float
     rows: int
 
@@ -70,6 +63,22 @@ class PimCost:
     def energy_parts_mj(self) -> dict[str, float]:
         """By the parts of the timing profile, then placement."""
         return self.energy.parts_mj
+
+
+@dataclass(frozen=True)
+class PimCost(StreamsCost):
+    """A matrix problem priced under a mapping; what is written into the banks is a right-hand side, if anything.
+
+    Args:
+        prea, ref: sums over all channels.
+        mapping: the mapping priced.
+        bound_cycles: COMP-bound limit: the fewest COMPs that the problem allows, spread evenly, back to back.
+    """
+
+    prea: int
+    ref: int
+    mapping: Mapping
+    bound_cycles: int
 
     @cached_property
     def utilisation(self) -> float:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.spmm import (
     Packing,
     SpmmMapping,
@@ -19,7 +17,7 @@ from pimflow.codegen.newton.spmm import (
     shares,
 )
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.cost import ChannelCost, channel_totals
+from pimflow.runtime.newton.cost import StreamsCost, channel_totals
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
@@ -27,50 +25,18 @@ from pimflow.runtime.newton.timing.streams import StreamTimer
 
 
 @dataclass(frozen=True)
-class SpmmCost:
-    """An aggregation priced. Adding up partial results is not part of it: the host does that.
+class SpmmCost(StreamsCost):
+    """An aggregation priced, features written into the banks first. Adding up partial results is the host's work.
 
     Args:
-        time_us: the launch, writing the features into the banks, then the streams of the slowest channel.
-        cycles: of the slowest channel's stream.
-        commands: of all channels.
-        energy: of all channels, and of writing the features.
-        channels: every channel, in order.
         mapping: how it is shared out.
-        placement_cycles: writing the features into the banks of the fullest channel.
-        launch_us: from asking for the kernel to its first command.
-        rows: of every bank that the features take, in the fullest channel.
-        units: rows of results.
-        is_partial: whether some of them have to be added up.
+        units: rows of partial results.
+        is_partial: whether any destination has several of them.
     """
 
-    time_us: float
-    cycles: int
-    commands: CommandCounts
-    comps_on_closed_rows: int
-    energy: EnergyBreakdown
-    channels: tuple[ChannelCost, ...]
     mapping: SpmmMapping
-    placement_cycles: int
-    launch_us: float
-    rows: int
     units: int
     is_partial: bool
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """The commands by name, over all channels."""
-        return self.commands.as_json()
-
-    @cached_property
-    def energy_mj(self) -> float:
-        """Of all channels, placement included."""
-        return self.energy.total_mj
-
-    @property
-    def energy_parts_mj(self) -> dict[str, float]:
-        """By the parts of the timing profile, then placement."""
-        return self.energy.parts_mj
 
     @property
     def parts(self) -> CycleParts:

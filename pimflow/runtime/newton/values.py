@@ -76,7 +76,7 @@ def execute_spmm(
         CommandOrderError: as `execute`.
     """
     operand, half = _types(program.pim, operand, None)
-    contents = packing.contents(None if weight is None else round_to(weight, operand))
+    contents = round_to(packing.contents(weight), operand)
     view = SourceView(
         contents.shape, (0, 0, 0, 0), ((contents.shape[0], contents.shape[1]),), ((contents.shape[1], 1),)
     )

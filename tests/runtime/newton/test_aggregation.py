@@ -114,6 +114,20 @@ def test_a_program_computes_the_node_and_comes_back_from_its_archive(weighted: b
     assert (unit.execute(restored, graph, node, inputs, "fp32") == result).all()
 
 
+@pytest.mark.parametrize("operand", ["fp16", "bf16"])
+def test_edges_with_the_same_ends_are_rounded_as_one(operand: str) -> None:
+    edges = random_edges(300, 40, 500, 24, 8, repeated=100)
+    graph = program(edges)
+    unit, node = CostModel(PIMFLOW).units["pim"], graph.node("sum")
+    inputs = [edges.features, *(graph.constants[name] for name in node.inputs[1:])]
+    result = unit.execute(unit.program(unit.work(graph, node), "auto"), graph, node, inputs, operand)
+    features, _, _, weight = unit.rounded(inputs, operand)
+    assert features is not None
+    assert weight is not None
+    expected = replace(edges, features=features.astype(np.float32)).by_scipy(weight)
+    assert relative_error(result, expected) < 1e-5
+
+
 def test_the_host_adds_up_partial_results_and_is_busy_with_it() -> None:
     """1200 sources are three blocks: a row of partial sums for each that a destination reads, in single precision."""
     costs, graph = CostModel(PIMFLOW), on_pim(program(SMALL))
