@@ -22,6 +22,7 @@ from pimflow.frontend.recovery import recover
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.folding import unpacked
+from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.session import GraphSession, open_session, session_options
 from pimflow.sparse import Graph as Adjacency
 
@@ -107,7 +108,10 @@ def _bound(given: Source, bound: BoundGraph) -> Loaded:
 
 def _loaded(given: Source, shapes: ShapeBindings, *, annotations: bool) -> Graph:
     opaque = import_graph(given, shapes, annotations)
-    return _typed(_inferred(given, unpacked(opaque) if annotations else opaque, {}))
+    if not annotations:
+        return _typed(_inferred(given, opaque, {}))
+    inferred = _inferred(given, unpacked(opaque), {})
+    return _typed(inferred._replace(graph=prepared(inferred.graph)))
 
 
 def _inferred(given: Source, opaque: Graph, bound: Mapping[str, Array]) -> Inferred:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from pimflow.ir import (
     Transpose,
 )
 from pimflow.ir.names import FreshNames
-from pimflow.ir.ops.opaque import AttributeValue
+from pimflow.ir.ops.opaque import PREPARED, AttributeValue
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
 from pimflow.onnxio.placement import metadata_of
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
@@ -256,7 +256,26 @@ EXPORT: OpRules[Callable[[OnnxWriter, Node, Any], None]] = OpRules("ONNX export"
 
 @EXPORT.register(OnnxOp)
 def _opaque(writer: OnnxWriter, node: Node, op: OnnxOp) -> None:
+    if op.domain == PREPARED:
+        node = replace(node, inputs=(node.inputs[0], _selection(writer, node), *node.inputs[2:]))
+        op = replace(op, domain="")
     writer.append(node, opaque_proto(node, op, writer.graph.values))
+
+
+def _selection(writer: OnnxWriter, node: Node) -> str:
+    """Adds the nodes that make W of a prepared recurrence, which ONNX has none of; returns its name.
+
+    For a direction whose gates stand side by side with the others' it is the rows of an identity that are its own: a
+    product with them is exact.
+    """
+    graph = writer.graph
+    directions, gates, _ = graph.shape(node.inputs[2])
+    every = graph.shape(node.inputs[0])[-1]
+    sizes = writer.constant(f"{node.name}_sizes", np.array([every, every], np.int64))
+    zeros = writer.step(node, "ConstantOfShape", [sizes], {})
+    eye = writer.step(node, "EyeLike", [zeros], {"dtype": dtype_code(graph.value(node.inputs[0]).dtype)})
+    shape = writer.constant(f"{node.name}_shape", np.array([directions, gates, every], np.int64))
+    return writer.step(node, "Reshape", [eye, shape], {})
 
 
 @EXPORT.register(Conv2d)

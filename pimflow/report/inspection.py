@@ -9,6 +9,7 @@ from typing import Any
 
 from pimflow.codegen.backend import UnitCost
 from pimflow.ir import Graph, Node, Refusal
+from pimflow.ir.expansion import expand, is_expandable
 from pimflow.ir.text import print_graph
 from pimflow.report.network import Network, NetworkReport
 from pimflow.report.records import Records, Row
@@ -28,8 +29,10 @@ class NodeVerdict:
         macs: multiply-accumulates of its products, as far as they are known.
         reasons: by device beside the host: why the node cannot run there, "" if it can.
         times_us: by device, the host (with all memory channels) first; None where the node cannot run. Other devices
-            run it by their default choice.
+            run it, or the product in it that can leave the host, by their default choice.
         unknown: what is not known of its work, and why; "" if nothing.
+        leaving_macs: multiply-accumulates that can leave the host: of operators that stay ONNX's, those of one product.
+        is_part: whether what can leave the host is a product within the node, the rest of which stays.
     """
 
     name: str
@@ -39,6 +42,8 @@ class NodeVerdict:
     reasons: Mapping[str, str]
     times_us: Mapping[str, float | None]
     unknown: str = ""
+    leaving_macs: int = 0
+    is_part: bool = False
 
     @property
     def reason(self) -> str:
@@ -62,7 +67,8 @@ class NodeVerdict:
             for unit in units
             if (time_us := self.times_us[unit]) is not None
         ]
-        return f"yes, {', '.join(able)} ({host.upper()}: {self.times_us[host]:.1f} us)"
+        what, whole = ("its product, ", ", all of it") if self.is_part else ("", "")
+        return f"yes, {what}{', '.join(able)} ({host.upper()}{whole}: {self.times_us[host]:.1f} us)"
 
     def as_json(self) -> dict[str, Any]:
         """As one object of "nodes"; devices are part of the keys, as in "pim_us"."""
@@ -71,6 +77,7 @@ class NodeVerdict:
             "op": self.op,
             "shape": self.shape,
             "macs": self.macs,
+            "leaving_macs": self.leaving_macs,
             "unknown": self.unknown,
             **{f"can_{device}": not reason for device, reason in self.reasons.items()},
             "reason": self.reason,
@@ -127,7 +134,7 @@ class Inspection(Records):
         """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
         rows = [(node.name, node.op, node.shape, _mmacs(node), node.verdict) for node in self.nodes]
         able = [node for node in self.nodes if node.leaves_host]
-        share = 100 * sum(node.macs for node in able) / max(1, sum(node.macs for node in self.nodes))
+        share = 100 * sum(node.leaving_macs for node in able) / max(1, sum(node.macs for node in self.nodes))
         counts = Counter(node.reason for node in self.nodes if not node.leaves_host)
         unknown = [node for node in self.nodes if node.unknown]
         notes = [wrapped(note, "  ") for note in self.notes]
@@ -168,14 +175,18 @@ def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
     found = {device: _cost_on(device, costs, graph, node) for device in costs.units}
     host_us = costs.host_only().node_cost(graph, node).time_us
     times = {device: None if isinstance(cost, Refusal) else cost.time_us for device, cost in found.items()}
+    macs, part = _macs(graph, node), is_expandable(node.op)
+    leaving = _product_macs(graph, node, macs) if any(time is not None for time in times.values()) else 0
     return NodeVerdict(
         name=node.name,
         op=node.kind,
         shape=_shape(graph, node),
-        macs=_macs(graph, node),
+        macs=macs,
         reasons={device: cost.reason if isinstance(cost, Refusal) else "" for device, cost in found.items()},
         times_us={costs.target.host: host_us, **times},
         unknown=costs.host_only().unknown(graph, node),
+        leaving_macs=leaving,
+        is_part=part,
     )
 
 
@@ -193,6 +204,14 @@ def _macs(graph: Graph, node: Node) -> int:
     """Multiply-accumulates of all products of a node, those in bodies of loops included."""
     work = None if node.op.is_movement else node_work(graph, node, element_bytes=0)  # bytes do not matter here
     return 0 if work is None else work.macs
+
+
+def _product_macs(graph: Graph, node: Node, macs: int) -> int:
+    """Those of them that are in the product that can leave the host."""
+    if not is_expandable(node.op):
+        return macs
+    apart = expand(graph, node, elements=False)
+    return 0 if isinstance(apart, Refusal) else min(macs, _macs(apart.graph, apart.graph.node(apart.product)))
 
 
 def _mmacs(node: NodeVerdict) -> str:

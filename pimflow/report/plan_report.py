@@ -28,6 +28,7 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir.expansion import is_expandable
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
@@ -153,7 +154,7 @@ class NodeRow:
     Args:
         name, op: the node and its ONNX op.
         mode: a device's name, "md-dp" or "pipeline". A node that runs beside a branch has its device.
-        fractions: share of its output that each device beside the host makes.
+        fractions: share of its output that each device beside the host makes: all of it where it makes its product.
         busy_us: time during which each device works on it, the host first; movements left by cutting it up and copies
             over links included.
         cycles: of each device beside the host: cycles of its slowest part, summed over the parts of the node.
@@ -348,8 +349,8 @@ class _NodeRows:
 
     def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
         node, events = self._original.node(name), self._events.get(name, ())
-        made, cycles, commands, violations = self._work_of_units(name)
         every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
+        made, cycles, commands, violations = self._work_of_units(name, every, whole=is_expandable(node.op))
         return NodeRow(
             name=name,
             op=node.kind,
@@ -373,8 +374,11 @@ class _NodeRows:
             if event.resource == device or (on_link and self._graph.node(event.node).device == device):
                 yield event
 
-    def _work_of_units(self, name: str) -> tuple[dict[str, int], ...]:
-        """Output elements and cycles by device beside the host, and commands and violations, of a node's parts."""
+    def _work_of_units(self, name: str, every: int, *, whole: bool) -> tuple[dict[str, int], ...]:
+        """Output elements and cycles by device beside the host, and commands and violations, of a node's parts.
+
+        `whole`: whether what is on a unit is the product in a node of so many elements, not some of its rows.
+        """
         made, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
         commands, violations = dict(self._no_commands), dict(self._no_violations)
         for part in self._parts.get(name, ()):
@@ -382,7 +386,7 @@ class _NodeRows:
             if unit == self._host:
                 continue
             cost = cast(UnitCost, self._costs.node_cost(self._graph, part).detail)
-            made[unit] += self._graph.value(part.output).elements
+            made[unit] += every if whole else self._graph.value(part.output).elements
             cycles[unit] += cost.cycles
             for counter, count in cost.counters.items():
                 commands[counter] += count

@@ -125,7 +125,7 @@ class UnitReference:
 
     def _watch(self, node: Node, inputs: Sequence[Array | None], results: Sequence[Array]) -> None:
         """Keeps the first node that makes infinities of finite operands."""
-        dtype = self.graph.value(node.output).dtype
+        dtype = self.graph.out_values(node)[0].dtype  # the first result may be absent
         if self.overflow is not None or dtype not in NARROW:
             return
         if not all(map(_is_finite, results)) and all(map(_is_finite, inputs)):

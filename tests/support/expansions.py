@@ -39,11 +39,11 @@ def check_expansion(model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6
     assert len(compiled.programs) == 1
     assert {node.placement.origin for node in compiled.graph.nodes} == {"kept"}
     feeds = {info.name: drawn(info) for info in model.graph.input}
-    ((name, expected),) = run_original(model, feeds).items()
-    assert_varies(expected, name)
-    actual = compiled.run(feeds)[name]
-    scale = np.abs(expected.astype(np.float64)).max()
-    assert np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max() <= rtol * scale
+    results = compiled.run(feeds)
+    for name, expected in run_original(model, feeds).items():
+        assert_varies(expected, name)
+        scale = np.abs(expected.astype(np.float64)).max()
+        assert np.abs(results[name].astype(np.float64) - expected.astype(np.float64)).max() <= rtol * scale
     for operand in ("fp32", None):
         result = compiled.verify(inputs=feeds, pim="values", operand=operand)
         assert result.passed, result.text()
@@ -52,6 +52,8 @@ def check_expansion(model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6
     alone = pimflow.compile(model, policy="gpu", use_cache=False)
     assert [node.kind for node in alone.graph.nodes] == [model.graph.node[0].op_type]
     assert compiled.document()["baseline"]["time_us"] == alone.document()["result"]["time_us"]
+    (row,) = compiled.report.nodes
+    assert row.fractions == {"pim": 1.0}
     return compiled
 
 

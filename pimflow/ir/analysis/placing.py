@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pimflow.ir.expansion import is_expandable
 from pimflow.ir.graph import Node
 from pimflow.ir.refusal import Refusal
 
@@ -9,12 +10,12 @@ from pimflow.ir.refusal import Refusal
 def bound_to_host(node: Node) -> Refusal | None:
     """Why only the host can run a node, or None if other units may. Whether one does is for its backend to say.
 
-    What leaves the host is a kernel of its own that computes one value.
+    What leaves the host is a kernel of its own that computes one value, or the product that is taken out of one.
     """
     if node.placement.fused_into is not None:
         return Refusal(f"{node.kind} is fused into {node.placement.fused_into}")
     if node.op.is_movement:
         return Refusal(f"{node.kind} only moves data")
-    if sum(map(bool, node.outputs)) != 1:
+    if sum(map(bool, node.outputs)) != 1 and not is_expandable(node.op):
         return Refusal(f"{node.kind} makes several values")
     return None

@@ -1,6 +1,6 @@
 """Operators that stay ONNX's own, written out as nodes with one product among them: a family a file."""
 
-from pimflow.ir.expansion import attention, convolution, einsum, product
+from pimflow.ir.expansion import attention, convolution, einsum, product, recurrent
 from pimflow.ir.expansion.base import EXPANSIONS, Expansion, Writer, expand, expands, is_expandable, why_whole
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "expands",
     "is_expandable",
     "product",
+    "recurrent",
     "why_whole",
 ]

@@ -63,7 +63,7 @@ def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Re
         elements: whether constants get their elements; without, they are zeros that take no memory and no time.
     """
     assert isinstance(node.op, OnnxOp)
-    if any(name and graph.value(name).shape is None for name in (*node.inputs, node.output)):
+    if any(name and graph.value(name).shape is None for name in (*node.inputs, *node.outputs)):
         return Refusal("the sizes of its operands or results depend on data")
     writer = Writer(graph, node, elements)
     try:
@@ -73,10 +73,9 @@ def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Re
     return refusal or writer.finish()
 
 
-_RECURRENT = "the product of its inputs is not computed apart from its recurrence"
 _SOFTMAX = "its products, of activations, are one kernel with their softmax"
 _WHOLE: Mapping[tuple[str, str], str] = {
-    **dict.fromkeys([("", "LSTM"), ("", "GRU"), ("", "RNN"), (CONTRIB, "DynamicQuantizeLSTM")], _RECURRENT),
+    (CONTRIB, "DynamicQuantizeLSTM"): "it rounds its inputs to 8 bits by what they hold, as it multiplies",
     **dict.fromkeys([("", "Attention"), (CONTRIB, "MultiHeadAttention"), (CONTRIB, "GroupQueryAttention")], _SOFTMAX),
     (CONTRIB, "QAttention"): "its projection of few bits is not computed apart from the attention",
     (CONTRIB, "QGemm"): "a product of few bits with a third operand of few bits",
@@ -198,6 +197,11 @@ class Writer:
         op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
         return self._write(op, tuple(inputs), Value("", shape, dtype))
 
+    def results(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attributes: AttributeValue) -> None:
+        """The last node: an operator of ONNX that makes all that the node does, of several results too."""
+        op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
+        self._nodes.append(Node(op, tuple(inputs), self.node.outputs, self._node_name()))
+
     def product(self, op: Op, *inputs: str) -> str:
         """The product that may leave the host."""
         result = self.add(op, *inputs)
@@ -205,22 +209,27 @@ class Writer:
         return result
 
     def finish(self) -> Expansion | Refusal:
-        """What was written; the last node makes the result."""
+        """What was written; the last node makes the results."""
         *before, last = self._nodes
-        made, wanted = self._values[last.output], self._values[self.node.output]
-        if (made.shape, made.dtype) != (wanted.shape, wanted.dtype):
-            return Refusal("its result is not what its operands give")
-        nodes = [*before, Node(last.op, last.inputs, (wanted.name,), last.name)]
+        outputs = tuple(name for name in self.node.outputs if name)
+        if last.outputs != self.node.outputs:
+            if outputs != self.node.outputs[:1]:
+                return Refusal("it makes several values")
+            made, wanted = self._values[last.output], self._values[self.node.output]
+            if (made.shape, made.dtype) != (wanted.shape, wanted.dtype):
+                return Refusal("its result is not what its operands give")
+            last = Node(last.op, last.inputs, outputs, last.name)
+        nodes = [*before, last]
         read = [name for node in nodes for name in node.inputs if name]
         constants = {
             name: self.graph.constants[name] for name in read if self.graph.is_constant(name)
         } | self._constants
-        named = {wanted.name, *read, *(name for node in nodes for name in node.outputs)}
+        named = {*read, *(name for node in nodes for name in node.outputs)}
         made_inside = {name for node in nodes for name in node.outputs}
         graph = Graph(
             name=self.node.name,
             inputs=tuple(dict.fromkeys(name for name in read if name not in constants and name not in made_inside)),
-            outputs=(wanted.name,),
+            outputs=outputs,
             nodes=tuple(nodes),
             values={name: value for name, value in self._values.items() if name in named},
             constants={name: array for name, array in constants.items() if name in named},
@@ -231,11 +240,14 @@ class Writer:
 
     def _write(self, op: Op, inputs: tuple[str, ...], value: Value) -> str:
         output = self._fresh(value)
-        self._nodes.append(Node(op, inputs, (output,), f"{self.node.name}_{len(self._nodes)}"))
+        self._nodes.append(Node(op, inputs, (output,), self._node_name()))
         return output
 
+    def _node_name(self) -> str:
+        return f"{self.node.name}_{len(self._nodes)}"
+
     def _fresh(self, value: Value) -> str:
-        name = f"{self.node.output}_{len(self._values)}"
+        name = f"{next(filter(None, self.node.outputs))}_{len(self._values)}"
         while name in self.graph.values or name in self._values:
             name += "_"
         self._values[name] = Value(name, value.shape, value.dtype)

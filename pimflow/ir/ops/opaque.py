@@ -14,6 +14,14 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 """Attributes as (name, value) pairs, sorted by name."""
 
 
+PREPARED = "pimflow"
+"""The domain of LSTM, GRU and RNN as the compiler writes them where the product of their inputs is made already.
+
+In place of X they read X W^T, the gates of all directions side by side, and they have no W. Their ONNX form is written
+by `onnxio/export.py` and read by `onnxio/recurrence.py`.
+"""
+
+
 @dataclass(frozen=True)
 class OpaqueAttribute:
     """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): passed through, not understood."""

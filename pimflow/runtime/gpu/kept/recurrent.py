@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pimflow.ir import OnnxOp
+from pimflow.ir import OnnxOp, Shape
+from pimflow.ir.ops.opaque import PREPARED
 from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, odd, shape_of
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, MatrixWork, Operands, StreamWork
 
@@ -24,19 +25,43 @@ def _recurrent(op: OnnxOp, operands: Operands) -> KernelSequence:
     source, weights, recurrence = (shape_of(operands, position) or () for position in range(3))
     if any(len(shape) != 3 for shape in (source, weights, recurrence)):
         return odd(operands)
-    steps, batch, entries = source
+    steps, batch, entries = _steps_first(op, source)
     directions, hidden = max(weights[0], 1), integer(op, "hidden_size", recurrence[-1])
-    products = (3,) if integer(op, "linear_before_reset") else _GATES[op.op_type]
+    gates = sum(_products(op)) * hidden
+    moved = steps * batch * gates * operands.element_bytes
+    entering = MatrixWork(
+        steps * batch, gates, entries, 1, bytes_at(operands, 0) + bytes_at(operands, 1) // directions + moved
+    )
+    return _sequence([(entering, directions)], op, operands, (steps, batch), recurrence)
+
+
+@asks("LSTM", "GRU", "RNN", domain=PREPARED)
+def _prepared(op: OnnxOp, operands: Operands) -> KernelSequence:
+    """The same steps; the product of all inputs is made already."""
+    source, recurrence = (shape_of(operands, position) or () for position in (0, 2))
+    if any(len(shape) != 3 for shape in (source, recurrence)):
+        return odd(operands)
+    steps, batch, _ = _steps_first(op, source)
+    return _sequence([], op, operands, (steps, batch), recurrence)
+
+
+def _steps_first(op: OnnxOp, shape: Shape) -> Shape:
+    return (shape[1], shape[0], *shape[2:]) if integer(op, "layout") else shape
+
+
+def _products(op: OnnxOp) -> tuple[int, ...]:
+    return (3,) if integer(op, "linear_before_reset") else _GATES[op.op_type]
+
+
+def _sequence(
+    before: list[tuple[GpuWork, int]], op: OnnxOp, operands: Operands, sizes: tuple[int, int], recurrence: Shape
+) -> KernelSequence:
+    """What stands before the steps, and the kernels of all steps of a batch (`sizes`) in all directions."""
+    (steps, batch), products = sizes, _products(op)
+    directions, hidden = max(recurrence[0], 1), integer(op, "hidden_size", recurrence[-1])
     gates, width = sum(products), operands.element_bytes
     results = batch * gates * hidden * width  # bytes of all gates in one step
-    entering = MatrixWork(
-        steps * batch,
-        gates * hidden,
-        entries,
-        1,
-        bytes_at(operands, 0) + bytes_at(operands, 1) // directions + steps * results,
-    )
-    kernels: list[tuple[GpuWork, int]] = [(entering, directions)]
+    kernels = before
     for part in products:
         share = part / gates
         moved = round(share * (bytes_at(operands, 2) // directions + results)) + batch * hidden * width

@@ -1,0 +1,79 @@
+"""LSTM, GRU and RNN: the product of the inputs of all steps, apart from the recurrence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pimflow.ir.expansion.base import PackedBy, Writer, expands
+from pimflow.ir.graph import Array
+from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.ir.ops.opaque import PREPARED, OnnxOp
+from pimflow.ir.refusal import Refusal
+
+MOST_GATES = 2**14
+"""Of all directions together. In ONNX a selection of as many rows and columns stands in the place of W, which takes
+4 bytes for each of its elements as the model runs."""
+
+EYE_OPSET = 9
+"""EyeLike and ConstantOfShape, of which that selection is made, are from this opset on."""
+
+
+@expands("LSTM", "GRU", "RNN")
+def _recurrent(writer: Writer) -> Refusal | None:
+    """X W^T of all steps, gates and directions in one product; then the recurrence, with all that it had.
+
+    Biases stay where the recurrence adds them. (Appleyard et al., Optimizing Performance of Recurrent Neural Networks
+    on GPUs, 2016, section 3.2.)
+    """
+    x, weights = writer.operand(0), writer.constant_at(1)
+    if writer.dtype(x) not in ("float32", "float16", "bfloat16"):
+        return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
+    if weights is None:
+        return Refusal("the weights of its inputs are computed, PIM needs them in its banks before the run")
+    if weights.ndim != 3 or len(writer.shape(x)) != 3:
+        return Refusal("its operands are not understood")
+    directions, gates, features = weights.shape
+    if directions * gates > MOST_GATES:
+        return Refusal(f"its {directions * gates} gates are more than {MOST_GATES}, which ONNX takes no products of")
+    if writer.opset < EYE_OPSET:
+        return Refusal(f"ONNX takes products of its inputs from opset {EYE_OPSET} on")
+
+    packed = _packed(writer, weights)
+    # ONNX Runtime would round x to 8 bits where it multiplies two dims of weights of 8 bits: these have three.
+    shape = (features, directions * gates) if packed is None else (1, features, directions * gates)
+    right = writer.constant(shape, weights.dtype.name, lambda: _turned(weights), packed)
+    made = writer.product(PRODUCT, x, right)
+    writer.results(
+        writer.op.op_type, [made, "", *writer.node.inputs[2:]], domain=PREPARED, **dict(writer.op.attributes)
+    )
+    return None
+
+
+def _turned(array: Array) -> Array:
+    """[directions, gates, features] as [features, directions * gates]."""
+    return np.asarray(array.reshape(-1, array.shape[2]).T)
+
+
+def _packed(writer: Writer, weights: Array) -> PackedBy | None:
+    """How the model keeps the weights, [directions, gates, features], in few bits, as it would the turned ones."""
+    packed = writer.graph.packed_form(writer.operand(1))
+    if packed is None or any(name != "axis" for name, _ in packed.op.attributes):
+        return None
+    elements, *beside = packed.operands
+    directions, gates, features = weights.shape
+    axis = dict(packed.op.attributes).get("axis", 1)
+    if elements is None or not isinstance(axis, int) or (axis % 3 == 2 and any(map(_is_vector, beside))):
+        return None
+
+    def along(array: Array | None) -> Array | None:
+        if array is None or not _is_vector(array):
+            return None if array is None else array.reshape(())
+        return np.repeat(array, gates) if axis % 3 == 0 else np.tile(array, directions)
+
+    op = OnnxOp("DequantizeLinear", "", (("axis", 2),))
+    turned = np.ascontiguousarray(_turned(elements)).reshape(1, features, directions * gates)
+    return op, (turned, *(along(array) for array in beside))
+
+
+def _is_vector(array: Array | None) -> bool:
+    return array is not None and array.size > 1

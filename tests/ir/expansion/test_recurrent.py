@@ -1,0 +1,141 @@
+"""The product of all inputs of LSTM, GRU and RNN, apart from the recurrence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import pimflow
+from pimflow.frontend import load_model
+from pimflow.ir import Array, Refusal
+from pimflow.ir.expansion import expand
+from pimflow.ir.ops.opaque import PREPARED, OnnxOp
+from support.expansions import check_expansion, reason
+from support.kept import integers, kept_model, normal
+from support.onnx_models import model_of
+
+STEPS, BATCH, FEATURES, HIDDEN = 6, 3, 40, 16
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def model(
+    op_type: str, direction: str = "forward", beside: dict[str, Array] | None = None, **attributes: Any
+) -> onnx.ModelProto:
+    """`beside`: further operands by name, "" for one that is absent."""
+    directions, gates = 1 + (direction == "bidirectional"), GATES[op_type] * HIDDEN
+    small = np.float32(0.3)
+    given = {"w": small * normal(directions, gates, FEATURES), "r": small * normal(directions, gates, HIDDEN)}
+    given |= beside or {}
+    order = ["x", *(name if array.size else "" for name, array in given.items())]
+    sizes = (BATCH, STEPS) if attributes.get("layout") else (STEPS, BATCH)
+    return kept_model(
+        op_type,
+        {"x": (*sizes, FEATURES)},
+        {name: array for name, array in given.items() if array.size},
+        order,
+        attributes.pop("outputs", ("y", "h")),
+        hidden_size=HIDDEN,
+        direction=direction,
+        **attributes,
+    )
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_all_directions_have_one_product(op_type: str, direction: str) -> None:
+    compiled = check_expansion(model(op_type, direction), ["MatMul", op_type])
+    assert compiled.graph.shape(compiled.graph.nodes[0].output)[2] % (GATES[op_type] * HIDDEN) == 0
+
+
+ABSENT = np.zeros(0, np.float32)
+STATES = {"b": normal(1, 8 * HIDDEN), "lengths": np.array([6, 2, 4], np.int32), "h0": normal(1, BATCH, HIDDEN)}
+PEEPHOLES = {**STATES, "c0": normal(1, BATCH, HIDDEN), "p": normal(1, 3 * HIDDEN)}
+OF_GRU = {"b": normal(1, 6 * HIDDEN), "lengths": ABSENT, "h0": normal(1, BATCH, HIDDEN)}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "beside", "attributes"),
+    [
+        ("LSTM", PEEPHOLES, {"outputs": ("y", "h", "c")}),
+        ("LSTM", {"b": normal(1, 8 * HIDDEN)}, {"clip": 0.5, "activations": ["HardSigmoid", "Tanh", "Softsign"]}),
+        ("LSTM", {}, {"outputs": ("", "h"), "input_forget": 1}),
+        ("GRU", OF_GRU, {"linear_before_reset": 1}),
+        ("GRU", OF_GRU, {"linear_before_reset": 0, "outputs": ("y",)}),
+        ("RNN", {"b": normal(1, 2 * HIDDEN)}, {"activations": ["Relu"], "outputs": ("", "h")}),
+    ],
+)
+def test_the_recurrence_keeps_what_else_it_has(
+    op_type: str, beside: dict[str, Array], attributes: dict[str, Any]
+) -> None:
+    check_expansion(model(op_type, "forward", beside, **attributes), ["MatMul", op_type])
+
+
+def test_computed_states(tmp_path: Path) -> None:
+    """As a folder too: what is written is ONNX, what is read is what was compiled."""
+    constants = {"w": normal(1, 64, FEATURES), "r": normal(1, 64, HIDDEN)}
+    inputs = {"x": (STEPS, BATCH, FEATURES), "h0": (1, BATCH, HIDDEN), "c0": (1, BATCH, HIDDEN)}
+    order = ["x", "w", "r", "", "", "h0", "c0"]
+    given = kept_model("LSTM", inputs, constants, order, ("y", "h", "c"), hidden_size=HIDDEN)
+    compiled = check_expansion(given, ["MatMul", "LSTM"])
+    compiled.save(tmp_path / "out")
+    written = onnx.load(tmp_path / "out" / "model.onnx")
+    onnx.checker.check_model(written)
+    assert [node.op_type for node in written.graph.node if node.domain] == []
+    loaded = pimflow.load(tmp_path / "out")
+    assert loaded.graph.nodes == compiled.graph.nodes
+    assert isinstance(loaded.graph.nodes[-1].op, OnnxOp)
+    assert loaded.graph.nodes[-1].op.domain == PREPARED
+    assert loaded.graph.values == compiled.graph.values
+    assert loaded.timeline == compiled.timeline
+    assert loaded.verify(pim="values").passed
+
+
+def test_the_steps_stay_and_are_paid_for() -> None:
+    compiled = pimflow.compile(model("LSTM"), policy="pim", use_cache=False)
+    (row,) = compiled.report.nodes
+    assert row.spent.busy_parts_us["gpu"]["launch"] == pytest.approx(2 * STEPS * 5000 / 1365)
+    verdict = pimflow.inspect(model("LSTM")).nodes[0]
+    assert verdict.leaving_macs == STEPS * BATCH * 4 * HIDDEN * FEATURES == verdict.macs - STEPS * BATCH * 64 * HIDDEN
+    assert verdict.verdict.startswith("yes, its product, ")
+
+
+@pytest.mark.parametrize(("scales", "axis"), [((), 0), ((1,), 1), ((2,), 0), ((64,), 1)])
+def test_weights_of_few_bits_stay_so(scales: tuple[int, ...], axis: int) -> None:
+    size = int(np.prod(scales))
+    constants: dict[str, Array] = {
+        "q": integers(2, 64, FEATURES),
+        "scale": np.linspace(0.002, 0.004, size).astype(np.float32).reshape(scales),
+        "zero": np.arange(size).astype(np.int8).reshape(scales),
+        "r": np.float32(0.3) * normal(2, 64, HIDDEN),
+    }
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"], "w", axis=axis),
+        onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y"], "n", hidden_size=HIDDEN, direction="bidirectional"),
+    ]
+    compiled = pimflow.compile(
+        model_of(nodes, {"x": (STEPS, 1, FEATURES)}, ["y"], constants), policy="pim", use_cache=False
+    )
+    assert [node.kind for node in compiled.graph.nodes] == ["MatMul", "LSTM"]
+    packed = compiled.graph.packed_form(compiled.graph.nodes[0].inputs[1])
+    assert packed is not None
+    assert packed.operands[0] is not None
+    assert packed.operands[0].dtype == np.int8
+    result = compiled.verify(pim="values")
+    assert result.passed, result.text()
+    assert compiled.verify().max_rel_err < 1e-6
+
+
+def test_why_not() -> None:
+    computed = kept_model("RNN", {"x": (4, 1, 8), "w": (1, 16, 8)}, {"r": normal(1, 16, 16)}, hidden_size=16)
+    assert "weights of its inputs are computed" in reason(computed)
+    old = kept_model("RNN", {"x": (4, 1, 8)}, {"w": normal(1, 16, 8), "r": normal(1, 16, 16)}, opset=8, hidden_size=16)
+    assert "from opset 9 on" in reason(old)
+    wide = {"w": np.zeros((1, 2**14 + 16, 1), np.float32), "r": np.zeros((1, 2**14 + 16, 2**10 * 4 + 4), np.float32)}
+    graph = load_model(kept_model("LSTM", {"x": (1, 1, 1)}, wide, hidden_size=2**12 + 4))
+    apart = expand(graph, graph.nodes[0], elements=False)
+    assert isinstance(apart, Refusal)
+    assert "16400 gates are more than 16384" in apart.reason
