@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pimflow.api.models import compare as compare
     from pimflow.api.models import inspect as inspect
     from pimflow.api.models import profile as profile
+    from pimflow.api.outputs import diff as diff
     from pimflow.codegen import ConvProblem as ConvProblem
     from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pimflow.ir import Plan as Plan
     from pimflow.options import Debug as Debug
     from pimflow.report.calibration import CalibrationReport as CalibrationReport
+    from pimflow.report.difference import Difference as Difference
     from pimflow.report.inspection import Inspection as Inspection
     from pimflow.report.layer import LayerReport as LayerReport
     from pimflow.report.policies import Comparison as Comparison
@@ -59,6 +61,7 @@ _HOME = {
     "CompiledModel": "pimflow.compiled",
     "ConvProblem": "pimflow.codegen",
     "Debug": "pimflow.options",
+    "Difference": "pimflow.report.difference",
     "Graph": "pimflow.ir",
     "Inspection": "pimflow.report.inspection",
     "LayerReport": "pimflow.report.layer",
@@ -75,6 +78,7 @@ _HOME = {
     "calibrate": "pimflow.api.machines",
     "compare": "pimflow.api.models",
     "compile": "pimflow.compiler",
+    "diff": "pimflow.api.outputs",
     "inspect": "pimflow.api.models",
     "layer": "pimflow.api.machines",
     "list_passes": "pimflow.api.machines",
@@ -98,6 +102,7 @@ __all__ = [
     "CompiledModel",
     "ConvProblem",
     "Debug",
+    "Difference",
     "Graph",
     "Inspection",
     "LayerReport",
@@ -115,6 +120,7 @@ __all__ = [
     "calibrate",
     "compare",
     "compile",
+    "diff",
     "inspect",
     "layer",
     "list_passes",

@@ -30,7 +30,7 @@ from pimflow.passes import (
 )
 from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
-from pimflow.search import policy_of
+from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
@@ -108,8 +108,8 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         PimflowError: the model, the target or an option is wrong.
         PassError: a pass is faulty; the message names it.
     """
-    policy_of(options)  # wrong names are reported before the model is read
     machine = Machine.of(options)
+    require_offered(policy_of(options), machine.costs.units)  # wrong names are reported before the model is read
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     if options.check:

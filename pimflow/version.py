@@ -15,6 +15,7 @@ FORMATS = {
     "calibrate": 1,
     "compare": 1,
     "compile": 1,
+    "diff": 1,
     "inspect": 1,
     "layer": 1,
     "memory": 1,

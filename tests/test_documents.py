@@ -26,6 +26,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("--from", "{table}", "--folds", "2"),
     "compare": ("zoo:toy",),
     "compile": ("zoo:toy", "-o", "{tmp}/again"),
+    "diff": ("{folder}", "{folder}"),
     "inspect": ("zoo:toy",),
     "layer": ("--matmul", "m=1,k=1280,n=1000"),
     "opt": ("--list",),

@@ -58,7 +58,7 @@ def compare(
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        policies: their names; all of them by default.
+        policies: their names; by default all that the machine offers.
         progress: receives a line of text now and then.
         options: as for `compile`, but for `policy`.
 

@@ -290,6 +290,10 @@ class Backend(ABC, Generic[W, P]):
         """
         return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
 
+    def meant_by(self, word: str) -> str:
+        """The choice that a policy's word stands for on this unit: its default where the word is one of others'."""
+        return word if word in self.choices else self.default_choice
+
     @abstractmethod
     def work(self, graph: Graph, node: Node) -> W | Refusal:
         """What a node asks of the unit, or why it cannot run there.
@@ -371,6 +375,10 @@ class Backend(ABC, Generic[W, P]):
         the bound is of sums alone.
         """
         return 1e-4
+
+    def describe(self, program: P) -> str:
+        """How a program is arranged on the unit, as one clause: its mapping, its strategy; "" if there is one way."""
+        return ""
 
     def parts(self, program: P) -> int:
         """How many parts of the unit have a text of their own."""

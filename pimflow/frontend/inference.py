@@ -27,6 +27,7 @@ from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
 from pimflow.onnxio.session import ort_dtype
 from pimflow.onnxio.tensors import (
+    MOST_ELEMENTS,
     NUMPY_NATIVE,
     dtype_code,
     sparse_to_array,
@@ -45,9 +46,6 @@ TRIAL_ELEMENTS = 2**26
 
 _PREFIX = re.compile(r"^ONNX Runtime refuses model '.*?': (Node \(.*?\) Op \(.*?\) )?(\[\w+\] )?")
 """What ONNX Runtime says before it comes to why it refuses a node."""
-
-MOST_ELEMENTS = 2**40
-"""Of a value: no machine holds more, and sizes beyond say that something is wrong (pads, repeats, a dimension)."""
 
 Types = dict[str, Value]
 

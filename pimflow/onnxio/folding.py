@@ -6,6 +6,7 @@ results in place of the nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
-from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
+from pimflow.onnxio.tensors import MOST_ELEMENTS, NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
 
 _RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
@@ -63,6 +64,8 @@ def evaluate(
     if isinstance(node.op, OnnxOp):
         attributes = dict(node.op.attributes)
         if node.op.domain == "" and node.op.op_type in _DIRECT:
+            if node.op.op_type == "ConstantOfShape" and _elements(arrays[0]) > MOST_ELEMENTS:
+                return Refusal(f"{node.name}: no memory holds what {node.kind} makes")
             return [_frozen(_DIRECT[node.op.op_type](arrays, attributes))]
         if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
             return Refusal(f"{node.name}: {node.kind} has subgraphs")
@@ -146,6 +149,10 @@ def _constant(arrays: Sequence[Array | None], attributes: Mapping[str, Attribute
     texts = plain if isinstance(plain, list) else [plain]
     array = np.array([text.decode("utf-8", "replace") for text in texts], object)
     return array if isinstance(plain, list) else array.reshape(())
+
+
+def _elements(shape: Array | None) -> int:
+    return math.prod(() if shape is None else (int(dim) for dim in shape.reshape(-1)))
 
 
 def _constant_of_shape(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:

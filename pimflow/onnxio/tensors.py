@@ -30,6 +30,9 @@ NUMPY_NATIVE = frozenset(
 )
 """Element types that numpy itself knows; the others come from ml_dtypes, and strings are Python objects."""
 
+MOST_ELEMENTS = 2**40
+"""Of a value: no machine holds more, and sizes beyond say that something is wrong (pads, repeats, a dimension)."""
+
 
 def dtype_name(code: int) -> str:
     """The element type's name; "" for one that this onnx does not know (or none given)."""

@@ -430,7 +430,7 @@ class _NodeRows:
                 continue
             if self._choice is None:
                 return f"policy {self._plan.policy}"
-            cost = self._costs.unit_cost(device, work, unit.resolve(self._choice))
+            cost = self._costs.unit_cost(device, work, unit.meant_by(self._choice))
             if isinstance(cost, Refusal):
                 refusals.append(cost.reason)
                 continue

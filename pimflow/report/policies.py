@@ -18,8 +18,7 @@ from pimflow.report.summary import without
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
-from pimflow.search.policy import find_policy
-from pimflow.search.policy import policies as all_policies
+from pimflow.search.policy import find_policy, offered_policies, require_offered
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import open_cache, solve
@@ -84,15 +83,18 @@ def compare_graph(
     measured: bool = False,
     progress: Tell = silent,
 ) -> list[PolicyResult]:
-    """Plans of several policies (all of them by default) on one graph, which is cleaned up already.
+    """Plans of several policies (all that the machine offers by default) on one graph, which is cleaned up already.
 
     `measured` says whether profiled kernels go before the host's model. The other arguments are those of `solve`; the
     options' own policy is not used. Policies share one price cache, so what one has priced is known to the next.
 
     Raises:
-        OptionError: a policy is unknown.
+        OptionError: a policy is unknown, or the machine does not offer it.
     """
-    names = [find_policy(name).name for name in policies or all_policies()]  # all of them known before one is searched
+    asked = [find_policy(name) for name in policies or offered_policies(costs.units)]
+    for policy in asked:  # all of them before one is searched
+        require_offered(policy, costs.units)
+    names = [policy.name for policy in asked]
     prices = open_cache(options, costs)
     results = []
     for name in names:

@@ -6,11 +6,13 @@ therefore never find a worse plan than it: `auto` includes `pimflow`, which incl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
-from pimflow.errors import choice
+from pimflow.codegen.backend import Backend
+from pimflow.errors import OptionError, choice
 from pimflow.options import Options
 
 EVERY_ROW = Fraction(0)
@@ -23,7 +25,7 @@ class Space:
 
     Args:
         choice: what the backends of other devices than the host are asked for: one of their choices, or "" for the
-            default of each.
+            default of each. Those that do not have it do as they do by default.
         host: whether a node that can run elsewhere may stay on the host; False sends all of them away.
         split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the host); 0 is every row
             count, None no MD-DP.
@@ -95,6 +97,30 @@ def find_policy(name: str) -> Policy:
         OptionError: there is none.
     """
     return _BY_NAME[choice("policy", _ALIASES.get(name.strip().lower(), name), _BY_NAME)]
+
+
+def offered_policies(units: Mapping[str, Backend[Any, Any]]) -> tuple[str, ...]:
+    """The names of the policies that a machine with these units beside the host, by device, can follow."""
+    return tuple(policy.name for policy in _POLICIES if not _lacking(policy, units))
+
+
+def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> None:
+    """Refuses a policy that asks for a choice which none of the units beside the host has.
+
+    Raises:
+        OptionError: names the choice, and the policies that there are.
+    """
+    lacking = _lacking(policy, units)
+    if lacking:
+        raise OptionError(
+            f"policy {policy.name!r} asks for {lacking[0]!r}, which no unit of the target offers",
+            f"choose one of {', '.join(offered_policies(units))}, or another target",
+        )
+
+
+def _lacking(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> list[str]:
+    offered = {"", *(choice for unit in units.values() for choice in unit.choices)}
+    return [space.choice for space in policy.spaces if units and space.choice not in offered]
 
 
 def policy_of(options: Options) -> Policy:

@@ -29,7 +29,7 @@ _ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate 
 class Choices(Protocol):
     """What the search asks of a unit beside the host."""
 
-    def resolve(self, choice: str) -> str:
+    def meant_by(self, word: str) -> str:
         """The choice that a policy's word stands for."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 import pimflow
+from pimflow.errors import OptionError
+from pimflow.ir import OnDevice
 from support.cli import Capture, document
 from support.wrong_types import assert_type_error
 
@@ -129,3 +132,29 @@ def test_what_verify_does_not_take_is_one_line(compiled: pimflow.CompiledModel, 
 def test_inputs_are_arrays_by_name(compiled: pimflow.CompiledModel) -> None:
     with pytest.raises(TypeError, match=r"'inputs' is a ndarray; give arrays by input name, as in \{'input': array\}"):
         compiled.run(np.zeros((1, 3, 16, 16), np.float32))  # type: ignore[arg-type]
+
+
+def test_policies_are_those_that_the_machine_can_follow() -> None:
+    beside_cpu = [
+        result.policy for result in pimflow.compare("zoo:toy", target="pimflow-cpu", use_cache=False).policies
+    ]
+    assert beside_cpu == list(pimflow.policies())
+    on_upmem = [result.policy for result in pimflow.compare("zoo:toy", target="upmem", use_cache=False).policies]
+    assert on_upmem == ["gpu", "pim", "md-dp", "pipeline", "pimflow", "auto"]
+
+
+def _compared(model: str, *, policy: str, target: str) -> object:
+    return pimflow.compare(model, policies=[policy], target=target)
+
+
+@pytest.mark.parametrize("ask", [pimflow.compile, _compared])
+def test_a_policy_that_no_unit_can_follow(ask: Callable[..., object]) -> None:
+    with pytest.raises(OptionError, match=r"'newton\+\+', which no unit of the target offers; choose one of gpu, pim"):
+        ask("zoo:toy", policy="newton++", target="upmem")
+
+
+def test_units_without_a_policys_mapping_do_as_they_do_by_default() -> None:
+    compiled = pimflow.compile("zoo:toy", policy="newton+", target="pimflow-cpu", use_cache=False)
+    assert {item.choice for item in compiled.plan.decisions if isinstance(item, OnDevice) and item.device == "pim"} == {
+        "newton+"
+    }

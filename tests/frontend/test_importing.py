@@ -252,14 +252,24 @@ def test_annotations_travel_only_when_asked_for() -> None:
     assert load_model(model, annotations=True).nodes == marked.nodes
 
 
+def beside_relu(kind: str, sizes: Array) -> onnx.ModelProto:
+    """y = Relu(x), and what is computed of constants alone."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(kind, ["sizes"], ["z"])]
+    model = model_of(nodes, {"x": (2, 3)}, constants={"sizes": sizes})
+    model.graph.output.append(helper.make_empty_tensor_value_info("z"))
+    return model
+
+
 @pytest.mark.parametrize(
     "model",
     [
         single("Relu", (1 << 62, 3)),
         single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 40] * 4),
         single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4),
+        beside_relu("ConstantOfShape", np.array([1 << 31, 1 << 31])),
+        beside_relu("ConstantOfShape", np.array([1 << 33, 1 << 33])),
     ],
-    ids=["input", "pads", "pads beyond 64 bits"],
+    ids=["input", "pads", "pads beyond 64 bits", "constant", "constant beyond 64 bits"],
 )
 def test_sizes_that_no_machine_holds_are_refused(model: onnx.ModelProto) -> None:
     with pytest.raises(ModelError, match=r"elements; 1\.1e\+12 is the most"):

@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
         description="Time, energy, speedups, and where the nodes run, for several policies.",
     )
     add_model(parser)
-    parser.add_argument("--policies", metavar="P,P,...", help="default: all")
+    parser.add_argument("--policies", metavar="P,P,...", help="default: all that the target offers")
     add_options(parser, without=("policy", "seed", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)

@@ -105,6 +105,12 @@ class Mapping:
     gwrite_latency: Literal["hidden", "exposed"] | None = None
     reopens_rows: bool = False
 
+    @property
+    def text(self) -> str:
+        """Its order, and what a fill holds of K and of pixels."""
+        chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in self.runs)
+        return f"{self.name}: order {self.order}, K in {chunks}"
+
     def as_json(self) -> dict[str, object]:
         """The mapping for reports and files, in plain types."""
         return {

@@ -168,6 +168,10 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """What adding up in the latches justifies."""
         return FP16_LATCH_RTOL if operand != "fp32" and self.pim.accumulator == "fp16" else SUM_RTOL
 
+    def describe(self, program: NewtonProgram) -> str:
+        """Its mapping; sums over edges have one."""
+        return "" if isinstance(program, SpmmProgram) else program.mapping.text
+
     def encode(self, program: NewtonProgram) -> Any:
         """Problem, mapping and the streams of all channels as loop nests."""
         return archive_aggregation(program) if isinstance(program, SpmmProgram) else archive_program(program)

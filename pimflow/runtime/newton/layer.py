@@ -55,13 +55,12 @@ class NewtonLayer:
     def lines(self) -> list[tuple[str, str]]:
         """Human-readable: (what, its value), without the channels one by one."""
         cost, mapping = self.cost, self.cost.mapping
-        chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in mapping.runs)
         groups = " + ".join(str(group.channels) for group in mapping.groups)
         busy = sum(channel.cycles > 0 for channel in cost.channels)
         spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
         commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
         rows = [
-            ("mapping", f"{mapping.name}: order {mapping.order}, K in {chunks}"),
+            ("mapping", mapping.text),
             ("channels", f"{busy} of {len(cost.channels)} busy, in groups of {groups}"),
             ("cycles", f"{cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)"),
             ("spent on", spent),

@@ -224,6 +224,10 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else UpmemProgram(work, cost.strategy)
 
+    def describe(self, program: UpmemProgram) -> str:
+        """Its strategy."""
+        return str(program.strategy)
+
     def execute(
         self, program: UpmemProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:

@@ -36,13 +36,9 @@ class Scene:
         self._pricer = pricer
 
     def destinations(self, choice: str) -> list[Destination]:
-        """Every device beside the host, with what a policy's choice means to it; "" is each device's own default.
-
-        Raises:
-            OptionError: a device does not offer the choice.
-        """
+        """Every device beside the host, with what a policy's choice means to it."""
         units = self._pricer.costs.units
-        return [Destination(device, unit.resolve(choice)) for device, unit in units.items()]
+        return [Destination(device, unit.meant_by(choice)) for device, unit in units.items()]
 
     def can_run(self, node: Node, destination: Destination) -> bool:
         """Whether the whole node can run there."""

@@ -1,0 +1,81 @@
+"""What starts from compiled models: two of them side by side."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pimflow.compiled import CompiledModel, load
+from pimflow.compiler import clean_up, read_model
+from pimflow.data import encode
+from pimflow.errors import ArgumentError, kind_of
+from pimflow.ir import Graph
+from pimflow.ir.analysis.alignment import align
+from pimflow.report.difference import Difference, Side, difference_of
+from pimflow.report.plan_report import origin_of
+
+_Compiled = str | Path | CompiledModel
+
+
+def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:
+    """Two compiled models side by side: options, machines, totals, and every node of the originals.
+
+    Nodes are matched by name; where the models name them otherwise, by what they compute.
+
+    Args:
+        a, b: output folders, or compiled models.
+
+    Returns:
+        A row per node.
+
+    Raises:
+        ArgumentError: one is neither.
+        ModelError: a folder is not an output, or is damaged.
+    """
+    first, second = _opened("a", a), _opened("b", b)
+    sides = (_side("A" if first is a else str(a), first), _side("B" if second is b else str(b), second))
+    return difference_of(*sides, _pairs(first, second))
+
+
+def _opened(name: str, given: Any) -> CompiledModel:
+    if isinstance(given, CompiledModel):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise ArgumentError(f"'{name}' is {kind_of(given)}", "give an output folder or a compiled model")
+    return load(Path(given))
+
+
+def _side(label: str, compiled: CompiledModel) -> Side:
+    units = compiled.machine.costs.units
+    programs: dict[str, list[str]] = {}
+    for name, program in compiled.programs.items():
+        node = compiled.graph.node(name)
+        programs.setdefault(origin_of(node), []).append(units[node.device or ""].describe(program))
+    return Side(
+        label,
+        compiled.source.text,
+        compiled.source.sha256,
+        compiled.machine.target,
+        encode(compiled.options),
+        compiled.report,
+        compiled.memory.arena_bytes,
+        {name: "; ".join(dict.fromkeys(filter(None, texts))) for name, texts in programs.items()},
+    )
+
+
+def _pairs(a: CompiledModel, b: CompiledModel) -> dict[str, str]:
+    """Nodes of the originals that are the same, by name; the originals are read again only if names do not say it."""
+    names_a, names_b = ({row.name: row.op for row in compiled.report.nodes} for compiled in (a, b))
+    if names_a.items() == names_b.items():
+        return {name: name for name in names_a}
+    return dict(align(_original(a), _original(b)).pairs)
+
+
+def _original(compiled: CompiledModel) -> Graph:
+    """The graph that the search saw."""
+    options = compiled.options
+    if compiled.network is not None:
+        options = replace(options, graph=compiled.network.adjacency)
+    return clean_up(read_model(compiled.source, options).graph, compiled.machine, options).graph

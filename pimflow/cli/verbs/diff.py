@@ -1,0 +1,36 @@
+"""`pimflow diff`: two output folders side by side."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import print_json, say
+from pimflow.cli.parsing import Parser, add_json
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "diff",
+        help="two output folders side by side, node by node",
+        description="Options and machine keys that differ, totals, and the nodes that run elsewhere or cost something "
+        "else. Nodes are matched by name, or by what they compute.",
+    )
+    parser.add_argument("a", metavar="A", help="an output folder")
+    parser.add_argument("b", metavar="B", help="another")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes that differ")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compares and prints."""
+    import pimflow
+
+    difference = pimflow.diff(arguments.a, arguments.b)
+    if arguments.json:
+        print_json("diff", difference.as_json(), arguments.command)
+    else:
+        say(difference.text(verbose=arguments.verbose))
+    return 0
