@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from pimflow.errors import printable
 from pimflow.report.tables import clipped
@@ -69,6 +70,31 @@ def print_json(kind: str, content: Mapping[str, Any], command: str | None = None
     """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
     json.dump(document(kind, content, command), stream or sys.stdout, indent=2, allow_nan=False)
     (stream or sys.stdout).write("\n")
+
+
+class Shown(Protocol):
+    """A result that is shown to people as text and to programs as plain values."""
+
+    def text(self) -> str:
+        """For people."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """For programs."""
+
+
+def show(kind: str, result: Shown, arguments: argparse.Namespace, layout: Callable[[str], str] = str) -> None:
+    """What a verb found: a JSON document of a kind with `--json`, else text, unless it has `--quiet`.
+
+    Args:
+        kind: of `pimflow.version.FORMATS`.
+        result: what was found.
+        arguments: of the verb.
+        layout: how the text is laid out.
+    """
+    if arguments.json:
+        print_json(kind, result.as_json(), arguments.command)
+    elif not getattr(arguments, "quiet", False):
+        say(layout(result.text()))
 
 
 def _columns_of_stderr() -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import show
 from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
 from pimflow.errors import OptionError
 
@@ -60,8 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.output:
         write_whole(Path(arguments.output), result.toml().encode())
-    if arguments.json:
-        print_json("calibrate", result.as_json(), arguments.command)
-    elif not arguments.quiet:
-        say(result.text())
+    show("calibrate", result, arguments)
     return 0

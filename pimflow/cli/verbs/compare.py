@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress, print_json, say
+from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
 from pimflow.options import DEBUGGING
@@ -35,8 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         comparison = pimflow.compare(
             given_model(arguments.model), policies=names, progress=progress, **keywords_of(arguments)
         )
-    if arguments.json:
-        print_json("compare", comparison.as_json(), arguments.command)
-    else:
-        say(comparison.text())
+    show("compare", comparison, arguments)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import show
 from pimflow.cli.parsing import Parser, add_json, add_target, target_of
 
 
@@ -34,8 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
     report = pimflow.layer(problem, mapping=arguments.mapping, target=target_of(arguments))
-    if arguments.json:
-        print_json("layer", report.as_json(), arguments.command)
-    else:
-        say(report.text())
+    show("layer", report, arguments)
     return 0

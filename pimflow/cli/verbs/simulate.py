@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import show
 from pimflow.cli.parsing import Parser, add_json, add_target, target_of
 
 
@@ -32,8 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
 
     report = pimflow.simulate(arguments.files, target=target_of(arguments), reopen_rows=arguments.reopen_rows)
-    if arguments.json:
-        print_json("simulate", report.as_json(), arguments.command)
-    else:
-        say(report.text())
+    show("simulate", report, arguments)
     return 0

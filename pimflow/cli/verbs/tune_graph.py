@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import Progress, print_json, say
+from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
 
 _ELEMENTS = ("int8", "int16", "int32", "fp32")
@@ -51,8 +51,5 @@ def run(arguments: argparse.Namespace) -> int:
             baselines=arguments.baselines,
             progress=progress,
         )
-    if arguments.json:
-        print_json("tune-graph", tuning.as_json(), arguments.command)
-    elif not arguments.quiet:
-        say(tuning.text())
+    show("tune-graph", tuning, arguments)
     return 0 if tuning.rows else 1

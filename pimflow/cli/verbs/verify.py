@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import Progress, print_json, say
+from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_float, whole_number
 from pimflow.errors import OptionError
 from pimflow.report.tables import wrapped
@@ -55,8 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
             arena=arguments.arena,
             progress=progress,
         )
-    if arguments.json:
-        print_json("verify", result.as_json(), arguments.command)
-    elif not arguments.quiet:
-        say("\n".join(wrapped(line, " " * 6) for line in result.text().splitlines()))
+    show("verify", result, arguments, _wrapped)
     return 0 if result.passed else 1
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(wrapped(line, " " * 6) for line in text.splitlines())
