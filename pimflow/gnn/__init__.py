@@ -144,7 +144,7 @@ def aggregate(
         if not ranking.rows:
             raise OptionError(*_why_none(ranking.refusals))
         chosen = ranking.best.strategy
-    cost = Pricing(spec, asked, EdgeParts(graph, (chosen.edge_parts,))).cost(chosen)
+    cost = Pricing(spec, asked, EdgeParts(graph)).cost(chosen)
     if isinstance(cost, Refusal):
         raise OptionError(f"{chosen}: {cost.reason}", cost.remedy)
     return Aggregated(aggregated(spec, graph, x, chosen, asked), chosen, cost)
@@ -213,7 +213,7 @@ def _published(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Any:
     choice = published_tuner(spec, graph, asked)
     if isinstance(choice, Refusal):
         return choice
-    cost = Pricing(spec, asked, EdgeParts(graph, (choice.strategy.edge_parts,))).cost(choice.strategy)
+    cost = Pricing(spec, asked, EdgeParts(graph)).cost(choice.strategy)
     return cost if isinstance(cost, Refusal) else (choice, cost)
 
 

@@ -24,6 +24,9 @@ BLOCK_SOURCES = 512
 
 RANGES = 32
 
+FEW_RANGES = 8
+"""Up to so many, edges are counted faster by a comparison with every start than by a look-up of their range."""
+
 PIECE_EDGES = 1 << 22
 """Edges that are looked at together: what is made of them fits into memory many times."""
 
@@ -140,6 +143,8 @@ def source_histogram(graph: Graph, starts: npt.ArrayLike | None = None) -> Ints:
         starts = np.arange(0, max(graph.num_src, 1), max(-(-graph.num_src // RANGES), 1))
     first_of = np.asarray(starts, np.int64)
     count = len(first_of)
+    if count <= FEW_RANGES:
+        return _histogram_by_comparing(graph, first_of)
     of_source = np.repeat(np.arange(count, dtype=np.int32), np.diff(first_of, append=max(graph.num_src, 1)))
     found = np.zeros((graph.num_dst, count), np.int32)
     for first, rows, sources in row_pieces(graph):
@@ -149,17 +154,36 @@ def source_histogram(graph: Graph, starts: npt.ArrayLike | None = None) -> Ints:
     return np.ascontiguousarray(found.T)
 
 
+def _histogram_by_comparing(graph: Graph, starts: Longs) -> Ints:
+    """Edges of every destination from sources before each start, and of those the differences."""
+    before = np.zeros((len(starts) + 1, graph.num_dst), np.int32)
+    before[-1] = np.diff(graph.rowptr)
+    for first, last in _runs(graph):
+        pointers = graph.rowptr[first : last + 1]
+        filled = np.flatnonzero(np.diff(pointers))
+        sources, begins = graph.col[pointers[0] : pointers[-1]], pointers[filled] - pointers[0]
+        for place, start in enumerate(starts[1:], start=1):
+            before[place, first + filled] = np.add.reduceat(sources < start, begins, dtype=np.int32)
+    return np.diff(before, axis=0)
+
+
 def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
     """Runs of whole rows: the first destination; of each edge the destination, counted from there, and the source."""
+    for first, last in _runs(graph):
+        pointers = graph.rowptr[first : last + 1]
+        rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(pointers))
+        yield first, rows, graph.col[pointers[0] : pointers[-1]]
+
+
+def _runs(graph: Graph) -> Iterator[tuple[int, int]]:
+    """Runs of whole rows with edges, of `PIECE_EDGES` or of one row: the first, and the one after the last."""
     first = 0
     while first < graph.num_dst:
         begin = int(graph.rowptr[first])
         last = int(np.searchsorted(graph.rowptr, begin + PIECE_EDGES, side="right")) - 1
         last = min(max(last, first + 1), graph.num_dst)
-        pointers = graph.rowptr[first : last + 1]
-        if pointers[-1] > begin:
-            rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(pointers))
-            yield first, rows, graph.col[begin : int(pointers[-1])]
+        if graph.rowptr[last] > begin:
+            yield first, last
         first = last
 
 

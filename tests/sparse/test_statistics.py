@@ -45,15 +45,16 @@ def test_numbers_are_as_defined(vertices: int, edges: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100])
-def test_pieces_of_rows_add_up(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [30, 88])
+def test_pieces_of_rows_add_up(piece: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = generate.power_law(700, 3000, 90)
-    whole, histogram = measure(graph), source_histogram(graph, range(0, 700, 88))
+    whole, histogram = measure(graph), source_histogram(graph, range(0, 700, width))
     monkeypatch.setattr(statistics, "PIECE_EDGES", piece)
     parts = measure(graph)
     assert {name: value for name, value in vars(parts).items() if name != "reuse"} == {
         name: value for name, value in vars(whole).items() if name != "reuse"
     }
-    np.testing.assert_array_equal(source_histogram(graph, range(0, 700, 88)), histogram)
+    np.testing.assert_array_equal(source_histogram(graph, range(0, 700, width)), histogram)
 
 
 def test_degrees_and_the_histogram_by_source_range() -> None:
@@ -64,6 +65,9 @@ def test_degrees_and_the_histogram_by_source_range() -> None:
     assert in_degrees(graph).tolist() == dense.sum(axis=1).tolist()
     assert out_degrees(graph).tolist() == dense.sum(axis=0).tolist()
     np.testing.assert_array_equal(source_histogram(graph, range(0, 256, 8)), dense.reshape(256, 32, 8).sum(axis=2).T)
+    for width in (32, 50, 256):
+        found = source_histogram(graph, range(0, 256, width))
+        np.testing.assert_array_equal(found, np.add.reduceat(dense, range(0, 256, width), axis=1).T)
     few: Any = source_histogram(Graph.from_edge_index([[0, 4], [1, 1]], 5), [0, 3])
     assert few.tolist() == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]
 

@@ -130,7 +130,7 @@ def tasklets_of(
         places = rowptr[cuts]
         return _tasklets(rowptr, places, np.diff(cuts, axis=1))
     if strategy.tasklets == "nnz-exact":
-        places = cores.first[:, None] + _even(cores.nonzeros, tasklets)
+        places = cores.first[:, None] + even_shares(cores.nonzeros, tasklets)
     else:
         places = _whole_rows(rowptr, cores, tasklets)
     first, end = places[:, :-1], places[:, 1:]
@@ -185,7 +185,7 @@ def _row_shares(rows: Longs, parts: int, together: int) -> Longs:
     return np.minimum(cuts, rows[:, None])
 
 
-def _even(totals: Longs, parts: int) -> Longs:
+def even_shares(totals: Longs, parts: int) -> Longs:
     """Cuts of every total into equal parts, the first ones with one more: int64 [cores, parts + 1]."""
     each, more = np.divmod(totals, parts)
     part = np.arange(parts + 1)

@@ -178,7 +178,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
                 return UpmemCost(ranking.best.cost, ranking.best.strategy)
             return min(ranking.refusals.values(), key=lambda refusal: refusal.gap or 0)
         strategy = Strategy.parse(choice)
-        cost = Pricing(self.modules, asked, EdgeParts(graph, (strategy.edge_parts,))).cost(strategy)
+        cost = Pricing(self.modules, asked, EdgeParts(graph)).cost(strategy)
         return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
 
     def copies(self, work: AggregationWork, choice: str) -> Transfer | None:

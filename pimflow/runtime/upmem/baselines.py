@@ -27,7 +27,7 @@ def sparsep(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCos
     One round multiplies as many columns as there are ranks; nothing of a column is read with another.
     """
     rounds = -(-asked.features // spec.ranks)
-    pricing = Pricing(spec, replace(asked, features=spec.ranks), EdgeParts(graph, (1,)))
+    pricing = Pricing(spec, replace(asked, features=spec.ranks), EdgeParts(graph))
     cost = pricing.cost(Strategy(1, spec.ranks, "coo", "nnz", "nnz"))
     return cost if isinstance(cost, Refusal) else cost.times(rounds)
 
@@ -41,7 +41,7 @@ def grande(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost
     used = -(-asked.features // columns)
     clusters = [Cluster(part, 1, columns) for part in range(spec.ranks) for _ in range(used)]
     strategy = Strategy(spec.ranks, 1, "csr", "row", "nnz")
-    return Pricing(spec, asked, EdgeParts(graph, (spec.ranks,))).cost_of(strategy, clusters)
+    return Pricing(spec, asked, EdgeParts(graph)).cost_of(strategy, clusters)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def published_tuner(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Publis
     kernel by the core with most non-zeros, whatever its tasklets have. It has rates of 2 to 32 columns of INT32 only.
     """
     found: list[tuple[float, Strategy]] = []
-    parts = EdgeParts(graph, (count for count, _ in _TUNED))
+    parts = EdgeParts(graph)
     for edge_parts, feature_parts in _TUNED:
         columns = asked.features // feature_parts
         if columns in _TUNED_COLUMNS and edge_parts * feature_parts == spec.ranks:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pimflow.codegen.upmem.partition import Longs, filled_before
 from pimflow.sparse import Graph, source_histogram
@@ -13,23 +15,24 @@ from pimflow.sparse import Graph, source_histogram
 _KEPT = 8  # parts whose rows are remembered: strategies ask for the same ones in turn
 
 
+class _Histogram(NamedTuple):
+    """Edges into every destination from the sources of a range, int32 [ranges, destinations], and where these start."""
+
+    starts: Longs
+    edges: npt.NDArray[np.integer[Any]]
+
+
 class EdgeParts:
-    """Row pointers of every part, from one pass over the edges.
+    """Row pointers of every part. The edges of several parts are counted when one of them is first asked for.
 
     Part p of s has the edges from sources p ceil(N/s) to (p + 1) ceil(N/s) - 1, as PyGim cuts them (`col_split`).
-
-    Args:
-        graph: the edges.
-        counts: the numbers of parts that will be asked for.
     """
 
-    def __init__(self, graph: Graph, counts: Iterable[int]) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        starts = {part * self.width(count) for count in counts for part in range(count)}
-        self._starts = np.array(sorted(start for start in starts | {0} if start < max(graph.num_src, 1)))
-        single = len(self._starts) == 1
-        self._edges = np.diff(graph.rowptr)[None] if single else source_histogram(graph, self._starts)
+        self._counted: dict[int, _Histogram] = {}
         self._nonzeros: dict[int, Longs] = {}
+        self._guesses: dict[int, tuple[Longs, Longs]] = {}
         self._made: OrderedDict[tuple[int, int], tuple[Longs, Longs]] = OrderedDict()
 
     def width(self, count: int) -> int:
@@ -43,6 +46,8 @@ class EdgeParts:
 
     def nonzeros(self, count: int) -> Longs:
         """Edges of every part, int64 [count]."""
+        if count == 1:
+            return np.array([self.graph.num_edges])
         if count not in self._nonzeros:
             found = [self._of(count, part).sum(dtype=np.int64) for part in range(count)]
             self._nonzeros[count] = np.array(found)
@@ -51,15 +56,48 @@ class EdgeParts:
     def rows(self, count: int, part: int) -> tuple[Longs, Longs]:
         """Row pointers of a part, and how many rows before each one have edges: int64 [destinations + 1] each."""
         if (count, part) not in self._made:
-            rowptr = np.zeros(self.graph.num_dst + 1, dtype=np.int64)
-            np.cumsum(self._of(count, part).sum(axis=0, dtype=np.int64), out=rowptr[1:])
+            rowptr = self.graph.rowptr if count == 1 else self._pointers(count, part)
             self._made[count, part] = rowptr, filled_before(rowptr)
             if len(self._made) > _KEPT:
                 self._made.popitem(last=False)
         self._made.move_to_end((count, part))
         return self._made[count, part]
 
-    def _of(self, count: int, part: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-        width = self.width(count)
-        first, end = np.searchsorted(self._starts, [part * width, (part + 1) * width])
-        return self._edges[first:end]
+    def counted(self, count: int) -> bool:
+        """Whether the edges of so many parts are counted."""
+        return count == 1 or count in self._counted
+
+    def count(self, *counts: int) -> None:
+        """Counts the edges of so many parts each, in one pass over all edges."""
+        starts = {part * self.width(count) for count in counts for part in range(count)}
+        kept = np.array(sorted(start for start in starts if start < max(self.graph.num_src, 1)))
+        histogram = _Histogram(kept, source_histogram(self.graph, kept))
+        self._counted.update(dict.fromkeys(counts, histogram))
+
+    def guess(self, count: int) -> tuple[int, Longs, Longs]:
+        """The heaviest part, and its `rows`; if they are not counted, as if all parts shared each row's edges."""
+        if not self.counted(count):
+            if count not in self._guesses:
+                rowptr = self.graph.rowptr // count
+                self._guesses = {count: (rowptr, filled_before(rowptr))}
+            return 0, *self._guesses[count]
+        heaviest = int(np.argmax(self.nonzeros(count)))
+        return heaviest, *self.rows(count, heaviest)
+
+    @cached_property
+    def longest_row(self) -> int:
+        """Most edges of a destination."""
+        return int(np.diff(self.graph.rowptr).max(initial=0))
+
+    def _pointers(self, count: int, part: int) -> Longs:
+        rowptr = np.zeros(self.graph.num_dst + 1, dtype=np.int64)
+        np.cumsum(self._of(count, part).sum(axis=0, dtype=np.int64), out=rowptr[1:])
+        return rowptr
+
+    def _of(self, count: int, part: int) -> npt.NDArray[np.integer[Any]]:
+        """Edges into every destination, in one row or several to be added up."""
+        if count not in self._counted:
+            self.count(count)
+        width, (starts, edges) = self.width(count), self._counted[count]
+        first, end = np.searchsorted(starts, [part * width, (part + 1) * width])
+        return edges[first:end]

@@ -6,18 +6,19 @@ time is that of the slowest one as its tasklets really share its work (`kernel.p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, tasklets_of
+from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.kernel import CoreModel, RowForm
+from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
@@ -108,13 +109,14 @@ class Pricing:
     Args:
         spec: the machine.
         asked: the aggregation.
-        parts: the graph's edges; it must know of the edge parts that strategies have.
+        parts: the graph's edges.
     """
 
     def __init__(self, spec: UpmemSpec, asked: Aggregation, parts: EdgeParts) -> None:
         self.spec = spec
         self.asked = asked
         self.parts = parts
+        self._shared: dict[tuple[int, bool, int, str], Shares] = {}
 
     def cost(self, strategy: Strategy) -> AggregationCost | Refusal:
         """Time and energy, every core and tasklet counted; or why the strategy cannot run."""
@@ -144,44 +146,76 @@ class Pricing:
         refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
-        heaviest = int(np.argmax(self.parts.nonzeros(strategy.edge_parts)))
-        rowptr, filled = self.parts.rows(strategy.edge_parts, heaviest)
+        heaviest, rowptr, filled = self.parts.guess(strategy.edge_parts)
         tally = _Tally()
         clusters = clusters_of(self.spec, self.asked.features, strategy)
         for cluster, alike in _by_part(clusters)[heaviest].items():
             form = self._form(cluster)
-            cores = cores_of(rowptr, cluster.cores, strategy.cores)
-            overfull = self._overfull(strategy, cluster, cores)
+            shares = self._shares(strategy, cluster, rowptr)
+            overfull = self._overfull(strategy, cluster, shares.cores)
             if overfull is not None:
                 return overfull
             sources = self.parts.sources(strategy.edge_parts, heaviest)
-            tally.add(cluster, Rows.of(cores), form, sources, alike * strategy.edge_parts, alike)
-            tally.cycles = max(tally.cycles, self._slowest(strategy, _busiest(cores), form, rowptr, filled))
+            tally.add(cluster, shares.rows, form, sources, alike * strategy.edge_parts, alike)
+            tally.cycles = max(tally.cycles, self._slowest(strategy, shares.busiest, form, rowptr, filled))
         return self._priced(tally)
 
-    def balanced(self, strategy: Strategy) -> AggregationCost | Refusal:
-        """The same if edges and rows were shared equally by all cores and tasklets: no look at the graph at all."""
-        spec, graph = self.spec, self.parts.graph
-        refusal = refused(spec, self.asked, graph.num_src, strategy)
-        if refusal is not None:
-            return refusal
-        cluster = Cluster(0, spec.cores // strategy.clusters, -(-self.asked.features // strategy.feature_parts))
-        form = self._form(cluster)
-        edges = -(-graph.num_edges // (strategy.edge_parts * cluster.cores))
-        rows = -(-graph.num_dst // cluster.cores)
-        cores = Cores(*(np.array([value]) for value in (0, rows, 0, edges)))
-        each = np.full((1, spec.tasklets), -(-edges // spec.tasklets))
-        written = np.full_like(each, -(-rows // spec.tasklets))
-        if strategy.format == "coo":
-            written = np.minimum(written, each)
-        head = np.minimum(each, -(-edges // max(rows, 1)))
+    def balanced(self, strategies: Iterable[Strategy]) -> dict[Strategy, AggregationCost]:
+        """The same if edges and rows were shared equally by all cores and tasklets, but for the longest row.
+
+        Nothing else of the graph is looked at; strategies must not be `refused`.
+        """
+        alike: dict[tuple[object, ...], dict[int, list[Strategy]]] = defaultdict(lambda: defaultdict(list))
+        for strategy in strategies:
+            shared = strategy.cores == "nnz-exact", strategy.tasklets == "nnz-exact"
+            kind = strategy.feature_parts, strategy.format, *shared, strategy.sync
+            alike[kind][strategy.edge_parts].append(strategy)
+        prices: dict[Strategy, AggregationCost] = {}
+        for by_parts in alike.values():
+            firsts = [same[0] for same in by_parts.values()]
+            for first, cycles in zip(firsts, self._balanced_cycles(firsts), strict=True):
+                cost = self._balanced(first, float(cycles))
+                prices.update(dict.fromkeys(by_parts[first.edge_parts], cost))
+        return prices
+
+    def _balanced(self, strategy: Strategy, cycles: float) -> AggregationCost:
+        cores, graph = self.spec.cores // strategy.clusters, self.parts.graph
+        widest = -(-self.asked.features // strategy.feature_parts)
+        last = self.asked.features - (strategy.feature_parts - 1) * widest
+        rows = Rows(-(-graph.num_dst // cores), graph.num_dst, 0)
         tally = _Tally()
-        sources = self.parts.width(strategy.edge_parts)
-        counted = Rows(rows, graph.num_dst, 0)
-        tally.add(cluster, counted, form, sources, strategy.clusters, strategy.feature_parts)
-        tasklets = Tasklets(np.zeros_like(each), each, written, head)
-        tally.cycles = float(CoreModel(spec, form).cycles(strategy, cores, tasklets)[0])
+        tally.cycles = cycles
+        for columns, alike in ((widest, strategy.feature_parts - 1), (last, 1)):
+            cluster = Cluster(0, cores, columns)
+            sources = graph.num_src / strategy.edge_parts
+            tally.add(cluster, rows, self._form(cluster), sources, alike * strategy.edge_parts, alike)
         return self._priced(tally)
+
+    def _balanced_cycles(self, strategies: Sequence[Strategy]) -> Floats:
+        """Of strategies that differ in their edge parts alone: the slower of a core with equal shares and of a hub's.
+
+        The latter has as much of the longest row as one core may have.
+        """
+        graph, kind = self.parts.graph, strategies[0]
+        parts = np.array([strategy.edge_parts for strategy in strategies])
+        cores = self.spec.cores // (parts * kind.feature_parts)
+        edges, rows = graph.num_edges // (parts * cores), graph.num_dst // cores
+        longest = self.parts.longest_row // parts
+        if kind.cores == "nnz-exact":
+            longest = np.minimum(longest, edges)
+        form = RowForm(-(-self.asked.features // kind.feature_parts), self.asked.element, self.asked.widened)
+        model = CoreModel(self.spec, form)
+        even = model.cycles(kind, *_even_core(kind, edges, rows, self.spec.tasklets))
+        hub = model.cycles(kind, *_hub_core(kind, longest, self.spec.tasklets))
+        return np.maximum(even, hub)
+
+    def _shares(self, strategy: Strategy, cluster: Cluster, rowptr: Longs) -> Shares:
+        """What the cores of a cluster have: strategies that differ in their tasklets and columns share it."""
+        key = strategy.edge_parts, self.parts.counted(strategy.edge_parts), cluster.cores, strategy.cores
+        if key not in self._shared:
+            cores = cores_of(rowptr, cluster.cores, strategy.cores)
+            self._shared[key] = Shares(cores, _busiest(cores), Rows.of(cores))
+        return self._shared[key]
 
     def _form(self, cluster: Cluster) -> RowForm:
         return RowForm(cluster.columns, self.asked.element, self.asked.widened)
@@ -229,6 +263,14 @@ class Pricing:
         return copying + sum(rows * row_us(self.spec, size, False) for size, rows in tally.added.items())
 
 
+class Shares(NamedTuple):
+    """What the cores of a cluster have, those of them that are likely to be the slowest, and the cluster's rows."""
+
+    cores: Cores
+    busiest: Cores
+    rows: Rows
+
+
 class _Tally:
     """What a strategy comes to, over all clusters."""
 
@@ -240,13 +282,13 @@ class _Tally:
         self.copied: dict[int, int] = defaultdict(int)
         self.added: dict[int, int] = defaultdict(int)
 
-    def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: int, alike: int, first: int) -> None:
+    def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
         """So many clusters of one kind, of which so many are of the first edge part.
 
         The host copies rows of the first edge part, and adds others to them, as those that straddle two cores.
         """
         self.cores += alike * cluster.cores
-        self.loaded += alike * cluster.cores * sources * form.read_bytes
+        self.loaded += round(alike * cluster.cores * sources * form.read_bytes)
         self.retrieved += alike * cluster.cores * rows.most * form.written_bytes
         self.copied[form.written_bytes] += first * (rows.all - rows.straddling)
         self.added[form.written_bytes] += (alike - first) * rows.all + first * rows.straddling
@@ -315,6 +357,25 @@ def _by_part(clusters: Iterable[Cluster]) -> dict[int, dict[Cluster, int]]:
     return found
 
 
+def _even_core(strategy: Strategy, edges: Longs, rows: Longs, tasklets: int) -> tuple[Cores, Tasklets]:
+    """Cores with so many edges and rows each, of which all tasklets have the same."""
+    each = np.diff(even_shares(edges, tasklets), axis=1)
+    written = np.diff(even_shares(rows, tasklets), axis=1)
+    if strategy.format == "coo":
+        written = np.minimum(np.maximum(written, 1), each)
+    head = np.minimum(each, -(-edges // np.maximum(rows, 1))[:, None])
+    return Cores(0 * rows, rows, 0 * rows, edges), Tasklets(0 * each, each, written, head)
+
+
+def _hub_core(strategy: Strategy, edges: Longs, tasklets: int) -> tuple[Cores, Tasklets]:
+    """Cores with one row of so many edges each, which all tasklets share if they may."""
+    sharing = tasklets if strategy.tasklets == "nnz-exact" else 1
+    each = np.zeros((len(edges), tasklets), np.int64)
+    each[:, :sharing] = np.diff(even_shares(edges, sharing), axis=1)
+    row = np.minimum(edges, 1)
+    return Cores(0 * row, row, 0 * row, edges), Tasklets(0 * each, each, np.minimum(each, 1), each)
+
+
 def _busiest(cores: Cores, count: int = 3) -> Cores:
     """The cores with most non-zeros, those with most rows, and with fewest: long rows are shared by many tasklets."""
     chosen: set[int] = set()
@@ -326,14 +387,15 @@ def _busiest(cores: Cores, count: int = 3) -> Cores:
 
 def retrieving_gb_per_s(spec: UpmemSpec, block_bytes: float) -> float:
     """By the measured block size that is nearest."""
-    sizes = np.array(spec.link.block_kib) * 1024
-    return spec.link.pim_to_host_gb_per_s[int(np.argmin(np.abs(sizes - block_bytes)))]
+    sizes = spec.link.block_kib
+    nearest = min(range(len(sizes)), key=lambda place: abs(sizes[place] * 1024 - block_bytes))
+    return spec.link.pim_to_host_gb_per_s[nearest]
 
 
 def row_us(spec: UpmemSpec, row_bytes: int, copied: bool) -> float:
     """The host's time for a row: along straight lines through the measured sizes, and on along the outer ones."""
-    sizes = np.array(spec.merge.row_bytes, dtype=np.float64)
-    times = 1e3 / np.array(spec.merge.copy_rows_per_ms if copied else spec.merge.add_rows_per_ms)
-    place = int(np.clip(np.searchsorted(sizes, row_bytes), 1, len(sizes) - 1))
-    slope = (times[place] - times[place - 1]) / (sizes[place] - sizes[place - 1])
-    return float(max(times[place - 1] + slope * (row_bytes - sizes[place - 1]), 0.0))
+    sizes, rates = spec.merge.row_bytes, spec.merge.copy_rows_per_ms if copied else spec.merge.add_rows_per_ms
+    place = min(max(bisect_left(sizes, row_bytes), 1), len(sizes) - 1)
+    before, after = 1e3 / rates[place - 1], 1e3 / rates[place]
+    slope = (after - before) / (sizes[place] - sizes[place - 1])
+    return max(before + slope * (row_bytes - sizes[place - 1]), 0.0)

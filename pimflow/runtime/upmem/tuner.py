@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -26,7 +26,10 @@ LEVELS: dict[str, Callable[[Strategy], object]] = {
 TIMED = 4
 """Strategies that are timed exactly, at most: those of the least predicted time."""
 
-_BALANCED, _PREDICTED, _EXACT = range(3)
+PASS_GAIN = 0.02
+"""Share of the time that a strategy has to promise for all edges to be counted, which takes longer than the search."""
+
+_BALANCED, _GUESSED, _PREDICTED, _EXACT = range(4)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,66 @@ class Ranking:
         return self.rows[0]
 
 
+class _Search:
+    """Best first: what is known of every strategy, and which is looked at next."""
+
+    def __init__(
+        self, pricing: Pricing, refusals: dict[Strategy, Refusal], strategies: Sequence[Strategy], progress: Progress
+    ) -> None:
+        self.pricing = pricing
+        self.refusals = refusals
+        self.progress = progress
+        self.known = {
+            strategy: Ranked(strategy, cost, exact=False) for strategy, cost in pricing.balanced(strategies).items()
+        }
+        self.waiting: list[tuple[float, int, Strategy]] = []
+        self.best: Ranked | None = None
+        self.timed = 0
+
+    def run(self, strategies: Iterable[Strategy], most: int) -> None:
+        """Goes on with more strategies, until nothing seems to beat the best, or so many are timed in all."""
+        for strategy in strategies:
+            heappush(self.waiting, (self.known[strategy].cost.time_us, _BALANCED, strategy))
+        while self.waiting and not self._beaten(self.waiting[0][0]):
+            _, looks, strategy = heappop(self.waiting)
+            if looks == _BALANCED:
+                counted = self.pricing.parts.counted(strategy.edge_parts)
+                self._price(strategy, self.pricing.estimate(strategy), _PREDICTED if counted else _GUESSED)
+            elif looks == _GUESSED and self._worth_a_pass(strategy):
+                if not self.pricing.parts.counted(strategy.edge_parts):
+                    self.pricing.parts.count(strategy.edge_parts)
+                self._price(strategy, self.pricing.estimate(strategy), _PREDICTED)
+            elif looks == _PREDICTED and self.timed < most:
+                self.timed += 1
+                self.progress(f"timing {strategy}")
+                self._price(strategy, self.pricing.cost(strategy), _EXACT)
+
+    def ranked(self) -> tuple[Ranked, ...]:
+        """All, the best exact one first; none if none can run."""
+        rows = sorted(self.known.values(), key=_by_time)
+        return () if self.best is None else (self.best, *(row for row in rows if row is not self.best))
+
+    def _price(self, strategy: Strategy, cost: AggregationCost | Refusal, looks: int) -> None:
+        if isinstance(cost, Refusal):
+            del self.known[strategy]
+            self.refusals[strategy] = cost
+            return
+        row = self.known[strategy] = Ranked(strategy, cost, exact=looks == _EXACT)
+        if not row.exact:
+            heappush(self.waiting, (cost.time_us, looks, strategy))
+        elif self.best is None or _by_time(row) < _by_time(self.best):
+            self.best = row
+
+    def _beaten(self, time_us: float) -> bool:
+        return self.best is not None and self.best.cost.time_us <= time_us
+
+    def _worth_a_pass(self, strategy: Strategy) -> bool:
+        """Whether its edges are counted, or enough is to be gained for it."""
+        if self.best is None or self.pricing.parts.counted(strategy.edge_parts):
+            return True
+        return self.known[strategy].cost.time_us < (1 - PASS_GAIN) * self.best.cost.time_us
+
+
 class Tuner:
     """Ranks strategies of aggregations over one graph on one machine.
 
@@ -81,7 +144,7 @@ class Tuner:
                 self.strategies.append(strategy)
             else:
                 self.refusals[strategy] = refusal
-        self.pricing = Pricing(spec, asked, EdgeParts(graph, {strategy.edge_parts for strategy in self.strategies}))
+        self.pricing = Pricing(spec, asked, EdgeParts(graph))
 
     def rank(self, progress: Progress = lambda line: None) -> Ranking:
         """All strategies: predicted, and the best few timed exactly.
@@ -89,48 +152,25 @@ class Tuner:
         The search is best first. At once every strategy is priced as if all shares were equal; the one that then seems
         best is predicted from the heaviest edge part, and of it the cores that are likely to be the slowest; if it
         still does, it is timed exactly. The search ends with the first exact one that nothing else seems to beat, or
-        with `TIMED` of them.
+        with `TIMED` of them. Strategies of several edge parts, for which all edges have to be counted, are looked at
+        last, and only those that promise `PASS_GAIN`.
         """
-        waiting: list[tuple[float, int, Strategy]] = []
-        known: dict[Strategy, Ranked] = {}
-        for strategy in self.strategies:
-            self._look(known, waiting, strategy, _BALANCED)
-        timed = 0
-        while waiting:
-            _, looks, strategy = heappop(waiting)
-            if looks == _EXACT:
-                break
-            if looks == _PREDICTED:
-                if timed == TIMED:
-                    continue
-                timed += 1
-                progress(f"timing {strategy}")
-            self._look(known, waiting, strategy, looks + 1)
-        rows = sorted(known.values(), key=_by_time)
-        best = min((row for row in rows if row.exact), key=_by_time, default=None)
-        rows = [] if best is None else [best, *(row for row in rows if row is not best)]
-        return Ranking(tuple(rows), self.refusals)
+        search = _Search(self.pricing, self.refusals, self.strategies, progress)
+        search.run([strategy for strategy in self.strategies if strategy.edge_parts == 1], TIMED - 1)
+        search.run([strategy for strategy in self.strategies if strategy.edge_parts > 1], TIMED)
+        return Ranking(search.ranked(), self.refusals)
 
     def alternatives(self, ranking: Ranking) -> dict[str, Ranked]:
         """The best strategy that differs from the winner in one level of parallelism, by the level."""
         found = {level: self._alternative(ranking.rows, level) for level in LEVELS}
         return {level: row for level, row in found.items() if row is not None}
 
-    def _look(
-        self, known: dict[Strategy, Ranked], waiting: list[tuple[float, int, Strategy]], strategy: Strategy, looks: int
-    ) -> None:
-        """Prices a strategy, more closely than before."""
-        price = (self.pricing.balanced, self.pricing.estimate, self.pricing.cost)[looks]
-        rows: list[Ranked] = []
-        known.pop(strategy, None)
-        self._put(rows, strategy, price(strategy), exact=looks == _EXACT)
-        for row in rows:
-            known[strategy] = row
-            heappush(waiting, (row.cost.time_us, looks, strategy))
-
     def exhaustive(self) -> Ranking:
         """All strategies, timed exactly."""
         rows: list[Ranked] = []
+        parts = {strategy.edge_parts for strategy in self.strategies} - {1}
+        if parts:
+            self.pricing.parts.count(*parts)
         for strategy in self.strategies:
             self._put(rows, strategy, self.pricing.cost(strategy), exact=True)
         rows.sort(key=_by_time)

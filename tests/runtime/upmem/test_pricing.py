@@ -21,7 +21,7 @@ SPEC = machine(cores=66, ranks=4)
 def priced(graph: Graph, features: int, text: str, element: str = "int32") -> AggregationCost:
     strategy = Strategy.parse(text)
     asked = Aggregation(features, element)  # type: ignore[arg-type]
-    cost = Pricing(SPEC, asked, EdgeParts(graph, (strategy.edge_parts,))).cost(strategy)
+    cost = Pricing(SPEC, asked, EdgeParts(graph)).cost(strategy)
     assert isinstance(cost, AggregationCost), cost
     return cost
 
@@ -59,7 +59,7 @@ def test_rows_that_straddle_cores_are_added_once_more() -> None:
 
 def test_a_price_is_the_sum_of_its_parts_for_every_strategy() -> None:
     graph = uniform(300, 4000)
-    pricing = Pricing(SPEC, Aggregation(24, "int16"), EdgeParts(graph, (1, 2, 4)))
+    pricing = Pricing(SPEC, Aggregation(24, "int16"), EdgeParts(graph))
     for strategy in strategies_of(SPEC.ranks):
         cost = pricing.cost(strategy)
         assert isinstance(cost, AggregationCost)
@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
     assert isinstance(found, Refusal)
     assert (found.demand, found.bound) == (1000 * 8 * 4, 30_000)
     tight = replace(SPEC, mram_bytes=33_000)
-    cost = Pricing(tight, Aggregation(32, "int32"), EdgeParts(uniform(1000, 5000), (1,))).cost(
+    cost = Pricing(tight, Aggregation(32, "int32"), EdgeParts(uniform(1000, 5000))).cost(
         Strategy.parse("1x4 csr row row")
     )
     assert isinstance(cost, Refusal)
@@ -104,7 +104,7 @@ def test_parts_that_there_are_not_are_refused(features: int, sources: int, text:
 def test_more_cores_never_take_longer_on_even_rows() -> None:
     graph = Graph.from_csr(np.arange(0, 4097, 8), np.arange(4096) % 512, 512)
     times = [
-        Pricing(machine(cores=cores, ranks=4), Aggregation(32, "int32"), EdgeParts(graph, (1,))).cost(
+        Pricing(machine(cores=cores, ranks=4), Aggregation(32, "int32"), EdgeParts(graph)).cost(
             Strategy.parse("1x4 csr row row")
         )
         for cores in (4, 8, 16, 32)

@@ -8,6 +8,7 @@ from pimflow.ir import Refusal
 from pimflow.runtime.upmem.baselines import grande, published_tuner, sparsep
 from pimflow.runtime.upmem.pricing import Aggregation
 from pimflow.runtime.upmem.tuner import LEVELS, TIMED, Tuner
+from pimflow.targets.schema.upmem import ElementType
 from support.upmem.graphs import KINDS, band, skewed, uniform
 from support.upmem.machine import machine
 
@@ -27,6 +28,28 @@ def test_its_pick_is_near_the_best(kind: str, vertices: int, edges: int, feature
     assert exact[ranking.best.strategy] == ranking.best.cost.time_us
     for level, other in tuner.alternatives(ranking).items():
         assert LEVELS[level](other.strategy) != LEVELS[level](ranking.best.strategy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vertices", "edges", "features", "element"),
+    [("blocks", 101, 995, 8, "int16"), ("blocks", 269, 98, 100, "fp32"), ("band", 3000, 90_000, 41, "int8")],
+)
+def test_fewer_edges_than_tasklets_and_uneven_columns(
+    kind: str, vertices: int, edges: int, features: int, element: ElementType
+) -> None:
+    for spec in (SPEC, machine(cores=66, ranks=4)):
+        tuner = Tuner(spec, KINDS[kind](vertices, edges), Aggregation(features, element))
+        assert tuner.rank().best.cost.time_us <= 1.05 * tuner.exhaustive().best.cost.time_us
+
+
+def test_edges_are_counted_by_parts_only_where_that_may_pay() -> None:
+    """Few edges a vertex: loading and merging take longest. Many, and columns that four parts share unevenly: no."""
+    sparse = Tuner(SPEC, band(5000, 10_000), Aggregation(64, "int32"))
+    assert sparse.rank().best.strategy.edge_parts == 1
+    assert not any(sparse.pricing.parts.counted(count) for count in (2, 4, 8))
+    dense = Tuner(SPEC, band(2000, 200_000), Aggregation(41, "int8"))
+    dense.rank()
+    assert dense.pricing.parts.counted(2)
 
 
 def test_another_graph_has_another_best_strategy() -> None:
