@@ -66,6 +66,8 @@ ORIGINAL = "original"
 PROGRAM = "model.onnx"
 SPARSE_PROGRAM = "model.pimir"
 GRAPH = "graph.npz"
+_READ = frozenset({PROGRAM, SPARSE_PROGRAM, GRAPH, "config.json", "plan.json", "streams.json.gz", "target.toml"})
+"""What `load` reads of an output folder beside the original, whose digest is part of config.json."""
 _VERIFY_FORMS = {
     "seed": Annotated[int, Limits(least=0)] | None,
     "rtol": Annotated[float, Limits(above=0)] | None,
@@ -500,11 +502,13 @@ def load(folder: str | Path) -> CompiledModel:
 def _check_unchanged(folder: Path) -> None:
     """Holds what is in the files against the digests in the manifest. What else is in the folder does not matter."""
     try:
-        name = change_since(folder)
+        name = change_since(folder, _READ)
     except OSError as error:
         raise ModelError(f"{folder} cannot be read: {error.strerror}", "check its permissions") from None
     if name is not None:
-        raise ModelError(f"{folder} is damaged: {name} is missing or was changed since", "compile the model again")
+        raise ModelError(
+            f"{folder} is damaged: {name} is missing, was changed or added since", "compile the model again"
+        )
 
 
 def _original_of(folder: Path, header: _Header) -> ModelSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,9 +103,13 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def change_since(folder: Path) -> str | None:
+def change_since(folder: Path, read: Collection[str]) -> str | None:
     """The name of a file that was changed or removed since an output folder was written; None if there is none, or no
-    manifest of this version to tell by. What was added does not count.
+    manifest of this version to tell by. What was added does not count, unless it has a name that is read.
+
+    Args:
+        folder: the output folder.
+        read: the names of the files in it that somebody is going to read.
 
     Raises:
         OSError: something cannot be read.
@@ -114,9 +118,11 @@ def change_since(folder: Path) -> str | None:
     if document.get("format") != _FORMAT:
         return None
     try:
-        return _decoded(document).changed(folder, added=False)
+        manifest = _decoded(document)
     except DataError:
         return MANIFEST
+    unlisted = (name for name in _entries(folder) if name in read and name not in manifest.files)
+    return min(unlisted, default=None) or manifest.changed(folder, added=False)
 
 
 def _decoded(document: Any) -> Manifest:

@@ -144,12 +144,12 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
     except UnicodeDecodeError as error:
         raise InputDataError(f"cannot read {path}: {error}", "give a CSV file made by `pimflow profile`") from None
     reader = csv.DictReader(io.StringIO(text), strict=True)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputDataError(
-            f"{path}, line 1: missing column {', '.join(missing)}", "its header must name " + ",".join(COLUMNS)
-        )
     try:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputDataError(
+                f"{path}, line 1: missing column {', '.join(missing)}", "its header must name " + ",".join(COLUMNS)
+            )
         rows = [_row(record, f"{path}, line {reader.line_num}") for record in reader]
     except csv.Error as error:
         raise InputDataError(f"{path}, line {reader.line_num + 1}: {error}", "correct the line") from None

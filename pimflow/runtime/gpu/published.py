@@ -56,16 +56,21 @@ def read_rows(path: str | Path) -> list[MeasuredRow]:
         return read_table(path)
     machine, _, versions = source.lstrip("# ").partition(",")
     reader = csv.DictReader(io.StringIO(body))
-    missing = [name for name in (*table.sizes, *table.transposes, table.time) if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputDataError(f"{path}, line 2: missing column {', '.join(missing)}", f"it has {', '.join(table.sizes)}")
+    columns = (*table.sizes, *table.transposes, table.time)
     dtype = _DTYPES[match[1]]
     rows = []
-    for record in reader:
-        where = f"{path}, line {reader.line_num + 1}"
-        op, inputs, output = _kernel(table, record, where)
-        time_us = _number(record[table.time], where)
-        rows.append(MeasuredRow(op, inputs, (output,), dtype, time_us, machine.strip(), versions.strip()))
+    try:
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            hint = f"it has {', '.join(table.sizes)}"
+            raise InputDataError(f"{path}, line 2: missing column {', '.join(missing)}", hint)
+        for record in reader:
+            where = f"{path}, line {reader.line_num + 1}"
+            op, inputs, output = _kernel(table, record, where)
+            time_us = _number(record[table.time], where)
+            rows.append(MeasuredRow(op, inputs, (output,), dtype, time_us, machine.strip(), versions.strip()))
+    except csv.Error as error:
+        raise InputDataError(f"{path}, line {reader.line_num + 2}: {error}", "correct the line") from None
     if not rows:
         raise InputDataError(f"{path} has no rows", "give a table with measured kernels")
     return rows

@@ -14,7 +14,7 @@ from pimflow.data import Limits
 from pimflow.targets.schema.gpu import Gpu, Operand
 from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive, Unit, register_kind
 
-Share = Annotated[float, Limits(above=0, most=1)]
+Share = Annotated[float, Limits(least=1e-9, most=1)]
 
 
 @dataclass(frozen=True)

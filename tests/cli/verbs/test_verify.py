@@ -80,7 +80,19 @@ def test_what_was_changed_since_is_not_verified(tmp_path: Path, capsys: Capture)
     (folder / "model.onnx").write_bytes(data)
     capsys.readouterr()
     assert run("verify", folder) == 2
-    assert_one_line(capsys, "model.onnx is missing or was changed since")
+    assert_one_line(capsys, "model.onnx is missing, was changed or added since")
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--no-cache") == 0
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in ("model.onnx", "target.toml", "streams.json.gz"):
+        files = {listed: entry for listed, entry in manifest["files"].items() if listed != name}
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
+        capsys.readouterr()
+        assert run("verify", folder) == 2
+        assert_one_line(capsys, f"{name} is missing, was changed or added since")
 
 
 @pytest.mark.parametrize(

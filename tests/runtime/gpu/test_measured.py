@@ -85,6 +85,8 @@ GOOD = 'Conv,1x8x9x9;4x8x3x3,1x4x7x7,"{""kernel"":[3,3]}",float16,1.5,m,v'
         (f"{HEADER}\n{GOOD.replace('[3,3]', '[3,3,3]')}\n", "line 2: attributes of Conv are"),
         (f"{HEADER}\n{GOOD.replace('kernel', 'kernels')}\n", "line 2: attributes of Conv are"),
         (f'{HEADER}\n{GOOD}\n"Conv,1', "line 3"),
+        ('"op', "line 1: unexpected end of data"),
+        (f"{HEADER}\n{'1' * 200_000}\n", "line 2: field larger than field limit"),
     ],
 )
 def test_malformed_tables_name_the_line(tmp_path: Path, text: str, message: str) -> None:
