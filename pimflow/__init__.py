@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pimflow.api.models import inspect as inspect
     from pimflow.api.models import profile as profile
     from pimflow.api.outputs import diff as diff
+    from pimflow.api.outputs import explain as explain
     from pimflow.codegen import ConvProblem as ConvProblem
     from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pimflow.options import Debug as Debug
     from pimflow.report.calibration import CalibrationReport as CalibrationReport
     from pimflow.report.difference import Difference as Difference
+    from pimflow.report.explanation import Explanation as Explanation
     from pimflow.report.inspection import Inspection as Inspection
     from pimflow.report.layer import LayerReport as LayerReport
     from pimflow.report.policies import Comparison as Comparison
@@ -62,6 +64,7 @@ _HOME = {
     "ConvProblem": "pimflow.codegen",
     "Debug": "pimflow.options",
     "Difference": "pimflow.report.difference",
+    "Explanation": "pimflow.report.explanation",
     "Graph": "pimflow.ir",
     "Inspection": "pimflow.report.inspection",
     "LayerReport": "pimflow.report.layer",
@@ -79,6 +82,7 @@ _HOME = {
     "compare": "pimflow.api.models",
     "compile": "pimflow.compiler",
     "diff": "pimflow.api.outputs",
+    "explain": "pimflow.api.outputs",
     "inspect": "pimflow.api.models",
     "layer": "pimflow.api.machines",
     "list_passes": "pimflow.api.machines",
@@ -103,6 +107,7 @@ __all__ = [
     "ConvProblem",
     "Debug",
     "Difference",
+    "Explanation",
     "Graph",
     "Inspection",
     "LayerReport",
@@ -121,6 +126,7 @@ __all__ = [
     "compare",
     "compile",
     "diff",
+    "explain",
     "inspect",
     "layer",
     "list_passes",

@@ -16,6 +16,7 @@ FORMATS = {
     "compare": 1,
     "compile": 1,
     "diff": 1,
+    "explain": 1,
     "inspect": 1,
     "layer": 1,
     "memory": 1,

@@ -27,6 +27,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "compare": ("zoo:toy",),
     "compile": ("zoo:toy", "-o", "{tmp}/again"),
     "diff": ("{folder}", "{folder}"),
+    "explain": ("{folder}", "conv2"),
     "inspect": ("zoo:toy",),
     "layer": ("--matmul", "m=1,k=1280,n=1000"),
     "opt": ("--list",),

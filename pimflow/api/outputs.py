@@ -1,8 +1,9 @@
-"""What starts from compiled models: two of them side by side."""
+"""What starts from compiled models: two of them side by side, one node and its alternatives."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from pimflow.data import encode
 from pimflow.errors import ArgumentError, kind_of
 from pimflow.ir import Graph
 from pimflow.ir.analysis.alignment import align
+from pimflow.options import read_argument
 from pimflow.report.difference import Difference, Side, difference_of
+from pimflow.report.explanation import Explanation, explain_node
 from pimflow.report.plan_report import origin_of
-
-_Compiled = str | Path | CompiledModel
+from pimflow.search.progress import telling
 
 
 def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:
@@ -37,6 +39,29 @@ def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Differ
     first, second = _opened("a", a), _opened("b", b)
     sides = (_side("A" if first is a else str(a), first), _side("B" if second is b else str(b), second))
     return difference_of(*sides, _pairs(first, second))
+
+
+def explain(
+    compiled: str | Path | CompiledModel, node: str, *, progress: Callable[[str], None] | None = None
+) -> Explanation:
+    """Why a node runs where it does: the ways to run it and their prices, and what would turn the answer.
+
+    Args:
+        compiled: an output folder, or a compiled model.
+        node: a node of the original, by name.
+        progress: receives a line of text now and then.
+
+    Returns:
+        A row per alternative.
+
+    Raises:
+        ArgumentError: the first is neither, or there is no such node.
+        ModelError: a folder is not an output, or is damaged.
+    """
+    opened, name = _opened("compiled", compiled), read_argument("node", str, node)
+    machine = opened.machine
+    graph = _original(opened)
+    return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, telling(progress))
 
 
 def _opened(name: str, given: Any) -> CompiledModel:

@@ -441,6 +441,11 @@ class HostBackend(ABC):
         """Whether its convolutions can pad one side of their input more than the other."""
         return True
 
+    @property
+    @abstractmethod
+    def element_bytes(self) -> int:
+        """Bytes of a floating-point element in its memory, whatever the model says."""
+
     @abstractmethod
     def left_with(self, taken: int) -> HostBackend:
         """The same unit while `taken` of its memory channels serve others."""

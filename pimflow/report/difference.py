@@ -11,7 +11,7 @@ from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.targets import Target
-from pimflow.targets.schema.origin import spelled
+from pimflow.targets.schema.origin import differences, spelled
 
 NODES_SHOWN = 20
 _LEAST_US, _LEAST_MJ = 1e-9, 1e-12
@@ -242,8 +242,7 @@ def difference_of(a: Side, b: Side, pairs: Mapping[str, str]) -> Difference:
 
 
 def _changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Change, ...]:
-    keys = dict.fromkeys((*a, *b))
-    return tuple(Change(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key))
+    return tuple(Change(found.key, found.before, found.after) for found in differences(a, b))
 
 
 _NODE_KEYS = ("name", "runs_on", "program", "time_us", "share_us", "energy_mj", "why")

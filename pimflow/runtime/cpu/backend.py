@@ -26,6 +26,11 @@ class CpuHost(HostBackend):
         super().__init__(device, spec)
         self.cpu = spec
 
+    @property
+    def element_bytes(self) -> int:
+        """Single precision."""
+        return ELEMENT_BYTES
+
     def left_with(self, taken: int) -> CpuHost:
         """The same CPU: others have memory of their own."""
         return self

@@ -63,6 +63,11 @@ class GpuHost(HostBackend):
         """As the target says of its library."""
         return self.gpu.asymmetric_padding
 
+    @property
+    def element_bytes(self) -> int:
+        """Of its operands."""
+        return self.gpu.element_bytes
+
     def left_with(self, taken: int) -> GpuHost:
         """The GPU beside units that hold `taken` of its memory channels."""
         return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self

@@ -1,0 +1,37 @@
+"""`pimflow explain`: one node of a compiled model, its alternatives and their prices."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.output import Progress, print_json, say
+from pimflow.cli.parsing import Parser, add_json, add_quiet
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "explain",
+        help="why a node runs where it does, and what else it could do at which price",
+        description="The ways to run one node of a compiled model, what each would take alone, and which keys of the "
+        "machine would make a slower unit catch up.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="an output folder")
+    parser.add_argument("node", metavar="NODE", help="a node of the original model")
+    add_json(parser)
+    add_quiet(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explains and prints."""
+    import pimflow
+
+    with Progress(quiet=arguments.quiet) as progress:
+        explanation = pimflow.explain(arguments.folder, arguments.node, progress=progress)
+    if arguments.json:
+        print_json("explain", explanation.as_json(), arguments.command)
+    elif not arguments.quiet:
+        say(explanation.text())
+    return 0

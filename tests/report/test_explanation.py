@@ -1,0 +1,101 @@
+"""One node and its alternatives: prices are those of plans that are compiled so, and needs are enough but no more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pimflow
+from pimflow.errors import ArgumentError
+from pimflow.ir import SplitRows
+from pimflow.report.explanation import Explanation, Verdict
+from support.onnx_models import single
+
+
+@pytest.fixture(scope="module")
+def compiled() -> pimflow.CompiledModel:
+    return pimflow.compile("zoo:toy", policy="newton++", use_cache=False)
+
+
+@pytest.fixture(scope="module")
+def conv2(compiled: pimflow.CompiledModel) -> Explanation:
+    return pimflow.explain(compiled, "conv2")
+
+
+def conv(policy: str, target: pimflow.Target | str = "pimflow") -> pimflow.CompiledModel:
+    """One convolution that PIM is slower at."""
+    weights = np.random.default_rng(0).standard_normal((96, 16, 1, 1)).astype(np.float32)
+    model = single("Conv", (1, 16, 112, 112), [weights])
+    return pimflow.compile(model, policy=policy, target=target, use_cache=False)
+
+
+def test_alternatives_of_a_lone_node_cost_what_plans_of_it_cost() -> None:
+    node = conv("gpu").report.nodes[0].name
+    found = {item.what: item.measure for item in pimflow.explain(conv("gpu"), node).alternatives}
+    for policy, what in (("gpu", "GPU alone"), ("pim", "PIM, auto")):
+        result = conv(policy).report.result
+        assert (found[what].time_us, found[what].energy_mj) == pytest.approx((result.time_us, result.energy_mj))
+    split = conv("auto")
+    (decision,) = split.plan.decisions
+    assert isinstance(decision, SplitRows)
+    chosen = [item for item in pimflow.explain(split, node).alternatives if item.is_chosen]
+    assert [item.what for item in chosen] == [f"{112 - decision.gpu_rows} of 112 rows on PIM"]
+    assert chosen[0].measure.time_us == pytest.approx(split.report.result.time_us)
+
+
+def test_the_plans_own_choice_is_marked(conv2: Explanation, compiled: pimflow.CompiledModel) -> None:
+    chosen = [item for item in conv2.alternatives if item.is_chosen]
+    assert [item.what for item in chosen] == ["PIM, newton++"]
+    assert chosen[0].arranged.startswith("newton++: order")
+    rows = {row.name: row for row in compiled.report.nodes}
+    assert conv2.node == rows["conv2"]
+    assert chosen[0].measure.time_us == pytest.approx(rows["conv2"].time_us)
+
+
+def test_parts_add_up(conv2: Explanation) -> None:
+    for item in conv2.as_json()["alternatives"]:
+        for whole, parts in (("time_us", "time_parts_us"), ("energy_mj", "energy_parts_mj")):
+            assert sum(sum(place.values()) for place in item[parts].values()) == pytest.approx(item[whole])
+
+
+def verdict_of(compiled: pimflow.CompiledModel) -> Verdict:
+    (verdict,) = pimflow.explain(compiled, compiled.report.nodes[0].name).verdicts
+    return verdict
+
+
+def test_a_need_is_enough_and_half_of_it_is_not() -> None:
+    verdict = verdict_of(conv("gpu"))
+    needs = {need.key: need for need in verdict.needs}
+    need = needs["pim.clock_mhz"]
+    assert (need.before, need.after) == (875.0, 1750.0)
+    faster = conv("pim", pimflow.override("pimflow", {need.key: need.after}))
+    assert faster.report.result.time_us == pytest.approx(need.time_us)
+    assert need.time_us <= conv("gpu").report.result.time_us < conv("pim").report.result.time_us
+    assert not verdict_of(conv("gpu", pimflow.override("pimflow", {need.key: need.after}))).needs
+
+
+def test_why_a_unit_cannot(compiled: pimflow.CompiledModel) -> None:
+    found = pimflow.explain(compiled, "depthwise")
+    assert [(verdict.device, verdict.time_us) for verdict in found.verdicts] == [("pim", None)]
+    assert "PIM cannot run it: groups == channels" in found.text()
+    assert len(found.alternatives) == 2
+
+
+def test_every_node_of_a_network_can_be_explained(compiled: pimflow.CompiledModel) -> None:
+    for row in compiled.report.nodes:
+        found = pimflow.explain(compiled, row.name)
+        assert found.text()
+        assert len(found) >= 2
+
+
+def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
+    deep = pimflow.compile("zoo:squeezenet-1.1", policy="gpu", use_cache=False, check=False)
+    fused = next(row for row in deep.report.nodes if row.why.startswith("fused into "))
+    found = pimflow.explain(deep, fused.name)
+    assert found.part_of == f"{fused.why}, of which all this is told"
+    assert found.macs > 0
+
+
+def test_a_node_that_there_is_not(compiled: pimflow.CompiledModel) -> None:
+    with pytest.raises(ArgumentError, match="the model has no node 'conv9'; did you mean 'conv"):
+        pimflow.explain(compiled, "conv9")
