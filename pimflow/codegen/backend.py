@@ -301,7 +301,7 @@ class Backend(ABC, Generic[W, P]):
         Any node that makes one value may be accepted, but for movements, and for those that are fused into another.
         """
 
-    def in_vain(self, work: W, alone_us: float, beside_us: float) -> Refusal | None:
+    def in_vain(self, work: W, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
         """Why the unit cannot make work faster that reads a graph, alone or beside the host; None if it may.
 
         Asked before a cost, from bounds that cost little: no program is made.
@@ -310,8 +310,17 @@ class Backend(ABC, Generic[W, P]):
             work: accepted by the unit.
             alone_us: what the host takes with all its memory channels.
             beside_us: the same with the channels that the units leave it.
+            adding_us: what it takes to add up two parts of the result.
         """
         return None
+
+    def edge_divisions(self, work: W, beside_us: float) -> tuple[tuple[int, int], ...]:
+        """Ways to divide the edges of work on a graph with the host: (consecutive sources, edges that they have).
+
+        The unit takes what a destination has from so many consecutive sources, if that is at least so many edges. By
+        the same bounds as `in_vain`, best first; every way leaves both sides some edges.
+        """
+        return ()
 
     def partial_bytes(self, work: W, choice: str) -> int:
         """Of results of work that reads a graph, which the host has to add up when they are there."""

@@ -69,6 +69,26 @@ class SplitColumns:
 
 
 @dataclass(frozen=True)
+class SplitEdges:
+    """The edges of a sum divided: the dense ones on `device`, the rest on the plan's host device, at once.
+
+    Dense is what a destination has from `group` consecutive sources, if that is at least `at_least` edges. The host
+    adds up both parts.
+    """
+
+    node: str
+    group: int
+    at_least: int
+    choice: str
+    device: str = "pim"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
 
@@ -122,7 +142,7 @@ class MemoryLimit:
     bound_us: float
 
 
-Decision = OnDevice | SplitRows | SplitColumns | Pipeline | Parallel
+Decision = OnDevice | SplitRows | SplitColumns | SplitEdges | Pipeline | Parallel
 
 
 @dataclass(frozen=True, repr=False)

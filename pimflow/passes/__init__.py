@@ -4,6 +4,7 @@ from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
@@ -26,6 +27,7 @@ __all__ = [
     "ApplyPlan",
     "ColumnSplit",
     "DevicePlacement",
+    "EdgeSplit",
     "ExplicitPadding",
     "FoldBatchNorm",
     "FoldConstants",

@@ -7,12 +7,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, GraphEditor, Node, OnDevice, Parallel, Plan, SplitColumns, SplitRows
+from pimflow.ir import (
+    Decision,
+    Graph,
+    GraphEditor,
+    Node,
+    OnDevice,
+    Parallel,
+    Plan,
+    SplitColumns,
+    SplitEdges,
+    SplitRows,
+)
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.decision import DecisionPass, Site, unknown_node
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.pipelining import Pipelining
 
@@ -69,6 +81,9 @@ def passes_of(decision: Decision, host: str) -> tuple[DecisionPass, ...]:
     if isinstance(decision, SplitColumns):
         columns, followers = decision.gpu_columns, decision.followers
         return (ColumnSplit(decision.node, columns, decision.choice, followers, decision.device, host),)
+    if isinstance(decision, SplitEdges):
+        group, at_least = decision.group, decision.at_least
+        return (EdgeSplit(decision.node, group, at_least, decision.choice, decision.device, host),)
     if isinstance(decision, Parallel):
         return tuple(step for branch in decision.branches for placed in branch for step in passes_of(placed, host))
     return (

@@ -12,6 +12,7 @@ from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
 from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
@@ -24,14 +25,12 @@ from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.spec import Spec, read_specs
-from pimflow.passes.unfuse_attention import UnfuseAttention
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 CLEANUP: tuple[Pass, ...] = (
     RemoveDeadCode(),  # most computations of shapes: the loader knows what comes out
     FoldConstants(),
     RemoveIdentity(),
-    UnfuseAttention(),
     FoldBatchNorm(),
     RemoveDeadCode(),  # what was computed for its shape alone
     FuseEpilogues(residual=True),  # as cuDNN does; what other devices cannot do is taken back once nodes are placed
@@ -69,6 +68,7 @@ PASSES: Registry[str, type[Pass]] = Registry("passes")
 for _kind in (
     MdDpSplit,
     ColumnSplit,
+    EdgeSplit,
     Pipelining,
     DevicePlacement,
     MovementElimination,
@@ -77,7 +77,6 @@ for _kind in (
     FoldBatchNorm,
     FuseEpilogues,
     UnfuseEpilogues,
-    UnfuseAttention,
     OrderAggregation,
     ExplicitPadding,
     RemoveIdentity,

@@ -25,6 +25,7 @@ from pimflow.ir import (
     Plan,
     Refusal,
     SplitColumns,
+    SplitEdges,
     SplitRows,
 )
 from pimflow.ir.analysis.regions import node_columns, node_rows
@@ -355,7 +356,9 @@ class _NodeRows:
             name=name,
             op=node.kind,
             mode=_mode(decision, name),
-            fractions={unit: count / every for unit, count in made.items()},
+            fractions=self._edge_fractions(decision)
+            if isinstance(decision, SplitEdges)
+            else {unit: count / every for unit, count in made.items()},
             busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
             cycles=cycles,
             time_us=busy_us(events),
@@ -394,6 +397,12 @@ class _NodeRows:
                 violations[violation] += count
         return made, cycles, commands, violations
 
+    def _edge_fractions(self, decision: SplitEdges) -> dict[str, float]:
+        """The share of a sum's edges that each device beside the host has."""
+        edges = {part.device: self._graph.value(part.inputs[2]).elements for part in self._parts[decision.node][:2]}
+        every = sum(edges.values())
+        return {unit: edges.get(unit, 0) / every for unit in self._units}
+
     def _why(self, decision: Decision, node: Node) -> str:
         if isinstance(decision, SplitRows) and node.name == decision.node:
             rows, on_host = node_rows(self._original, node), decision.gpu_rows
@@ -403,6 +412,10 @@ class _NodeRows:
             columns, on_host = node_columns(self._original, node), decision.gpu_columns
             unit = self._label(decision.device)
             return f"{on_host} of {columns} columns on {self._label(self._host)} while {unit} makes {columns - on_host}"
+        if isinstance(decision, SplitEdges):
+            share, unit = self._edge_fractions(decision)[decision.device], self._label(decision.device)
+            dense = f"{100 * share:.0f} % of its edges, {decision.at_least} or more a group of {decision.group} sources"
+            return f"{dense}, on {unit} while {self._label(self._host)} sums the others"
         if isinstance(decision, SplitRows | SplitColumns):
             return f"applied to the halves of {decision.node}"
         if isinstance(decision, Pipeline) and node.placement.fused_into in decision.run:
@@ -442,7 +455,7 @@ class _NodeRows:
 
 
 def _mode(decision: Decision, name: str) -> str:
-    if isinstance(decision, SplitRows | SplitColumns):
+    if isinstance(decision, SplitRows | SplitColumns | SplitEdges):
         return "md-dp"
     if isinstance(decision, Pipeline):
         return "pipeline"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pimflow.ir import Graph, Plan, SplitColumns, SplitRows
+from pimflow.ir import Graph, Plan, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.options import Options
 from pimflow.passes import PassManager
@@ -124,7 +124,7 @@ def policy_result(
         spent=after.spent,
         baseline_spent=before.spent,
         mode_share=_mode_share(graph, report, target.devices),
-        ratio_histogram=_ratio_histogram(graph, plan),
+        ratio_histogram=_ratio_histogram(graph, plan, report),
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
         gpu_basis=gpu_basis(target, measured=measured),
@@ -140,8 +140,9 @@ def _mode_share(graph: Graph, report: PlanReport, devices: Sequence[str]) -> dic
     return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, "md-dp", "pipeline")}
 
 
-def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
+def _ratio_histogram(graph: Graph, plan: Plan, report: PlanReport) -> dict[int, int]:
     counts: Counter[int] = Counter()
+    fractions = {row.name: row.fractions for row in report.nodes}
     for decision in plan.decisions:
         if isinstance(decision, SplitRows):
             rows = node_rows(graph, graph.node(decision.node))
@@ -149,6 +150,8 @@ def _ratio_histogram(graph: Graph, plan: Plan) -> dict[int, int]:
         if isinstance(decision, SplitColumns):
             columns = node_columns(graph, graph.node(decision.node))
             counts[10 * round(10 * (columns - decision.gpu_columns) / columns)] += 1
+        if isinstance(decision, SplitEdges):
+            counts[10 * round(10 * fractions[decision.node][decision.device])] += 1
     return dict(sorted(counts.items()))
 
 

@@ -25,6 +25,7 @@ from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.movement import Movement, movement
 from pimflow.ir.analysis.placing import bound_to_host
+from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.targets import Target
@@ -114,8 +115,21 @@ class CostModel:
         refusal = work if isinstance(work, Refusal) else bound_to_host(node)
         if refusal is None and node.op.is_sparse and node.device != device:
             alone, beside = (costs.host.cost(graph, node).time_us for costs in (self.host_only(), self))
-            refusal = self.units[device].in_vain(work, alone, beside)
+            refusal = self.units[device].in_vain(work, alone, beside, self._adding_us(graph, node))
         return refusal or work
+
+    def _adding_us(self, graph: Graph, node: Node) -> float:
+        """What the host takes to add up two parts of a node's result: it reads both and writes the sum."""
+        result = graph.value(node.output)
+        moved = 3 * result.elements * (element_bytes(result.dtype) or 0)
+        return self.host.copy_cost(moved, result.dtype).time_us
+
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+        """Ways to divide the edges of a sparse node with a unit that may pay, as the unit's backend has them."""
+        work = self.work(graph, node, device)
+        if isinstance(work, Refusal):
+            return ()
+        return self.units[device].edge_divisions(work, self.host.cost(graph, node).time_us)
 
     def time_parts_us(self, graph: Graph, node: Node) -> Parts:
         """A node's time by what it is spent on; it may take longer to find out than the cost.

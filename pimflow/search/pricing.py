@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitColumns, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.readout import Readout
@@ -61,6 +61,9 @@ class Costs(timeline.Costs, Memories, Protocol):
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
+
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+        """Ways to divide the edges of a sparse node with a unit that may pay, best first by bounds."""
 
 
 class Pricer:
@@ -214,6 +217,9 @@ def _decision_text(decision: Decision, number: Mapping[str, int]) -> str:
         followers = [number[name] for name in decision.followers]
         columns, device, choice = decision.gpu_columns, decision.device, decision.choice
         return f"columns {number[decision.node]} {columns} {device} {choice} {followers}"
+    if isinstance(decision, SplitEdges):
+        group, at_least, device, choice = decision.group, decision.at_least, decision.device, decision.choice
+        return f"edges {number[decision.node]} {group} {at_least} {device} {choice}"
     if isinstance(decision, Parallel):
         return f"parallel {[[_decision_text(item, number) for item in branch] for branch in decision.branches]}"
     run = [number[name] for name in decision.run]

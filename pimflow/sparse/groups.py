@@ -1,18 +1,26 @@
-"""How many edges the pairs of a destination and a group of consecutive sources have: one pass over the edges, kept."""
+"""Edges by pairs of a destination and a group of consecutive sources: how many a pair has, and the dense ones apart."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from weakref import ref
 
 import numpy as np
+import numpy.typing as npt
 
-from pimflow.sparse.checks import Ids, Longs
+from pimflow.sparse.checks import Longs
 from pimflow.sparse.statistics import PIECE_EDGES
 
 MOST_KEPT = 64
 """Counts that are remembered: a program has few graphs."""
+MOST_PARTS_KEPT = 4
+"""Divisions that are remembered: each is as large as its graph."""
+
+T = TypeVar("T")
+Ids = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +29,13 @@ class GroupCounts:
 
     Args:
         pairs: how many have i edges, by i.
+        runs: stretches of one destination's pairs in consecutive groups of one block.
+        units: pairs of a destination and a block of groups with an edge between them.
     """
 
     pairs: Longs
+    runs: int
+    units: int
 
     @property
     def edges(self) -> int:
@@ -37,48 +49,130 @@ class GroupCounts:
         return self.edges / groups if groups else 0.0
 
 
-_kept: OrderedDict[tuple[int, int, int], tuple[ref[Ids], ref[Ids], GroupCounts]] = OrderedDict()
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of a graph's edges, in compressed rows.
+
+    Args:
+        rowptr: [destinations + 1].
+        col: [edges].
+        positions: where these edges stand in the whole graph.
+    """
+
+    rowptr: Ids
+    col: Ids
+    positions: Longs
 
 
-def group_counts(rowptr: Ids, col: Ids, size: int) -> GroupCounts:
+_Key = tuple[int, ...]
+_counts: OrderedDict[_Key, tuple[ref[Ids], ref[Ids], GroupCounts]] = OrderedDict()
+_parts: OrderedDict[_Key, tuple[ref[Ids], ref[Ids], tuple[Part, Part]]] = OrderedDict()
+
+
+def group_counts(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
     """The counts of edges in compressed rows, for groups of `size` sources; linear in the edges once, then free.
 
     Args:
         rowptr: [destinations + 1].
         col: [edges]; in any order within rows. Neither is to be changed from now on.
         size: consecutive sources of a group, from a multiple of it on.
+        block: consecutive groups of a block, likewise.
     """
-    key = (id(rowptr), id(col), size)
-    known = _kept.get(key)
-    if known is not None and known[0]() is rowptr and known[1]() is col:
-        return known[2]
-    found = GroupCounts(_counted(rowptr, col, size))
-    _kept[key] = ref(rowptr), ref(col), found
-    if len(_kept) > MOST_KEPT:
-        _kept.popitem(last=False)
-    return found
+    return _kept(_counts, MOST_KEPT, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
 
 
-def _counted(rowptr: Ids, col: Ids, size: int) -> Longs:
-    total = np.zeros(1, np.int64)
-    first, rows = 0, len(rowptr) - 1
-    while first < rows:
-        begin = int(rowptr[first])
-        last = int(np.searchsorted(rowptr, begin + PIECE_EDGES, side="right")) - 1
-        last = min(max(last, first + 1), rows)
-        counted = _of_piece(np.asarray(rowptr[first : last + 1], np.int64), col[begin : int(rowptr[last])], size)
+def divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
+    """(the edges of pairs of a destination and a group that have at least so many edges, all others).
+
+    Linear in the edges, but for rows that are in no order. The same arrays come back as long as they are remembered.
+
+    Args:
+        rowptr, col, size: as for `group_counts`.
+        at_least: edges of a pair.
+    """
+    return _kept(_parts, MOST_PARTS_KEPT, rowptr, col, (size, at_least), lambda: _divided(rowptr, col, size, at_least))
+
+
+def _kept(
+    known: OrderedDict[_Key, tuple[ref[Ids], ref[Ids], T]],
+    most: int,
+    rowptr: Ids,
+    col: Ids,
+    options: tuple[int, ...],
+    make: Callable[[], T],
+) -> T:
+    """What is known of these arrays, or made now."""
+    key = (id(rowptr), id(col), *options)
+    entry = known.get(key)
+    if entry is not None and entry[0]() is rowptr and entry[1]() is col:
+        known.move_to_end(key)
+        return entry[2]
+    made = make()
+    known[key] = ref(rowptr), ref(col, lambda _: known.pop(key, None)), made
+    if len(known) > most:
+        known.popitem(last=False)
+    return made
+
+
+def _counted(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
+    total, runs, units = np.zeros(1, np.int64), 0, 0
+    for first, last in _pieces(rowptr):
+        pointers, sources = _piece(rowptr, col, first, last)
+        keys, sizes, groups = _pairs(pointers, sources, size)
+        counted = np.bincount(sizes, minlength=1).astype(np.int64)
         longer, shorter = (total, counted) if len(total) >= len(counted) else (counted, total)
         longer[: len(shorter)] += shorter
-        total, first = longer, last
-    return total
+        total = longer
+        group = keys % groups
+        new_unit = np.diff(keys // groups * (groups // block + 1) + group // block, prepend=-1) != 0
+        units += int(np.count_nonzero(new_unit))
+        runs += int(np.count_nonzero(new_unit | (np.diff(keys, prepend=-2) != 1)))
+    return GroupCounts(total, runs, units)
 
 
-def _of_piece(pointers: Longs, col: Ids, size: int) -> Longs:
-    """The same of some rows; sorted, equal pairs stand together."""
-    groups = np.asarray(col, np.int64) // size
-    row = np.repeat(np.arange(len(pointers) - 1), pointers[1:] - pointers[:-1])
-    keys = row * (int(groups.max(initial=0)) + 1) + groups
+def _divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
+    is_dense = np.empty(len(col), bool)
+    for first, last in _pieces(rowptr):
+        pointers, sources = _piece(rowptr, col, first, last)
+        keys, sizes, groups = _pairs(pointers, sources, size)
+        own = _keys(pointers, sources, size, groups)
+        in_order = not (own[1:] < own[:-1]).any()
+        of_edge = np.repeat(sizes, sizes) if in_order else sizes[np.searchsorted(keys, own)]
+        is_dense[int(rowptr[first]) : int(rowptr[last])] = of_edge >= at_least
+    return _part(rowptr, col, is_dense), _part(rowptr, col, ~is_dense)
+
+
+def _part(rowptr: Ids, col: Ids, chosen: npt.NDArray[np.bool_]) -> Part:
+    positions = np.flatnonzero(chosen)
+    return Part(np.searchsorted(positions, rowptr).astype(rowptr.dtype), col[positions], positions)
+
+
+def _pieces(rowptr: Ids) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with a bounded number of edges; a row of more is a piece of its own."""
+    first, rows = 0, len(rowptr) - 1
+    while first < rows:
+        last = int(np.searchsorted(rowptr, int(rowptr[first]) + PIECE_EDGES, side="right")) - 1
+        last = min(max(last, first + 1), rows)
+        yield first, last
+        first = last
+
+
+def _piece(rowptr: Ids, col: Ids, first: int, last: int) -> tuple[Longs, Ids]:
+    """(pointers to their edges, the edges' sources) of some rows."""
+    return np.asarray(rowptr[first : last + 1], np.int64), col[int(rowptr[first]) : int(rowptr[last])]
+
+
+def _pairs(pointers: Longs, col: Ids, size: int) -> tuple[Longs, Longs, int]:
+    """(pairs of a row and a group as row * groups + group, in order; edges of each; groups)."""
+    groups = int(col.max(initial=0)) // size + 1
+    keys = _keys(pointers, col, size, groups)
     if (keys[1:] < keys[:-1]).any():
         keys.sort()
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return np.bincount(np.diff(np.append(starts, len(keys))), minlength=1).astype(np.int64)
+    return keys[starts], np.diff(np.append(starts, len(keys))), groups
+
+
+def _keys(pointers: Longs, col: Ids, size: int, groups: int) -> Longs:
+    """The pair of every edge, as `_pairs` has them."""
+    row = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+    return row * groups + np.asarray(col, np.int64) // size

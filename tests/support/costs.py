@@ -84,6 +84,9 @@ class FakeCosts:
         self.padding_alike = padding_alike
         self.identity = f"fake {channels} {slow_down} {padding_alike}"
 
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+        return ()
+
     def host_only(self) -> FakeCosts:
         return FakeCosts(32, self.unit.slow_down, self.padding_alike)
 

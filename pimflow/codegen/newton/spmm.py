@@ -26,9 +26,9 @@ from pimflow.targets import PimSpec
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-MOST_COMMANDS = 1 << 17
-"""Commands that all streams of one program may have, those that loops over tiles repeat counted once: they are kept one
-by one, as no two destinations are alike."""
+MOST_ITEMS = 1 << 17
+"""Commands, and loops over neighbouring columns, that all streams of one program may have, those that loops over tiles
+repeat counted once: they are kept one by one, as no two destinations are alike."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,18 @@ class Packing:
     def cells(self) -> int:
         """COMPs per tile."""
         return len(self.unit)
+
+    @cached_property
+    def run_starts(self) -> Ints:
+        """The cells that do not go on from the one before, in the next column and the next slot."""
+        new_unit = _changes(self.unit)
+        goes_on = (np.diff(self.column, prepend=-2) == 1) & (np.diff(self.slot, prepend=-2) == 1)
+        return np.flatnonzero(new_unit | ~goes_on)
+
+    @property
+    def runs(self) -> int:
+        """Stretches of COMPs per tile, each a loop or a command."""
+        return len(self.run_starts)
 
     @property
     def units(self) -> int:
@@ -358,20 +370,26 @@ class SpmmProgram:
         return banks.reshape(len(blocks) * role.tiles, pim.banks, pim.columns, pim.multipliers)
 
 
-def command_refusal(problem: SpmmProblem, pim: PimSpec, groups: int, each: int, fills: int = 0) -> Refusal | None:
-    """Why there would be more commands than are kept, or None.
+def length_refusal(problem: SpmmProblem, pim: PimSpec, groups: int, each: int, fills: int = 0) -> Refusal | None:
+    """Why streams would be longer than is kept, or None.
 
     Args:
         problem, pim: what is lowered for which machine.
         groups: channel groups.
-        each: COMPs and READRESs, or some of them, on one tile.
+        each: runs of COMPs, and READRESs, on one tile.
         fills: GWRITEs of all channels of a group.
     """
-    commands = min(-(-problem.features // pim.banks), pim.channels // groups) * each + fills
-    if commands <= MOST_COMMANDS:
+    items = min(-(-problem.features // pim.banks), pim.channels // groups) * each + fills
+    if items <= MOST_ITEMS:
         return None
-    reason = f"its streams would be of {commands:,} commands, of which no two are alike; {MOST_COMMANDS:,} are kept"
-    return Refusal(reason, commands, MOST_COMMANDS, "commands")
+    reason = f"its streams would be of {items:,} commands and loops, of which no two are alike; {MOST_ITEMS:,} are kept"
+    return Refusal(reason, items, MOST_ITEMS, "commands and loops")
+
+
+def packing_refusal(problem: SpmmProblem, packing: Packing, groups: int, pim: PimSpec) -> Refusal | None:
+    """Why streams of a packing would be longer than is kept, or None."""
+    busy = len(roles(problem.features, SpmmMapping(groups, False, pim.gwrite_latency), pim))
+    return length_refusal(problem, pim, groups, packing.runs + packing.units, busy * packing.fills)
 
 
 class _Emitter:
@@ -436,14 +454,13 @@ class _Emitter:
     def _comps(self, unit: int) -> Items:
         """The COMPs of a unit; neighbouring columns in neighbouring slots are a loop."""
         if unit not in self._comps_of:
-            cells = slice(self._cells_of[unit], self._cells_of[unit + 1])
-            places = np.stack([self._packing.column[cells], self._packing.slot[cells]])
-            starts = np.flatnonzero(np.append(True, (np.diff(places) != 1).any(axis=0)))
-            counts = np.diff(np.append(starts, places.shape[1])).tolist()
+            packing = self._packing
             items: Items = ()
-            for (column, slot), count in zip(places[:, starts].T.tolist(), counts, strict=True):
-                inner = term("c", count, 1)
-                items += loop("c", count, (Comp(Affine(column, inner), Affine(slot, inner)),))
+            first, last = np.searchsorted(packing.run_starts, self._cells_of[unit : unit + 2]).tolist()
+            for start, stop in pairwise([*packing.run_starts[first:last].tolist(), self._cells_of[unit + 1]]):
+                column, slot = int(packing.column[start]), int(packing.slot[start])
+                inner = term("c", stop - start, 1)
+                items += loop("c", stop - start, (Comp(Affine(column, inner), Affine(slot, inner)),))
             self._comps_of[unit] = items
         return self._comps_of[unit]
 
@@ -454,11 +471,10 @@ class _Emitter:
 
 def lower_spmm(problem: SpmmProblem, packing: Packing, mapping: SpmmMapping, pim: PimSpec) -> SpmmProgram | Refusal:
     """The streams of an aggregation, or why there are none: too many commands, or too many rows."""
-    parts = roles(problem.features, mapping, pim)
-    each = packing.cells + packing.units
-    refusal = command_refusal(problem, pim, mapping.groups, each, len(parts) * packing.fills)
+    refusal = packing_refusal(problem, packing, mapping.groups, pim)
     if refusal is not None:
         return refusal
+    parts = roles(problem.features, mapping, pim)
     cuts = shares(packing, mapping.groups)
     blocks = tuple(tuple(dict.fromkeys(packing.block[first:stop].tolist())) for first, stop in cuts)
     streams = [CommandStream(channel, ()) for channel in range(pim.channels)]

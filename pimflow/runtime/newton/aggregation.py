@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from pimflow.codegen.newton.spmm import (
     SpmmProblem,
     SpmmProgram,
     block_columns,
-    command_refusal,
+    length_refusal,
     pack,
 )
 from pimflow.data import decode, encode
@@ -26,7 +27,7 @@ from pimflow.ir.analysis.content import content_of
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.runtime.newton.values import execute_spmm, round_to
-from pimflow.sparse.checks import Ids, Longs
+from pimflow.sparse.checks import Longs
 from pimflow.sparse.groups import GroupCounts, group_counts
 from pimflow.targets import PimSpec
 
@@ -50,7 +51,7 @@ class Aggregations:
     def __init__(self, timer: StreamTimer) -> None:
         self._timer = timer
         self._pim = timer.profile.pim
-        self._edges: dict[str, tuple[Ids, Ids]] = {}
+        self._edges: dict[str, tuple[Array, Array]] = {}
         self._packings: dict[str, Packing] = {}
         self._known: dict[tuple[SpmmProblem, str], Known] = {}
 
@@ -65,7 +66,7 @@ class Aggregations:
             return Refusal("its banks hold rows of a matrix, not of several heads")
         if not all(name in graph.constants for name in node.inputs[1:4] if name):
             return Refusal("its streams depend on edges and weights, and these are only known when it runs")
-        rowptr, col = (_ids(graph.constants[name]) for name in node.inputs[1:3])
+        rowptr, col = (graph.constants[name] for name in node.inputs[1:3])
         if not len(col):
             return Refusal("there are no edges")
         digest = " ".join(str(part) for part in content_of(graph, node))
@@ -73,19 +74,21 @@ class Aggregations:
         scaled = len(node.inputs) > 4 and bool(node.inputs[4])
         return SpmmProblem(digest, shape[0], len(rowptr) - 1, len(col), shape[1], scaled)
 
-    def in_vain(self, problem: SpmmProblem, alone_us: float, beside_us: float) -> Refusal | None:
+    def in_vain(self, problem: SpmmProblem, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
         """Why no division of the edges is faster than the host alone, as COMPs and fills have it; None if one may be.
 
         A group of 16 sources and a tile of 16 features is a COMP, and a slot to fill, however few of the sources have
         an edge. Channels work evenly; the densest groups go to them first. What is left takes the host its share of
-        `beside_us`.
+        `beside_us`, and `adding_us` more to add up both parts.
         """
-        counts = group_counts(*self._edges[problem.edges_digest], self._pim.multipliers)
+        counts = self._counts(problem)
         group_us = self._group_us(problem)
-        if _division_us(counts, group_us, beside_us) < alone_us:
+        whole_us = int(counts.pairs.sum()) * group_us
+        if min(whole_us, _division_us(counts, group_us, beside_us) + adding_us) < alone_us:
             return None
         needed = group_us * problem.edges / alone_us
-        helping = needed * max(1 - alone_us / beside_us, 0.0)
+        left_us = alone_us - adding_us
+        helping = group_us * problem.edges * (1 / left_us - 1 / beside_us) if left_us > 0 else math.inf
         beside = f", {helping:.1f} to help it" if helping < 0.95 * needed else ""
         had = counts.edges_per_group
         reason = (
@@ -93,6 +96,19 @@ class Aggregations:
             f"the host{beside}"
         )
         return Refusal(reason)
+
+    def divisions(self, problem: SpmmProblem, beside_us: float) -> tuple[tuple[int, int], ...]:
+        """(sources of a group, its edges at least): divisions by how dense groups are, best first by their bounds."""
+        counts = self._counts(problem)
+        levels = np.flatnonzero(counts.pairs)
+        groups = np.cumsum(counts.pairs[levels][::-1])[::-1]
+        edges = np.cumsum((counts.pairs[levels] * levels)[::-1])[::-1]
+        bounds = np.maximum(groups * self._group_us(problem), (1 - edges / counts.edges) * beside_us)
+        order = np.argsort(bounds[1:], kind="stable") + 1  # all edges are no division
+        return tuple((self._pim.multipliers, int(level)) for level in levels[order])
+
+    def _counts(self, problem: SpmmProblem) -> GroupCounts:
+        return group_counts(*self._edges[problem.edges_digest], self._pim.multipliers, block_columns(self._pim))
 
     def _group_us(self, problem: SpmmProblem) -> float:
         """Microseconds that one group takes at least: its COMPs over all channels, and its slot in full fills.
@@ -124,10 +140,10 @@ class Aggregations:
 
     def _priced(self, problem: SpmmProblem, policy: str) -> Known:
         rowptr, col = self._edges[problem.edges_digest]
-        cells = int(group_counts(rowptr, col, self._pim.multipliers).pairs.sum())
-        too_many = command_refusal(problem, self._pim, self._pim.buffers, cells)
-        if too_many is not None:
-            return too_many
+        counts = self._counts(problem)
+        too_long = length_refusal(problem, self._pim, self._pim.buffers, counts.runs + counts.units)
+        if too_long is not None:
+            return too_long
         if problem.edges_digest not in self._packings:
             self._packings[problem.edges_digest] = pack(rowptr, col, self._pim)
         return priced(problem, self._packings[problem.edges_digest], policy, self._timer)
@@ -209,11 +225,6 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
     if len(archived.blocks) != mapping.groups:
         raise DataError("'blocks' are not those of as many groups as the mapping has")
     return SpmmProgram(problem, mapping, pim, archived.blocks, streams, archived.first_row)
-
-
-def _ids(array: Array) -> Ids:
-    assert np.issubdtype(array.dtype, np.integer)
-    return array  # type: ignore[return-value]
 
 
 def _division_us(counts: GroupCounts, group_us: float, beside_us: float) -> float:

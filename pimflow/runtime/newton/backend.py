@@ -101,9 +101,15 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """Convolutions and matrix products, and sums over the edges of a graph."""
         return self.aggregations.work(graph, node) if isinstance(node.op, Spmm) else matrix_problem(graph, node)
 
-    def in_vain(self, work: NewtonWork, alone_us: float, beside_us: float) -> Refusal | None:
+    def in_vain(self, work: NewtonWork, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
         """Where groups of sources have too few edges."""
-        return self.aggregations.in_vain(work, alone_us, beside_us) if isinstance(work, SpmmProblem) else None
+        if not isinstance(work, SpmmProblem):
+            return None
+        return self.aggregations.in_vain(work, alone_us, beside_us, adding_us)
+
+    def edge_divisions(self, work: NewtonWork, beside_us: float) -> tuple[tuple[int, int], ...]:
+        """By the edges of groups of as many sources as a COMP multiplies."""
+        return self.aggregations.divisions(work, beside_us) if isinstance(work, SpmmProblem) else ()
 
     def partial_bytes(self, work: NewtonWork, choice: str) -> int:
         """What READRES returned of destinations with sources in several blocks."""

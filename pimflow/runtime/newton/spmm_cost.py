@@ -13,6 +13,7 @@ from pimflow.codegen.newton.spmm import (
     SpmmProblem,
     SpmmProgram,
     lower_spmm,
+    packing_refusal,
     roles,
     shares,
 )
@@ -45,7 +46,7 @@ class SpmmCost(StreamsCost):
 
 
 def mappings(packing: Packing, problem: SpmmProblem, policy: str, profile: TimingProfile) -> Iterator[SpmmMapping]:
-    """What a policy tries: the number of groups that closed forms say is best, with plain and with early fills.
+    """What a policy tries: plain and early fills, with the best number of groups, by closed forms, that can be kept.
 
     "newton+" has one buffer, plain fills, and no hidden GWRITE.
     """
@@ -54,7 +55,8 @@ def mappings(packing: Packing, problem: SpmmProblem, policy: str, profile: Timin
         yield SpmmMapping(1, False, "exposed")
         return
     numbers = [number for number in range(1, pim.buffers + 1) if pim.channels % number == 0]
-    best = min(numbers, key=lambda number: _slowest(packing, problem, number, profile))
+    short = [number for number in numbers if packing_refusal(problem, packing, number, pim) is None]
+    best = min(short or numbers, key=lambda number: _slowest(packing, problem, number, profile))
     yield SpmmMapping(best, True, pim.gwrite_latency)
     yield SpmmMapping(best, False, pim.gwrite_latency)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pimflow.ir import Decision, Graph
-from pimflow.search.candidates import columns
+from pimflow.search.candidates import columns, edges
 from pimflow.search.candidates.base import Candidate, Scene
 from pimflow.search.candidates.branches import branches
 from pimflow.search.candidates.columns import column_splits
+from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.md_dp import splits
 from pimflow.search.candidates.pipelines import patterns, runs, variations
 from pimflow.search.candidates.placed import on_device, on_host
@@ -23,7 +24,7 @@ from pimflow.search.pricing import Pricer
 
 __all__ = ["KINDS", "Candidate", "Candidates"]
 
-KINDS = (on_device, splits, column_splits, patterns, branches, runs)
+KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
 
 
@@ -46,3 +47,4 @@ class Candidates:
         """Candidates one step away from a chosen one."""
         yield from variations(self.scene, self.policy, chosen)
         yield from columns.variations(self.scene, chosen)
+        yield from edges.variations(self.scene, chosen)

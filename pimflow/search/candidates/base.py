@@ -44,6 +44,10 @@ class Scene:
         """Whether the whole node can run there."""
         return self._pricer.can_run(node, destination.device, destination.choice)
 
+    def edge_divisions(self, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+        """Ways to divide the edges of a sparse node that may pay, best first: (group, edges of one at least)."""
+        return self._pricer.costs.edge_divisions(self.graph, node, device)
+
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:
         """Units whose anchor can run there."""
         return (unit for unit in self.units if self.can_run(unit.anchor, destination))

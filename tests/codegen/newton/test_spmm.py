@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from pimflow.codegen.newton.commands import CommandCounts, Comp, GWrite, count_commands
-from pimflow.codegen.newton.spmm import MOST_COMMANDS, SpmmMapping, block_columns, lower_spmm, pack, roles
+from pimflow.codegen.newton.spmm import MOST_ITEMS, SpmmMapping, block_columns, lower_spmm, pack, roles
 from pimflow.errors import CommandOrderError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.values import execute_spmm
@@ -130,13 +130,13 @@ def test_channels_share_out_tiles_then_destinations(features: int, lanes: int, t
     assert sorted(covered) == list(range(-(-features // PIM.banks)))
 
 
-def test_more_commands_than_are_kept_are_refused() -> None:
-    edges = random_edges(16_000, 4_000, MOST_COMMANDS // 16, 512, 1)
+def test_longer_streams_than_are_kept_are_refused() -> None:
+    edges = random_edges(16_000, 4_000, MOST_ITEMS // 16, 512, 1)
     refusal = lower_spmm(edges.problem, pack(edges.rowptr, edges.col, PIM), PLAIN, PIM)
     assert isinstance(refusal, Refusal)
-    assert refusal.bound == MOST_COMMANDS
+    assert refusal.bound == MOST_ITEMS
     assert refusal.demand is not None
-    assert refusal.demand > MOST_COMMANDS
+    assert refusal.demand > MOST_ITEMS
     assert "no two are alike" in refusal.reason
 
 

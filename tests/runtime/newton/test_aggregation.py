@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import pimflow
 from pimflow.data import Table
-from pimflow.ir import Builder, Graph, OnDevice, Refusal, Spmm
+from pimflow.ir import Builder, Graph, OnDevice, Plan, Refusal, SplitEdges, Spmm
+from pimflow.options import Options
+from pimflow.passes import PassManager, edge_split
+from pimflow.report.plan_report import PlanReport, report_plan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton import aggregation
 from pimflow.runtime.newton.aggregation import _division_us
@@ -19,10 +24,12 @@ from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidates
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
-from pimflow.search.pricing import Pricer
+from pimflow.search.pricing import Pricer, rewrites
+from pimflow.search.solver import solve
+from pimflow.sparse.generate import like, road_grid
 from pimflow.sparse.groups import GroupCounts
 from pimflow.targets import Target, load_target
-from support.newton.aggregation import Edges, random_edges
+from support.newton.aggregation import Edges, dense_blocks, random_edges
 from support.values import relative_error
 
 PIMFLOW = load_target("pimflow")
@@ -34,6 +41,38 @@ def clocked(clock_mhz: float) -> Target:
 
 
 FAST = clocked(1e6)
+
+
+def sum_model(vertices: int, width: int) -> bytes:
+    """A sum over edges as exporters write it, with a bias and an activation behind it."""
+    make, shape = helper.make_node, (vertices, width)
+    nodes = [
+        make("Gather", ["edge_index", "zero"], ["src"], axis=0),
+        make("Gather", ["edge_index", "one"], ["dst"], axis=0),
+        make("Gather", ["x", "src"], ["messages"], axis=0),
+        make("Unsqueeze", ["dst", "axes"], ["column"]),
+        make("Shape", ["messages"], ["size"]),
+        make("Expand", ["column", "size"], ["index"]),
+        make("ScatterElements", ["zeros", "index", "messages"], ["sums"], axis=0, reduction="add"),
+        make("Add", ["sums", "bias"], ["biased"]),
+        make("Relu", ["biased"], ["y"]),
+    ]
+    constants = {
+        "zero": np.array(0),
+        "one": np.array(1),
+        "axes": np.array([1]),
+        "zeros": np.zeros(shape, np.float32),
+        "bias": np.linspace(-1, 1, width, dtype=np.float32),
+    }
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("edge_index", TensorProto.INT64, [2, "edges"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)]
+    held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "sum", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
 
 
 def program(edges: Edges, *, weighted: bool = True, scaled: bool = False, reduce: str = "sum") -> Graph:
@@ -86,7 +125,7 @@ def test_what_is_placed_is_not_asked_again() -> None:
 @pytest.mark.parametrize("beside", [1.0, 30.0, 400.0])
 def test_no_division_beats_the_bound(groups: list[int], beside: float) -> None:
     """The densest so many groups on one side, for every number of them."""
-    counts = GroupCounts(np.array(groups))
+    counts = GroupCounts(np.array(groups), 0, 0)
     sizes = [edges for edges in range(len(groups) - 1, 0, -1) for _ in range(groups[edges])]
     times = [max(0.7 * taken, beside * (1 - sum(sizes[:taken]) / sum(sizes))) for taken in range(len(sizes) + 1)]
     assert min(times) - 0.7 <= _division_us(counts, 0.7, beside) <= min(times) + 1e-9
@@ -161,18 +200,89 @@ def test_rows_of_a_sum_are_not_divided() -> None:
     graph = program(SMALL)
     pricer = Pricer(graph, CostModel(FAST), PriceCache(None, ""))
     offered = [candidate.decisions for candidate in Candidates(graph, find_policy("auto"), pricer)]
-    assert {type(decision) for decisions in offered for decision in decisions} == {OnDevice}
+    assert {type(decision) for decisions in offered for decision in decisions} == {OnDevice, SplitEdges}
     assert {decision.device for decisions in offered for decision in decisions} == {"gpu", "pim"}  # type: ignore[union-attr]
 
 
 def test_a_dense_graph_is_taken_verified_saved_and_loaded(tmp_path: Path) -> None:
     """Where groups are full and the channels fast enough, the plan has the sum on PIM, by itself."""
     rng = np.random.default_rng(0)
-    pairs = np.stack([rng.integers(0, 700, 9_000), rng.integers(0, 60, 9_000)])
+    pairs = np.stack([rng.integers(0, 300, 4_000), rng.integers(0, 40, 4_000)])
     model = Path(__file__).parents[2] / "data" / "gnn" / "gin-ts.onnx"
-    graph = pimflow.sparse.Graph.from_edge_index(pairs, 700)
+    graph = pimflow.sparse.Graph.from_edge_index(pairs, 300)
     made = pimflow.compile(model, graph=graph, target=FAST, use_cache=False)
     assert "pim" in {node.device for node in made.graph.nodes if isinstance(node.op, Spmm)}
     loaded = pimflow.load(made.save(tmp_path / "out"))
     assert loaded.verify(rtol=1e-4).passed
     assert loaded.verify(pim="values", operand="fp32").passed
+
+
+def planned(graph: Graph, target: Target = PIMFLOW) -> tuple[Graph, Plan, PlanReport]:
+    costs = CostModel(target)
+    plan = solve(graph, Options(target=target), costs=costs)
+    made = PassManager(rewrites(plan, costs)).run(graph).graph
+    return made, plan, report_plan(graph, plan, made, costs)
+
+
+def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
+    """Blocks of 4 MiB of features pass a cache of 3 MiB row by row: groups of 15 or 16 edges go to PIM, 1.8x faster."""
+    graph = program(dense_blocks(1, 512, 0.95, 500, 4096))
+    made, plan, report = planned(graph)
+    (split,) = plan.decisions
+    assert isinstance(split, SplitEdges)
+    assert (split.group, split.at_least) == (16, 15)
+    assert report.speedup == pytest.approx(1.79, abs=0.02)
+    (row,) = report.nodes
+    assert row.mode == "md-dp"
+    assert row.fractions["pim"] == pytest.approx(0.83, abs=0.01)
+    assert row.why == "83 % of its edges, 15 or more a group of 16 sources, on PIM while the GPU sums the others"
+    costs = CostModel(PIMFLOW)
+    events = {(event.node, event.resource): event for event in build_timeline(made, PIMFLOW, costs).events}
+    host, pim = events["sum_gpu", "gpu"], events["sum_pim", "pim"]
+    assert host.start_us == pim.start_us == 0.0
+    assert events["sum_added", "gpu"].start_us >= max(host.end_us, pim.end_us)
+    whole = build_timeline(on_pim(graph), PIMFLOW, costs).makespan_us
+    assert report.result.time_us < 0.95 * whole, "the host helps"
+    assert report.result.time_us == plan.predicted_us
+
+
+def test_without_dense_groups_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph with Reddit's density, and roads: statistics alone say no, in one line."""
+    monkeypatch.delattr(aggregation, "pack")
+    monkeypatch.delattr(edge_split, "divided")
+    for adjacency, features in ((like("reddit", 1 / 32, keep="density"), 256), (road_grid(80, 80, in_order=True), 64)):
+        build = Builder()
+        operands = [build.input(adjacency.num_src, features, name="x"), build.constant(adjacency.rowptr, "rowptr")]
+        graph = build.graph(build.op(Spmm(), *operands, build.constant(adjacency.col, "col"), name="sum"))
+        _, plan, report = planned(graph)
+        assert plan.decisions == (OnDevice("sum", "gpu"),)
+        assert re.fullmatch(
+            r"1\.\d\d edges a group of 16 sources, [\d.]+ needed to be faster than the host(, [\d.]+ to help it)?",
+            report.nodes[0].why,
+        )
+
+
+def test_divisions_are_those_of_the_statistics_best_first() -> None:
+    costs, edges = CostModel(PIMFLOW), dense_blocks(1, 512, 0.95, 500, 4096)
+    graph = program(edges)
+    offered = costs.edge_divisions(graph, graph.node("sum"), "pim")
+    rows = np.repeat(np.arange(512), np.diff(edges.rowptr))
+    _, sizes = np.unique(rows * 32 + edges.col // 16, return_counts=True)
+    assert sorted(offered) == [(16, int(level)) for level in np.unique(sizes)[1:]]
+    assert (16, 15) in offered[:3], "what is chosen in the end is among those that are tried first"
+    assert costs.edge_divisions(program(SPARSE), program(SPARSE).node("sum"), "pim") == ()
+
+
+def test_a_divided_sum_is_verified_saved_and_loaded(tmp_path: Path) -> None:
+    """On a GPU with a small cache small blocks do; bias and activation follow the sum of both parts."""
+    edges = dense_blocks(2, 128, 0.95, 800, 256)
+    small_cache = replace(PIMFLOW, units=Table({**PIMFLOW.units, "gpu": replace(PIMFLOW.gpu, l2_kib=16)}))
+    pairs = np.stack([edges.col, np.repeat(np.arange(256), np.diff(edges.rowptr))])
+    graph = pimflow.sparse.Graph.from_edge_index(pairs, 256)
+    made = pimflow.compile(sum_model(256, 256), graph=graph, target=small_cache, use_cache=False)
+    (split, *_) = made.plan.decisions
+    assert isinstance(split, SplitEdges)
+    loaded = pimflow.load(made.save(tmp_path / "out"))
+    assert loaded.plan == made.plan
+    assert loaded.verify(pim="values", operand="fp32").passed
+    assert loaded.report.as_json() == made.report.as_json()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,10 @@ from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.spmm import SpmmMapping, pack
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced, spmm_cost
+from pimflow.sparse.groups import divided
 from pimflow.targets import PimSpec, load_target
 from support.newton import oracle_artifact, oracle_strict
-from support.newton.aggregation import Edges, drawn_edges, drawn_mappings, random_edges
+from support.newton.aggregation import Edges, dense_blocks, drawn_edges, drawn_mappings, random_edges
 from support.newton.streams import PIM, artifact_word, strict_word
 from support.newton.timing import time_stream, timer
 
@@ -46,6 +49,21 @@ def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) 
     assert cost.cycles == slowest
     assert cost.comps_on_closed_rows == 0
     assert cost.parts.total == cost.cycles
+
+
+@pytest.mark.parametrize("timing", ["strict", "artifact"])
+def test_cycles_of_dense_groups_alone_are_the_oracles(timing: str) -> None:
+    """As a division leaves them: rows without an edge, neighbouring columns in loops."""
+    edges = dense_blocks(3, 64, 0.8, 400, 24)
+    dense, _ = divided(edges.rowptr, edges.col, 16, 13)
+    assert 0 < len(dense.col) < len(edges.col)
+    part = replace(edges, rowptr=dense.rowptr, col=dense.col, weight=edges.weight[dense.positions])
+    program, packing = part.program(SpmmMapping(2, True, "hidden"), PIM)
+    found = spmm_cost(program, packing, timer(PIM, timing))
+    assert found.cycles == max(oracle(entry.stream, PIM, timing)[0] for entry in program.classes)
+    rows = np.repeat(np.arange(192), np.diff(edges.rowptr))
+    _, sizes = np.unique(rows * 12 + edges.col // 16, return_counts=True)
+    assert found.commands.comp == 2 * np.count_nonzero(sizes >= 13), "24 features are two tiles"
 
 
 def best(edges: Edges, policy: str, pim: PimSpec = PIM, timing: str = "strict") -> SpmmCost:

@@ -52,6 +52,18 @@ def random_edges(sources: int, destinations: int, edges: int, width: int, seed: 
     return Edges(rowptr, src[order], weight.astype(np.float32), features.astype(np.float32))
 
 
+def dense_blocks(blocks: int, size: int, density: float, others: int, width: int, seed: int = 0) -> Edges:
+    """A stochastic block model, in order: pairs within a block are edges with a probability, `others` are anywhere."""
+    rng, vertices = np.random.default_rng(seed), blocks * size
+    of_block = np.arange(vertices) // size
+    dst, src = np.nonzero((rng.random((vertices, vertices)) < density) & (of_block[:, None] == of_block))
+    dst, src = (np.append(ends, rng.integers(0, vertices, others)) for ends in (dst, src))
+    order = np.lexsort((src, dst))
+    rowptr = np.searchsorted(dst[order], np.arange(vertices + 1))
+    weight, features = rng.standard_normal(len(src)), rng.standard_normal((vertices, width))
+    return Edges(rowptr, src[order], weight.astype(np.float32), features.astype(np.float32))
+
+
 @st.composite
 def drawn_edges(draw: st.DrawFn) -> Edges:
     sources = draw(st.sampled_from([1, 15, 17, 200, 513, 1500]))

@@ -1,0 +1,114 @@
+"""Edge split: the edges of a sum over a graph are divided between two devices.
+
+    y = spmm(x, edges)   becomes   y_gpu = spmm(x, sparse edges)   on the host
+                                   y_pim = spmm(x, dense edges)    on the other device, at the same time
+                                   y     = y_gpu + y_pim           on the host
+
+Dense edges are those that a destination has from `group` consecutive sources, if they are many: a unit that works on a
+group of sources at once takes as long for a group with one edge as for a full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pimflow.ir import Array, Elementwise, Graph, Node, Placement, Spmm
+from pimflow.ir.refusal import Refusal
+from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.sparse.groups import Part, divided
+
+
+@dataclass(frozen=True)
+class EdgeSplit(DecisionPass):
+    """Divides the edges of a sum by how many a destination has from a group of sources.
+
+    What is fused into the sum is fused into the node that adds up both parts.
+
+    Args:
+        node: a sum over edges that are constants, with their weights.
+        group: consecutive sources, from a multiple of it on.
+        at_least: edges from a group to a destination that are dense; at least 1.
+        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        device: takes the dense edges.
+        host: takes the rest, and adds up.
+    """
+
+    name: ClassVar[str] = "edge-split"
+
+    node: str
+    group: int
+    at_least: int
+    choice: str = ""
+    device: str = "pim"
+    host: str = "gpu"
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """The node."""
+        return (self.node,)
+
+    def refusal(self, graph: Graph) -> Refusal | None:
+        """Why the edges cannot be divided so, or None."""
+        node = graph.node(self.node)
+        refused = device_refusal(node, self.device, self.host) or self._operand_refusal(graph, node)
+        if refused is not None:
+            return refused
+        dense, rest = self._divided(graph, node)
+        if len(dense.col) and len(rest.col):
+            return None
+        found = f"{len(dense.col)} of {len(dense.col) + len(rest.col)} edges"
+        groups = f"groups of {self.group} sources with at least {self.at_least} edges"
+        return Refusal(f"{node.name}: {found} are in {groups}, which leaves a part empty")
+
+    def _operand_refusal(self, graph: Graph, node: Node) -> Refusal | None:
+        op = node.op
+        if not isinstance(op, Spmm):
+            return Refusal(f"{node.name}: {node.kind} is not a sum over edges")
+        if op.reduce != "sum" or op.start or op.empty:
+            return Refusal(f"{node.name}: only sums from zero are the sum of two parts")
+        if self.group < 1 or self.at_least < 1:
+            return Refusal(f"{node.name}: groups of {self.group} sources with {self.at_least} edges are none")
+        computed = [name for name in node.inputs[1:4] if name and name not in graph.constants]
+        if computed:
+            return Refusal(f"{node.name}: {computed[0]!r} is computed, and its parts have to be constants")
+        return None
+
+    def _divided(self, graph: Graph, node: Node) -> tuple[Part, Part]:
+        rowptr, col = (graph.constants[name] for name in node.inputs[1:3])
+        return divided(rowptr, col, self.group, self.at_least)
+
+    def rewrite(self, site: Site) -> list[Node] | Refusal:
+        """Both parts and their sum."""
+        refused = self.refusal(site.graph)
+        return list(self._nodes(site)) if refused is None else refused
+
+    def _nodes(self, site: Site) -> Iterator[Node]:
+        node, editor = site.graph.node(self.node), site.editor
+        dense, rest = self._divided(site.graph, node)
+        value = site.graph.value(node.output)
+        made = []
+        for device, part in ((self.host, rest), (self.device, dense)):
+            output = editor.new_value(f"{node.output}_{device}", value.shape, value.dtype)
+            choice = (self.choice or None) if device == self.device else None
+            placement = Placement(device, site.region, choice=choice, origin=node.name)
+            name = editor.new_node_name(f"{node.name}_{device}")
+            yield Node(node.op, self._operands(site, node, part, device), (output,), name, placement, node.tags)
+            made.append(output)
+        name = editor.new_node_name(f"{node.name}_added")
+        site.first_parts[node.name] = name
+        placement = Placement(self.host, site.region, origin=node.name)
+        yield Node(Elementwise("Add"), tuple(made), (node.output,), name, placement)
+
+    def _operands(self, site: Site, node: Node, part: Part, device: str) -> tuple[str, ...]:
+        """Features and scales as they are, and a part of the edges."""
+
+        def own(position: int, array: Array) -> str:
+            return site.editor.new_constant(f"{node.inputs[position]}_{device}", array)
+
+        features, _, _, *others = node.inputs
+        weights = site.graph.constants.get(others[0]) if others else None
+        if weights is not None:
+            others[0] = own(3, weights[part.positions])
+        return (features, own(1, part.rowptr), own(2, part.col), *others)
