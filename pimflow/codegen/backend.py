@@ -330,6 +330,13 @@ class Backend(ABC, Generic[W, P]):
     def cost(self, work: W, choice: str) -> UnitCost | Refusal:
         """What work costs under a choice, or why it cannot run there."""
 
+    def least_us(self, work: W, choice: str) -> float:
+        """What work takes at least under a choice, by arithmetic alone: no more than its `cost`, and 0 if in doubt.
+
+        The search asks for a cost only where this leaves the work in the running.
+        """
+        return 0.0
+
     def time_parts_us(self, work: W, choice: str) -> Parts:
         """The time of a cost by what it is spent on; asked for what runs on the unit only, as it may take longer.
 

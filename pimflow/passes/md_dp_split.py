@@ -17,13 +17,14 @@ from typing import ClassVar
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
 from pimflow.ir.refusal import Refusal
-from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.passes.decision import Site, device_refusal
+from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.writer import PartWriter
 
 
 @dataclass(frozen=True)
-class MdDpSplit(DecisionPass):
+class MdDpSplit(RowwisePass):
     """Splits a node by rows: the first on the host, the rest on another device.
 
     Rows are H of a convolution's output, M of a matrix product's (the second-last axis).
@@ -51,17 +52,12 @@ class MdDpSplit(DecisionPass):
         """The node and its followers."""
         return (self.node, *self.followers)
 
-    def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the node cannot be split so, or None."""
-        layout = self._layout(graph)
-        return layout if isinstance(layout, Refusal) else None
+    def writer(self, site: Site) -> PartWriter:
+        """Movements on the host."""
+        return PartWriter(site, self.host, self.choice)
 
-    def rewrite(self, site: Site) -> list[Node] | Refusal:
-        """The halves, and the Slices and Concats around them."""
-        layout = self._layout(site.graph)
-        return layout if isinstance(layout, Refusal) else PartWriter(site, self.host, self.choice).write(layout)
-
-    def _layout(self, graph: Graph) -> Layout | Refusal:
+    def layout(self, graph: Graph) -> Layout | Refusal:
+        """The two halves."""
         nodes = [graph.node(name) for name in self.covers]
         refusal = self._shape_refusal(graph, nodes)
         if refusal is not None:

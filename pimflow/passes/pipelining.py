@@ -16,7 +16,8 @@ from typing import ClassVar
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows, run_refusal
 from pimflow.ir.refusal import Refusal
-from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.passes.decision import Site, device_refusal
+from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.writer import PartWriter
 
@@ -25,7 +26,7 @@ Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Pipelining(DecisionPass):
+class Pipelining(RowwisePass):
     """Cuts a run of nodes into stages: stage k of one node runs beside stage k+1 of the node before it.
 
     Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node
@@ -56,17 +57,12 @@ class Pipelining(DecisionPass):
         """The run."""
         return self.nodes
 
-    def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the run cannot be cut into these stages, or None."""
-        layout = self._layout(graph)
-        return layout if isinstance(layout, Refusal) else None
+    def writer(self, site: Site) -> PartWriter:
+        """Movements on the host."""
+        return PartWriter(site, self.host, self.choice)
 
-    def rewrite(self, site: Site) -> list[Node] | Refusal:
-        """The stages, and the Slices and Concats between them."""
-        layout = self._layout(site.graph)
-        return layout if isinstance(layout, Refusal) else PartWriter(site, self.host, self.choice).write(layout)
-
-    def _layout(self, graph: Graph) -> Layout | Refusal:
+    def layout(self, graph: Graph) -> Layout | Refusal:
+        """The stages, one after the other."""
         nodes = [graph.node(name) for name in self.nodes]
         refusal = self._run_refusal(graph, nodes)
         if refusal is not None:

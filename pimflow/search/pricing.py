@@ -15,46 +15,22 @@ from pimflow.errors import PlanError
 from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
-from pimflow.ir.readout import Readout
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import build_timeline
+from pimflow.search import bounds
 from pimflow.search.capacity import Memories, kept_by
 from pimflow.search.price_cache import PriceCache, key_of
-from pimflow.targets import Target
 
 _ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
 
 
-class Choices(Protocol):
-    """What the search asks of a unit beside the host."""
-
-    def meant_by(self, word: str) -> str:
-        """The choice that a policy's word stands for."""
-
-
-class Costs(timeline.Costs, Memories, Protocol):
+class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
     """What the search asks of a cost model."""
-
-    @property
-    def target(self) -> Target:
-        """The machine."""
 
     @property
     def identity(self) -> str:
         """All that prices depend on beside the code, as text."""
-
-    @property
-    def units(self) -> Mapping[str, Choices]:
-        """The units beside the host, by device."""
-
-    @property
-    def readouts(self) -> tuple[Readout, ...]:
-        """The units that apply functions as results are read out."""
-
-    @property
-    def padding_alike(self) -> tuple[str, ...]:
-        """The devices whose convolutions pad opposite sides alike."""
 
     def host_only(self) -> timeline.Costs:
         """The same machine with no other unit in use."""
@@ -80,22 +56,31 @@ class Pricer:
         self._prices = prices
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
+        self._bounds = bounds.Bounds(graph, costs)
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
-    def cost(self, decisions: tuple[Decision, ...], bound_us: float = math.inf) -> float | None:
+    def least_us(self, decisions: tuple[Decision, ...]) -> float:
+        """What the decisions take at least, by arithmetic alone."""
+        return self._bounds.least_us(decisions)
+
+    def cost(self, decisions: tuple[Decision, ...], most_us: float = math.inf) -> float | None:
         """Microseconds from the start of the first decision to the end of the last.
 
-        None if the decisions cannot be carried out, or if the host's share alone takes longer than `bound_us`. The host
-        does one thing at a time, so such a candidate is more expensive than the bound whatever the other devices do,
-        and their shares, which take long to find out, are not asked for.
+        None if the decisions cannot be carried out, or if they certainly take longer than `most_us`: then neither they
+        are carried out nor all that units do in them is priced, which takes long.
         """
         self.priced += 1
+        most_us *= 1 + _ROUNDING
+        if math.isfinite(most_us) and self._bounds.least_us(decisions) > most_us:
+            return None
         text = content_text(self.graph, self._outputs, decisions)
-        key, share_key = key_of(text), key_of(f"GPU's share of\n{text}")
+        key, least_key = key_of(text), key_of(f"at least\n{text}")
         if key in self._prices:
             return self._prices.get(key)
-        bound_us *= 1 + _ROUNDING
-        if (self._prices.get(share_key, 0.0) or 0.0) > bound_us:
+        if (self._prices.get(least_key, 0.0) or 0.0) > most_us:
+            return None
+        if math.isfinite(most_us) and self._bounds.exceeds(decisions, most_us):
+            self._keep_least(least_key, self._bounds.least_us(decisions))
             return None
         rewritten = self._rewritten(decisions)
         if rewritten is None:
@@ -103,12 +88,17 @@ class Pricer:
             return None
         kernels = (node for node in rewritten.nodes if node.device not in self.costs.units and not node.op.is_movement)
         share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
-        if share > bound_us:
-            self._prices.put(share_key, share)
+        if share > most_us:
+            self._keep_least(least_key, share)
             return None
         cost = self._makespan_us(rewritten)
         self._prices.put(key, cost)
         return cost
+
+    def _keep_least(self, key: str, least_us: float) -> None:
+        """Keeps what a candidate takes at least."""
+        if math.isfinite(least_us):
+            self._prices.put(key, least_us)
 
     def kept(self, decisions: tuple[Decision, ...]) -> Mapping[str, int]:
         """What decisions that can be carried out keep in the memories of units, by device."""

@@ -20,8 +20,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
@@ -130,8 +131,8 @@ def price_space(
 ) -> PricedSpace:
     """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
 
-    `prune` leaves out candidates whose GPU share alone costs more than what is known for the same nodes. That loses
-    nothing: what costs more than another cover of its nodes is in no optimum.
+    `prune` leaves out candidates that take longer than what is known for the same nodes, as soon as that is certain
+    (`bounds`). That loses nothing: what costs more than another cover of its nodes is in no optimum.
     """
     pricer = Pricer(graph, costs, prices)
     candidates = Candidates(graph, policy, pricer)
@@ -169,16 +170,23 @@ class _Intervals:
     """The priced candidates so far, with an eye on the clock."""
 
     def __init__(self, pricer: Pricer, progress: SearchProgress, prune: bool) -> None:
-        self.found: list[Interval[Decisions]] = []
         self.out_of_time = False
+        self._found: list[tuple[int, Interval[Decisions]]] = []
+        self._listed = 0
         self._pricer = pricer
         self._progress = progress
         self._prune = prune
         self._covers = BestCovers()
         self._varied = 0
 
+    @property
+    def found(self) -> list[Interval[Decisions]]:
+        """What can be built, in the order of the candidates: of equally cheap plans that decides."""
+        self._found.sort(key=itemgetter(0))
+        return [interval for _, interval in self._found]
+
     def price(self, candidates: Iterable[Candidate]) -> None:
-        """Counts candidates, prices them and keeps those that can be built.
+        """Counts candidates, prices the promising ones first, and keeps those that can be built.
 
         Once out of time only those that a plan must have, which come first.
         """
@@ -190,20 +198,40 @@ class _Intervals:
             waiting.append(candidate)
         total = len(waiting)
         self._progress.begins(total)
-        for done, candidate in enumerate(waiting, start=1):
-            if not self._try(candidate):
+        for done, (place, candidate) in enumerate(self._promising_first(waiting), start=1):
+            if not self._try(candidate, place):
                 return
             self._progress.priced(done, total)
+
+    def _promising_first(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Candidate]]:
+        """Candidates with their places in the list: those that a plan must have, then by what they can save at most.
+
+        What is priced early leaves less to price: the rest is held against it.
+        """
+        self._listed = len(candidates)
+        certain = [(place, candidate) for place, candidate in enumerate(candidates) if candidate.certain]
+        others = [(place, candidate) for place, candidate in enumerate(candidates) if not candidate.certain]
+        yield from certain
+        if not self._prune:
+            yield from others
+            return
+        saved = [self._most_saved_us(candidate) for _, candidate in others]
+        yield from (others[index] for index in sorted(range(len(others)), key=saved.__getitem__, reverse=True))
+
+    def _most_saved_us(self, candidate: Candidate) -> float:
+        known = self._covers.cost(candidate.start, candidate.stop)
+        return known - self._pricer.least_us(candidate.decisions)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """The same for variations of what has been found, of which nobody knows how many will follow."""
         for candidate in candidates:
-            if not self._try(candidate):
+            self._listed += 1
+            if not self._try(candidate, self._listed):
                 return
             self._varied += 1
             self._progress.varied(self._varied)
 
-    def _try(self, candidate: Candidate) -> bool:
+    def _try(self, candidate: Candidate, place: int) -> bool:
         """Prices a candidate; False if there is no time left for it."""
         self.out_of_time = self._progress.out_of_time
         if self.out_of_time and not candidate.certain:
@@ -212,7 +240,7 @@ class _Intervals:
         cost = self._pricer.cost(candidate.decisions, bound)
         if cost is not None:
             self._covers.add(candidate.start, candidate.stop, cost)
-            self.found.append(Interval(candidate.start, candidate.stop, cost, candidate.decisions))
+            self._found.append((place, Interval(candidate.start, candidate.stop, cost, candidate.decisions)))
         return True
 
 

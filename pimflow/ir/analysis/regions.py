@@ -6,6 +6,7 @@ All are cheap: they look at the nodes in question and their surroundings, never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
@@ -28,8 +29,24 @@ def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
     )
 
 
+_PARTS: WeakKeyDictionary[Graph, dict[tuple[str, int, int], RowPart | Refusal]] = WeakKeyDictionary()
+
+
 def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
-    """How the node makes its output rows [start, stop); refusals name the node."""
+    """How the node of a graph makes its output rows [start, stop); refusals name the node.
+
+    Remembered as long as the graph lives: thousands of ways to cut a region have most of their parts in common.
+    """
+    parts = _PARTS.get(graph)
+    if parts is None:
+        parts = _PARTS[graph] = {}
+    key = (node.name, start, stop)
+    if key not in parts:
+        parts[key] = _node_part(graph, node, start, stop)
+    return parts[key]
+
+
+def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
     if len(node.outputs) != 1:
         return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
     for name in (node.inputs[index] for index in node.op.cut_operands if index < len(node.inputs)):

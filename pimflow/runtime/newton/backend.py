@@ -26,7 +26,7 @@ from pimflow.runtime.newton.aggregation import (
 )
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
 from pimflow.runtime.newton.breakdown import cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost, StreamsCost
+from pimflow.runtime.newton.cost import PimCost, StreamsCost, least_us
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.spmm_cost import SpmmCost
@@ -120,6 +120,10 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         if isinstance(work, SpmmProblem):
             return self.aggregations.choose(work, choice)
         return self.search.choose(work, choice)
+
+    def least_us(self, work: NewtonWork, choice: str) -> float:
+        """Of products COMPs and what has to interrupt them; of sums over edges nothing is known beforehand."""
+        return 0.0 if isinstance(work, SpmmProblem) else least_us(work, self.search.profile)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
+from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
@@ -149,6 +150,29 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
         launch_us=pim.launch_us,
         rows=program.rows,
     )
+
+
+def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
+    """What no mapping of a problem is faster than: COMPs, spread evenly over the channels, and what interrupts them.
+
+    A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
+    one column for both. What interrupts them may come at once: then the longest counts.
+    """
+    pim = profile.pim
+    shape = geometry(problem, pim)
+    comps = -(-shape.least_comps // pim.channels)
+    results = shape.groups * shape.pixels * shape.tiles // pim.channels
+    gaps = profile.least_gaps(shape.depth / shape.slots)
+    changes = max(0, -(-comps // min(pim.columns, pim.buffer_columns)) - 1)
+    cycles = comps * profile.comp_cycles + changes * gaps.change
+    refreshes = cycles // gaps.refresh_interval
+    cycles += refreshes * max(0.0, gaps.refresh - gaps.change)
+    cycles += max(0.0, results - 1 - changes - refreshes) * gaps.result
+    if _places(problem):
+        cycles += profile.placement_cycles(
+            shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
+        )
+    return pim.launch_us + cycles / pim.clock_mhz
 
 
 def placement_cycles(program: PimProgram, profile: TimingProfile) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pimflow.errors import choice
 from pimflow.ir.registry import Registry
 from pimflow.runtime.newton.profiles.artifact import ArtifactProfile
-from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile, VisitCosts
+from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, LeastGaps, TimingProfile, VisitCosts
 from pimflow.runtime.newton.profiles.strict import StrictProfile
 from pimflow.targets import PimSpec
 
-__all__ = ["GWRITE_LATENCIES", "PROFILES", "TimingProfile", "VisitCosts", "timing_profile"]
+__all__ = ["GWRITE_LATENCIES", "PROFILES", "LeastGaps", "TimingProfile", "VisitCosts", "timing_profile"]
 
 PROFILES: Registry[str, type[TimingProfile]] = Registry("timing profiles")
 """Every profile by name; one that is added here is found by targets, the search and the command line."""

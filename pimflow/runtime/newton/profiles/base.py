@@ -6,6 +6,7 @@ Adding one is a class here and a table `[pim.timing.NAME]` in a target.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -50,6 +51,23 @@ class VisitCosts:
     idle_refresh: float
 
 
+@dataclass(frozen=True, slots=True)
+class LeastGaps:
+    """Cycles from COMP to COMP beyond COMPs back to back, at least; 0 where nothing is known.
+
+    Args:
+        change: another row or another fill, one of which has to follow `columns` COMPs.
+        result: a READRES.
+        refresh: a refresh.
+        refresh_interval: cycles from one request for a refresh to the next.
+    """
+
+    change: float = 0.0
+    result: float = 0.0
+    refresh: float = 0.0
+    refresh_interval: float = math.inf
+
+
 class TimingProfile(ABC):
     """One profile on one machine."""
 
@@ -81,6 +99,14 @@ class TimingProfile(ABC):
     @abstractmethod
     def comp_cycles(self) -> int:
         """Cycles from COMP to COMP."""
+
+    def least_gaps(self, slot_elements: float) -> LeastGaps:
+        """What interrupts COMPs at least, on a machine whose COMP names one column for its row and its buffer.
+
+        Args:
+            slot_elements: elements that a GWRITE writes for each slot, on average.
+        """
+        return LeastGaps()
 
     @abstractmethod
     def visit_costs(self) -> VisitCosts:

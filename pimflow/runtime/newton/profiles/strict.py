@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pimflow.runtime.newton.energy import EnergyBreakdown
-from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
+from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.strict import StrictRules
 
@@ -42,6 +42,16 @@ class StrictProfile(TimingProfile):
     def comp_cycles(self) -> int:
         """tCCD_L."""
         return self.pim.timing.strict.t_ccd_l
+
+    def least_gaps(self, slot_elements: float) -> LeastGaps:
+        """Rows are closed and opened, or a buffer is written burst by burst, which only a second one hides."""
+        pim, timing = self.pim, self.pim.timing.strict
+        rows = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd + timing.t_rtp + timing.t_rp - timing.t_ccd_l
+        bursts = pim.buffer_columns * slot_elements * pim.element_bytes / timing.burst_bytes
+        fill = (bursts - 1) * timing.burst_cycles + timing.t_cwl + timing.t_bl
+        hidden = pim.any_slot_any_column or pim.buffers_per_channel > 1
+        change = 0.0 if hidden else max(0.0, min(rows, fill))
+        return LeastGaps(change, timing.t_drain + 1, timing.t_rfc, timing.t_refi)
 
     def visit_costs(self) -> VisitCosts:
         """Rows are precharged between visits, a fill takes the bus burst by burst, and the bus turns round."""

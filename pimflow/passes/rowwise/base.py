@@ -1,0 +1,35 @@
+"""What the passes that cut nodes up by rows have in common: they carry out a layout."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from pimflow.ir import Graph, Node
+from pimflow.ir.refusal import Refusal
+from pimflow.passes.decision import DecisionPass, Site
+from pimflow.passes.rowwise.parts import Layout
+from pimflow.passes.rowwise.writer import PartWriter
+
+
+@dataclass(frozen=True)
+class RowwisePass(DecisionPass):
+    """A decision that says which rows of which node are computed where: a layout, from which the nodes follow."""
+
+    @abstractmethod
+    def layout(self, graph: Graph) -> Layout | Refusal:
+        """The parts of the covered nodes, or why they cannot be cut so."""
+
+    @abstractmethod
+    def writer(self, site: Site) -> PartWriter:
+        """What writes the parts."""
+
+    def refusal(self, graph: Graph) -> Refusal | None:
+        """Why the nodes cannot be cut so, or None."""
+        layout = self.layout(graph)
+        return layout if isinstance(layout, Refusal) else None
+
+    def rewrite(self, site: Site) -> list[Node] | Refusal:
+        """The parts, and the Slices and Concats around them."""
+        layout = self.layout(site.graph)
+        return layout if isinstance(layout, Refusal) else self.writer(site).write(layout)

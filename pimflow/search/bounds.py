@@ -1,0 +1,321 @@
+"""What decisions take at least, by arithmetic on rows: most candidates are out of the running before any is built.
+
+The parts of a decision follow from its layout (`passes/rowwise`). Each part is priced once, however many candidates
+have it: on the host exactly; on a unit at first by what its backend says that the work takes at least, and exactly
+where that leaves a candidate in the running. No schedule of the parts is shorter than
+
+- for every device, what comes before the first of some of its parts, those parts one after the other, and what has to
+  come behind the last of them,
+- the longest chain of parts of which each reads the one before.
+
+Movements and copies over links only add to that. So a candidate whose bound exceeds what is known for its nodes is in
+no cheapest plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pimflow.codegen.backend import UnitCost
+from pimflow.codegen.work import Work
+from pimflow.ir import Array, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitRows, Value
+from pimflow.ir.analysis.padding import uneven_padding
+from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.ops.base import RowPart
+from pimflow.ir.readout import Readout
+from pimflow.passes import ExplicitPadding, UnfuseEpilogues
+from pimflow.passes.apply_plan import passes_of
+from pimflow.passes.rowwise.base import RowwisePass
+from pimflow.passes.rowwise.parts import PartJob
+from pimflow.runtime.timeline import NodePrice
+from pimflow.targets import Target
+
+
+class Unit(Protocol):
+    """What is asked of a unit beside the host."""
+
+    def meant_by(self, word: str) -> str:
+        """The choice that a policy's word stands for."""
+
+    def least_us(self, work: Any, choice: str) -> float:
+        """What work takes at least, by arithmetic alone."""
+
+
+class Costs(Protocol):
+    """What is asked of a cost model here."""
+
+    @property
+    def target(self) -> Target:
+        """The machine."""
+
+    @property
+    def units(self) -> Mapping[str, Unit]:
+        """The units beside the host, by device."""
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The units that apply functions as results are read out."""
+
+    @property
+    def padding_alike(self) -> tuple[str, ...]:
+        """The devices whose convolutions pad opposite sides alike."""
+
+    def node_cost(self, graph: Graph, node: Node) -> NodePrice:
+        """The node's time on its device."""
+
+    def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
+        """What a node asks of a unit, or why it cannot run there."""
+
+    def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
+        """What a unit's work costs under a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Work of a unit that has not been priced."""
+
+    device: str
+    work: Work
+    choice: str
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a part takes: at least, as long as there is something pending."""
+
+    us: float
+    pending: _Pending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A part among those of a decision: where it runs, and which of those before it it reads."""
+
+    device: str
+    part: _Part
+    reads: tuple[int, ...] = ()
+
+
+_Steps = Sequence[_Step]
+_FREE = _Part(0.0)
+_REFUSED = _Part(math.inf)
+
+
+class Bounds:
+    """Bounds on what decisions over nodes of one graph take.
+
+    `priced` counts the work of units that was priced exactly.
+    """
+
+    def __init__(self, graph: Graph, costs: Costs) -> None:
+        self._graph = graph
+        self._costs = costs
+        self._host = costs.target.host
+        self._known: dict[tuple[Decision, ...], Sequence[_Steps]] = {}
+        self._parts: dict[tuple[str, int, int, str, str], _Part] = {}
+        self._works: dict[_Pending, _Part] = {}
+        self._kernels: dict[tuple[str, str], bool] = {}
+        self._members: dict[str, list[str]] = {}
+        self.priced = 0
+        for node in graph.nodes:
+            if node.placement.fused_into is not None:
+                self._members.setdefault(node.placement.fused_into, []).append(node.name)
+
+    def least_us(self, decisions: tuple[Decision, ...]) -> float:
+        """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
+        return sum(map(_shortest, self._steps_of(decisions)))
+
+    def exceeds(self, decisions: tuple[Decision, ...], most_us: float) -> bool:
+        """Whether the decisions certainly take longer than `most_us`.
+
+        Work of units is priced exactly, the longest first, until that is certain or nothing is left to price.
+        """
+        steps = self._steps_of(decisions)
+        while sum(map(_shortest, steps)) <= most_us:
+            pending = [step.part for some in steps for step in some if step.part.pending is not None]
+            if not pending:
+                return False
+            self._price(max(pending, key=lambda part: part.us))
+        return True
+
+    def _steps_of(self, decisions: tuple[Decision, ...]) -> Sequence[_Steps]:
+        """The parts of decisions, told once: what they take is told by the parts themselves as they are priced."""
+        if decisions not in self._known:
+            where = self._devices(decisions)
+            self._known[decisions] = [self._steps(decision, where) for decision in decisions]
+        return self._known[decisions]
+
+    def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:
+        """The device of every node that decisions place whole."""
+        placed = [decision for decision in decisions if isinstance(decision, OnDevice)]
+        parallel = (decision for decision in decisions if isinstance(decision, Parallel))
+        placed += [item for decision in parallel for branch in decision.branches for item in branch]
+        return {decision.node: decision.device for decision in placed}
+
+    def _steps(self, decision: Decision, where: Mapping[str, str]) -> _Steps:
+        """The parts of a decision; none of one whose parts are not told here."""
+        if isinstance(decision, OnDevice):
+            return (self._whole(decision, where),)
+        if isinstance(decision, Parallel):
+            return [self._whole(placed, where) for branch in decision.branches for placed in branch]
+        if isinstance(decision, (SplitRows, Pipeline)):
+            (cut,) = passes_of(decision, self._host)
+            assert isinstance(cut, RowwisePass)
+            layout = cut.layout(self._graph)
+            if isinstance(layout, Refusal):
+                return (_Step(self._host, _REFUSED),)
+            return self._row_steps(layout.jobs, decision.choice)
+        return ()
+
+    def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> _Step:
+        node = self._graph.node(placed.node)
+        root = node.placement.fused_into
+        if root is not None and not self._has_kernel(node, root, where.get(root, self._host)):
+            return _Step(placed.device, _FREE)
+        key = (node.name, 0, -1, placed.device, placed.choice)
+        if key not in self._parts:
+            whole = RowPart(node.op, (None,) * len(node.inputs))
+            self._parts[key] = self._part_of(node, whole, None, placed.device, placed.choice)
+        return _Step(placed.device, self._parts[key])
+
+    def _row_steps(self, jobs: Sequence[PartJob], choice: str) -> _Steps:
+        """The parts of a layout, each with those that it reads."""
+        made: dict[str, list[tuple[int, int, int]]] = {}
+        at = {(job.node.name, job.suffix): job for job in jobs}
+        steps = []
+        for index, job in enumerate(jobs):
+            reads = []
+            for name, span in zip(job.node.inputs, job.part.spans, strict=True):
+                if isinstance(span, tuple):
+                    reads += [i for start, stop, i in made.get(name, ()) if start < span[1] and span[0] < stop]
+            made.setdefault(job.node.outputs[0], []).append((job.start, job.stop, index))
+            steps.append(_Step(job.device, self._row_part(job, at, choice), tuple(reads)))
+        return steps
+
+    def _row_part(self, job: PartJob, at: Mapping[tuple[str, str], PartJob], choice: str) -> _Part:
+        node, root = job.node, job.node.placement.fused_into
+        if root is not None:
+            other = at.get((root, job.suffix))
+            whole = other is not None and (other.start, other.stop) == (job.start, job.stop)
+            if other is None and all(name != root for name, _ in at):
+                return _FREE
+            if whole and other is not None and not self._has_kernel(node, root, other.device):
+                return _FREE
+        key = (node.name, job.start, job.stop, job.device, choice if job.device != self._host else "")
+        if key not in self._parts:
+            self._parts[key] = self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+        return self._parts[key]
+
+    def _has_kernel(self, node: Node, root: str, device: str) -> bool:
+        """Whether a node that is fused into another has a kernel of its own where that runs on a device."""
+        if device == self._host:
+            return False
+        if (node.name, device) not in self._kernels:
+            names = [root, *self._members[root]]
+            region = cut_subgraph(self._graph, names)
+            nodes = (item.placed(device=device if item.name == root else self._host) for item in region.nodes)
+            placed = region.replace(nodes=nodes)
+            settled = UnfuseEpilogues(self._costs.readouts, self._host).run(placed).graph
+            for name in names:
+                self._kernels[name, device] = settled.node(name).placement.fused_into is None
+        return self._kernels[node.name, device]
+
+    def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> _Part:
+        """What some rows of a node take on a device; 0 for a movement of which nothing is decided."""
+        if node.op.is_movement and node.placement.movement is None:
+            return _FREE
+        if rows is None and device == self._host and not any(uneven_padding(node.op)):
+            return _Part(self._costs.node_cost(self._graph, node.placed(device=device, fused_into=None)).time_us)
+        alone = self._graph if rows is None else _alone(self._graph, node, part, rows)
+        placed = (node if rows is None else alone.nodes[0]).placed(device=device, fused_into=None)
+        if device != self._host:
+            return self._unit_part(alone, placed, device, choice)
+        if rows is None:
+            alone = cut_subgraph(self._graph, [node.name])
+        alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
+        priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
+        return _Part(sum(self._costs.node_cost(alone, item).time_us for item in priced))
+
+    def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> _Part:
+        work = self._costs.work(graph, node, device)
+        if isinstance(work, Refusal):
+            return _REFUSED
+        pending = _Pending(device, work, choice)
+        if pending not in self._works:
+            least_us = self._costs.units[device].least_us(work, choice)
+            self._works[pending] = _Part(least_us, pending)
+        return self._works[pending]
+
+    def _price(self, part: _Part) -> None:
+        assert part.pending is not None
+        self.priced += 1
+        cost = self._costs.unit_cost(part.pending.device, part.pending.work, part.pending.choice)
+        part.us = math.inf if isinstance(cost, Refusal) else cost.time_us
+        part.pending = None
+
+
+def _alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
+    """Some rows of a node as a graph of their own; inputs are named by their position."""
+    values: dict[str, Value] = {}
+    constants: dict[str, Array] = {}
+    names: list[str] = []
+    arrays = [graph.constants.get(name) for name in node.inputs]
+    for index, (source, span) in enumerate(zip(node.inputs, part.spans, strict=True)):
+        name = f"in{index}" if source else ""
+        names.append(name)
+        if not source:
+            continue
+        value, array = graph.value(source), arrays[index]
+        shape = value.shape
+        if isinstance(span, tuple):
+            assert shape is not None, "the rows of what is cut are known"
+            shape = (*shape[:-2], span[1] - span[0], shape[-1])
+            array = None if array is None else array[..., span[0] : span[1], :]
+        elif span is not None:
+            array = span(arrays)
+            shape = array.shape
+        values[name] = Value(name, shape, value.dtype)
+        if array is not None:
+            constants[name] = array
+    made = graph.value(node.outputs[0])
+    assert made.shape is not None, "the rows of what is cut are known"
+    values["out"] = Value("out", (*made.shape[:-2], rows[1] - rows[0], made.shape[-1]), made.dtype)
+    placed = node.placed(padding=node.placement.padding if any(uneven_padding(part.op)) else None)
+    only = Node(part.op, tuple(names), ("out",), node.name, placed.placement)
+    inputs = [name for name in names if name and name not in constants]
+    return Graph(graph.name, tuple(inputs), ("out",), (only,), values, constants, graph.opset)
+
+
+def _shortest(steps: _Steps) -> float:
+    """What no schedule of the parts is shorter than."""
+    if len(steps) == 1:
+        return steps[0].part.us
+    busy: dict[str, float] = {}
+    release: list[float] = []
+    for step in steps:
+        busy[step.device] = busy.get(step.device, 0.0) + step.part.us
+        release.append(max((release[i] + steps[i].part.us for i in step.reads), default=0.0))
+    behind = [0.0] * len(steps)
+    for index in range(len(steps) - 1, -1, -1):
+        after = behind[index] + steps[index].part.us
+        for i in steps[index].reads:
+            behind[i] = max(behind[i], after)
+    best = 0.0
+    for device in busy:
+        best = max(best, _one_device(steps, device, release, behind))
+    return best
+
+
+def _one_device(steps: _Steps, device: str, release: Sequence[float], behind: Sequence[float]) -> float:
+    """The same of one device: whichever of its parts come last by when they can start, none before that."""
+    mine = [index for index, step in enumerate(steps) if step.device == device and step.part.us > 0]
+    mine.sort(key=release.__getitem__, reverse=True)
+    best, total, tail = 0.0, 0.0, math.inf
+    for index in mine:
+        total += steps[index].part.us
+        tail = min(tail, behind[index])
+        best = max(best, release[index] + total + tail)
+    return best

@@ -1,0 +1,91 @@
+"""Bounds on what decisions take: never above the price, and tight enough that little is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from pimflow.codegen.work import MatrixProblem
+from pimflow.ir import Refusal
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.costs import CostModel
+from pimflow.search.bounds import Bounds
+from pimflow.search.candidates import Candidates
+from pimflow.search.chain import solve_chain
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Costs, Pricer
+from pimflow.search.solver import price_space
+from pimflow.targets import load_target
+from support.costs import FakeCost, FakeCosts, FakeUnit
+from support.graphs import fire_modules, inverted_residuals, random_net
+
+GRAPHS = {
+    "inverted": inverted_residuals(1),
+    "fire": fire_modules(14),
+    "random": random_net(2),
+}
+COSTS: dict[str, tuple[Costs, str]] = {
+    "fake": (FakeCosts(padding_alike=("gpu",)), "auto"),
+    "slow": (FakeCosts(slow_down=20.0), "auto"),
+    "pimflow": (CostModel(load_target("pimflow")), "pimflow"),
+    "cpu": (CostModel(load_target("pimflow-cpu")), "pimflow"),
+}
+
+
+@pytest.mark.parametrize("machine", COSTS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
+    costs, policy = COSTS[machine]
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    told = 0
+    for candidate in Candidates(graph, find_policy(policy), pricer):
+        cost = pricer.cost(candidate.decisions)
+        by_arithmetic = bounds.least_us(candidate.decisions)
+        if cost is None:
+            continue
+        assert not bounds.exceeds(candidate.decisions, cost * (1 + 1e-9)), candidate
+        by_parts = bounds.least_us(candidate.decisions)
+        assert by_arithmetic <= by_parts <= cost * (1 + 1e-9)
+        told += by_arithmetic > 0.5 * cost
+    assert told, "a bound that says nothing is none"
+
+
+def test_little_is_built() -> None:
+    graph = inverted_residuals(2)
+    pruned, whole = (
+        price_space(graph, find_policy("auto"), FakeCosts(), PriceCache(None, ""), prune=prune).pricer
+        for prune in (True, False)
+    )
+    assert pruned.priced == whole.priced
+    assert pruned.built < 0.25 * whole.built
+
+
+class CountingUnit(FakeUnit):
+    """A unit that says beforehand what its work takes, and counts how often it is asked for the price."""
+
+    def __init__(self, told: float) -> None:
+        super().__init__(slow_down=8.0)
+        self.told = told
+        self.asked: set[MatrixProblem] = set()
+
+    def least_us(self, work: MatrixProblem, choice: str) -> float:
+        cost = super().cost(work, choice)
+        return 0.0 if isinstance(cost, Refusal) else self.told * cost.time_us
+
+    def cost(self, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
+        self.asked.add(work)
+        return super().cost(work, choice)
+
+
+def test_what_a_unit_says_beforehand_saves_prices_and_changes_no_plan() -> None:
+    asked, best = [], []
+    for told in (0.0, 0.9):
+        costs = FakeCosts()
+        unit = CountingUnit(told)
+        costs.unit, costs.units = unit, {"pim": unit}
+        space = price_space(inverted_residuals(1), find_policy("auto"), costs, PriceCache(None, ""))
+        asked.append(len(unit.asked))
+        best.append(solve_chain(space.positions, space.intervals)[0])
+    assert best[0] == best[1]
+    assert asked[1] < 0.7 * asked[0]
