@@ -43,7 +43,7 @@ from pimflow.onnxio import save_onnx
 from pimflow.onnxio.npz import read_npz
 from pimflow.options import Options, read_argument
 from pimflow.report.basis import gpu_basis
-from pimflow.report.chrome_trace import chrome_trace
+from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.network import Network
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Row, flat, html_table
@@ -52,7 +52,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
-from pimflow.runtime.spending import EventCost, event_costs
+from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search.progress import telling
 from pimflow.sparse import Graph as Adjacency
@@ -371,7 +371,7 @@ class CompiledModel:
             write_json(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()})
             write_json(
                 scratch / "timeline.json",
-                chrome_trace(self.timeline, self.machine.costs.titles, self.source.name, self._event_costs()),
+                self.chrome_trace(),
                 indent=None,
             )
             _write_streams(scratch / "streams.json.gz", self._encoded_programs())
@@ -392,8 +392,18 @@ class CompiledModel:
         if self.options.check and (folder / PROGRAM).exists():
             check_compiled(folder / PROGRAM, self.graph, self.options.seed)
 
-    def _event_costs(self) -> tuple[EventCost, ...]:
-        return event_costs(self.graph, self.timeline, self.machine.costs.serving(self.graph))
+    def chrome_trace(self) -> dict[str, Any]:
+        """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder."""
+        costs = self.machine.costs.serving(self.graph)
+        return chrome_trace(
+            self.timeline,
+            self.machine.costs.titles,
+            self.source.name,
+            event_costs(self.graph, self.timeline, costs),
+            facts=slice_facts(self.graph, self.report, costs),
+            memory=self.memory,
+            graph=self.graph,
+        )
 
     def _encoded_programs(self) -> dict[str, Any]:
         units = self.machine.costs.units

@@ -53,6 +53,10 @@ class HostCost(Cost, Protocol):
     def time_parts_us(self) -> Parts:
         """Microseconds by what the host waits for: of what overlaps only what takes longest."""
 
+    @property
+    def bytes(self) -> int:
+        """What passes its memory."""
+
 
 class UnitCost(Cost, Protocol):
     """What a unit's work costs, with what it did."""
@@ -143,6 +147,14 @@ class PlainReport:
             ("commands", commands),
         ]
         return [line for line in lines if line[1]]
+
+
+class Lane(NamedTuple):
+    """What one part of a unit (a channel) does of a program: from when to when, after the unit has been asked."""
+
+    part: int
+    start_us: float
+    end_us: float
 
 
 class Copy(NamedTuple):
@@ -399,6 +411,10 @@ class Backend(ABC, Generic[W, P]):
     def parts(self, program: P) -> int:
         """How many parts of the unit have a text of their own."""
         return 0
+
+    def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
+        """When each part of the unit that has a text of its own is busy with what a cost is the cost of."""
+        return ()
 
     def trace(self, program: P, part: int) -> Iterator[str]:
         """What one part executes, as lines of text."""

@@ -1,12 +1,22 @@
-"""A timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+"""A timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+One process has a track per device, one for all links and one for regions of several nodes; every unit that has channels
+is a process of its own with a track for each. Counters are what is alive in the arena, the power drawn, and what passes
+the host's memory. Arrows lead from one half of a split to the other, and between stages of a pipeline on two devices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, cast
 
-from pimflow.runtime.spending import EventCost
+from pimflow.codegen.backend import HostCost, Lane, UnitCost
+from pimflow.ir import Graph, Node
+from pimflow.report.plan_report import Costs, PlanReport, origin_of
+from pimflow.runtime.memory import MemoryPlan
+from pimflow.runtime.spending import STATIC, EventCost
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 from pimflow.version import format_of
 
@@ -15,6 +25,69 @@ MAX_EVENTS = 100_000
 
 _LINKS = "Transfers"
 _REGIONS = "Regions"
+_WITHIN_US = 1e-3  # an arrow begins within a slice: at its very end there is none any more
+_PROGRAM = 1  # the process of devices, links and regions; units with channels come after it
+
+
+@dataclass(frozen=True)
+class SliceFacts:
+    """What there is to say of a node's slice, beside what it spends.
+
+    Args:
+        why: why it runs there.
+        fraction: share of the original node's output that it makes.
+        cycles: of a unit's slowest part, in its own clock; None on the host.
+        commands: what a unit executes for it, by name.
+        bytes: what passes the host's memory; None on a unit.
+        lanes: when which channel of the unit is busy with it.
+    """
+
+    why: str
+    fraction: float
+    cycles: int | None = None
+    commands: Mapping[str, int] | None = None
+    bytes: int | None = None
+    lanes: tuple[Lane, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Arguments of a slice; what does not apply is left out."""
+        told = {"why": self.why, "fraction": self.fraction, "cycles": self.cycles, "bytes": self.bytes}
+        commands = None if self.commands is None else dict(self.commands)
+        return {key: value for key, value in {**told, "commands": commands}.items() if value is not None}
+
+
+def slice_facts(graph: Graph, report: PlanReport, costs: Costs) -> dict[str, SliceFacts]:
+    """What there is to say of every node of a rewritten graph that takes time, by name.
+
+    Args:
+        graph: the rewritten graph.
+        report: what its plan comes to.
+        costs: the cost model that it runs under.
+    """
+    rows = {row.name: row for row in report.nodes}
+    made: dict[str, int] = {}
+    for node in graph.nodes:
+        made[origin_of(node)] = made.get(origin_of(node), 0) + _elements(graph, node)
+    facts = {}
+    for node in graph.nodes:
+        cost = costs.node_cost(graph, node).detail
+        if cost is None:
+            continue
+        origin = origin_of(node)
+        why = rows[origin].why if origin in rows else ""
+        fraction = _elements(graph, node) / made[origin] if made[origin] else 1.0
+        unit = costs.units.get(node.device or "")
+        if unit is None:
+            facts[node.name] = SliceFacts(why, fraction, bytes=cast(HostCost, cost).bytes)
+            continue
+        done = cast(UnitCost, cost)
+        facts[node.name] = SliceFacts(why, fraction, done.cycles, dict(done.counters), lanes=unit.lanes(done))
+    return facts
+
+
+def _elements(graph: Graph, node: Node) -> int:
+    """Of what a node makes; what only moves it makes nothing."""
+    return 0 if node.op.is_movement else sum(graph.value(name).elements for name in node.outputs if name)
 
 
 def chrome_trace(
@@ -22,29 +95,45 @@ def chrome_trace(
     titles: Mapping[str, str],
     name: str = "pimflow",
     costs: Sequence[EventCost] = (),
+    *,
+    facts: Mapping[str, SliceFacts] | None = None,
+    memory: MemoryPlan | None = None,
+    graph: Graph | None = None,
     max_events: int = MAX_EVENTS,
 ) -> dict[str, Any]:
-    """The timeline as JSON values: one track per device, one for all links, one for regions of several nodes; in us.
+    """The timeline as JSON values, in us.
 
     Slices on one track never overlap: starts and ends are rounded to the same grid of a nanosecond. If there are more
-    than `max_events` events, the first ones are written, and a note says how many are left out.
+    than `max_events` events, the first ones are written, and a note says how many are left out; channels get tracks as
+    far as they fit beside them.
 
     Args:
         timeline: the schedule.
         titles: what every device is called, the host first.
         name: of the process in the trace.
-        costs: of the timeline's events, in its order: their parts become arguments of the slices.
+        costs: of the timeline's events, in its order: their parts become arguments of the slices, and the power.
+        facts: what else to say of nodes, by name.
+        memory: the arena that it runs in, whose live bytes are a counter.
+        graph: what was scheduled: its data flow becomes arrows.
         max_events: slices at most.
     """
     tracks = _Tracks(titles)
-    details = map(_details, costs) if costs else repeat({})
-    shown = [
-        (event, args) for event, args in zip(timeline.events, details, strict=False) if event.resource != NO_RESOURCE
-    ]
-    left_out = max(0, len(shown) - max_events)
-    events = [tracks.slice(event, args) for event, args in shown[:max_events]]
-    last_region = max((event.region for event, _ in shown[:max_events]), default=-1)
-    events.extend(tracks.regions(timeline, last_region + 1))
+    facts = facts or {}
+
+    def facts_of(event: Event) -> SliceFacts | None:
+        return facts.get(event.node) if event.resource in titles else None  # not of copies over links
+
+    parts: list[EventCost | None] = [*costs] or [None] * len(timeline.events)
+    all_shown = [pair for pair in zip(timeline.events, parts, strict=True) if pair[0].resource != NO_RESOURCE]
+    shown = all_shown[:max_events]
+    left_out = len(all_shown) - len(shown)
+    entries = [tracks.slice(event, _details(event, cost, facts_of(event))) for event, cost in shown]
+    last_region = max((event.region for event, _ in shown), default=-1)
+    entries.extend(tracks.regions(timeline, last_region + 1))
+    lanes = [lane for event, _ in shown for lane in tracks.lanes(event, facts_of(event))]
+    entries.extend(lanes[: max(0, max_events - len(shown))])
+    entries.extend(_counters(timeline, [(event, cost, facts_of(event)) for event, cost in shown], memory))
+    entries.extend(tracks.arrows([event for event, _ in shown], graph))
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
         "makespan_us": timeline.makespan_us,
@@ -52,33 +141,43 @@ def chrome_trace(
     }
     if left_out:
         notes["events_left_out"] = left_out
-        events.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))
-    return {"traceEvents": [*tracks.metadata(name), *events], "displayTimeUnit": "ns", "otherData": notes}
+        entries.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))
+    return {"traceEvents": [*tracks.metadata(name), *entries], "displayTimeUnit": "ns", "otherData": notes}
 
 
 class _Tracks:
     """Numbers the tracks, and makes what stands on them."""
 
     def __init__(self, titles: Mapping[str, str]) -> None:
+        self._device_titles = titles
         self._titles = (*titles.values(), _LINKS, _REGIONS)
         self._number = {device: number for number, device in enumerate(titles, 1)}
         self._links, self._regions = len(titles) + 1, len(titles) + 2
+        self._lanes: dict[str, set[int]] = {}
 
     def metadata(self, name: str) -> list[dict[str, Any]]:
-        """The names of the process and of the tracks."""
-        entries: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}]
-        for number, title in enumerate(self._titles, 1):
-            entries.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": title}})
+        """The names of the processes and of the tracks."""
+        entries = [_named("process_name", _PROGRAM, None, name)]
+        entries += [_named("thread_name", _PROGRAM, number, title) for number, title in enumerate(self._titles, 1)]
+        for device, channels in self._lanes.items():
+            process = self._process(device)
+            entries.append(_named("process_name", process, None, self._device_titles[device]))
+            entries += [_named("thread_name", process, part + 1, f"channel {part}") for part in sorted(channels)]
         return entries
 
-    def slice(self, event: Event, details: Mapping[str, Any]) -> dict[str, Any]:
+    def slice(self, event: Event, args: dict[str, Any]) -> dict[str, Any]:
         """One use of a device or a link."""
-        args: dict[str, Any] = {"region": event.region}
-        if event.stage is not None:
-            args["stage"] = event.stage
-        args.update(details)
-        track = self._number.get(event.resource, self._links)
-        return _complete(event.node, track, event.start_us, event.end_us, args)
+        category = event.resource if event.resource in self._number else "transfer"
+        return _complete(event.node, category, (_PROGRAM, self._track(event)), event.start_us, event.end_us, args)
+
+    def lanes(self, event: Event, facts: SliceFacts | None) -> Iterator[dict[str, Any]]:
+        """When each channel is busy with one use of its device."""
+        if facts is None or event.resource not in self._number:
+            return
+        for lane in facts.lanes:
+            self._lanes.setdefault(event.resource, set()).add(lane.part)
+            start, end = event.start_us + lane.start_us, min(event.start_us + lane.end_us, event.end_us)
+            yield _complete(event.node, "channel", (self._process(event.resource), lane.part + 1), start, end, {})
 
     def regions(self, timeline: Timeline, count: int) -> list[dict[str, Any]]:
         """The first `count` regions, those of one node left out."""
@@ -89,18 +188,120 @@ class _Tracks:
         now = 0.0
         for index, duration in enumerate(timeline.region_us[:count]):
             if nodes.get(index, 0) > 1 and duration > 0:
-                slices.append(_complete(f"region {index}", self._regions, now, now + duration, {}))
+                track = (_PROGRAM, self._regions)
+                slices.append(_complete(f"region {index}", "region", track, now, now + duration, {}))
             now += duration
         return slices
 
+    def arrows(self, events: Sequence[Event], graph: Graph | None) -> Iterator[dict[str, Any]]:
+        """From halves of a split to the other half, and along the data from one device's stage to another's."""
+        if graph is None:
+            return
+        at = {event.node: event for event in events if event.resource in self._number}
+        for number, (first, second, what) in enumerate(_joined(graph, at)):
+            leaves = first.start_us if what == "split" else max(first.start_us, first.end_us - _WITHIN_US)
+            for phase, event, when in (("s", first, leaves), ("f", second, second.start_us)):
+                entry = {"ph": phase, "pid": _PROGRAM, "tid": self._track(event), "name": what, "cat": what}
+                yield {**entry, "id": number, "ts": round(when, 3), **({"bp": "e"} if phase == "f" else {})}
+
     def note(self, text: str, at_us: float) -> dict[str, Any]:
         """A remark on the host's track."""
-        return {"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": text, "ts": round(at_us, 3)}
+        return {"ph": "i", "s": "g", "pid": _PROGRAM, "tid": 1, "name": text, "ts": round(at_us, 3)}
+
+    def _track(self, event: Event) -> int:
+        return self._number.get(event.resource, self._links)
+
+    def _process(self, device: str) -> int:
+        return _PROGRAM + self._number[device]
 
 
-def _details(cost: EventCost) -> dict[str, Any]:
+def _joined(graph: Graph, at: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
+    """Pairs of events on two devices in one region that belong together, the earlier first."""
+    halves: dict[tuple[str, int], Event] = {}
+    for name, event in at.items():
+        node = graph.node(name)
+        key = (origin_of(node), event.region)
+        other = halves.setdefault(key, event)
+        if event.stage is None and other.resource != event.resource:
+            first, second = sorted((other, event), key=lambda event: event.start_us)
+            yield first, second, "split"
+        for source in _sources(graph, node, at):
+            if source.region == event.region and source.resource != event.resource:
+                yield source, event, "stage"
+
+
+def _sources(graph: Graph, node: Node, at: Mapping[str, Event]) -> Iterator[Event]:
+    """The events that a node's operands come from, through what takes no time."""
+    waiting, seen = [name for name in node.inputs if name], set[str]()
+    while waiting:
+        producer = graph.producer(waiting.pop())
+        if producer is None or producer.name in seen:
+            continue
+        seen.add(producer.name)
+        if producer.name in at:
+            yield at[producer.name]
+        else:
+            waiting += [name for name in producer.inputs if name]
+
+
+def _counters(
+    timeline: Timeline,
+    shown: Sequence[tuple[Event, EventCost | None, SliceFacts | None]],
+    memory: MemoryPlan | None,
+) -> Iterator[dict[str, Any]]:
+    starts = [0.0, *accumulate(timeline.region_us)]
+    if memory is not None:
+        yield from _steps("live bytes", zip(starts, [*_live_bytes(memory), 0], strict=False))
+    drawn, passed = [], []
+    for event, cost, told in shown:
+        length = event.end_us - event.start_us
+        if cost is not None and length > 0:
+            drawn.append((event, sum(cost.energy_parts_mj.values()) / length * 1e3))
+        if told is not None and told.bytes and length > 0:
+            passed.append((event, told.bytes / length * 1e-3))
+    if drawn:
+        base = timeline.energy_mj.get(STATIC, 0.0) / timeline.makespan_us * 1e3
+        yield from _steps("power, W", _summed(drawn, timeline.makespan_us, base))
+    if passed:
+        yield from _steps("host memory, GB/s", _summed(passed, timeline.makespan_us, 0.0))
+
+
+def _live_bytes(memory: MemoryPlan) -> list[int]:
+    """What is alive in the arena, by step."""
+    changes = [0] * (memory.steps + 1)
+    for piece in memory.regions:
+        changes[piece.first] += piece.bytes
+        changes[piece.last + 1] -= piece.bytes
+    return list(accumulate(changes))[:-1]
+
+
+def _summed(amounts: Iterable[tuple[Event, float]], end_us: float, base: float) -> Iterator[tuple[float, float]]:
+    """The sum of what runs at a time, wherever it changes; nothing after the end."""
+    turns: dict[float, float] = {0.0: base}
+    for event, amount in amounts:
+        turns[event.start_us] = turns.get(event.start_us, 0.0) + amount
+        turns[event.end_us] = turns.get(event.end_us, 0.0) - amount
+    turns[end_us] = turns.get(end_us, 0.0) - base
+    level = 0.0
+    for when in sorted(turns):
+        level += turns[when]
+        yield when, level
+
+
+def _steps(name: str, levels: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:
+    for when, level in levels:
+        value = level if isinstance(level, int) else round(max(level, 0.0), 6)
+        yield {"ph": "C", "pid": _PROGRAM, "name": name, "ts": round(when, 3), "args": {"value": value}}
+
+
+def _details(event: Event, cost: EventCost | None, facts: SliceFacts | None) -> dict[str, Any]:
     """What a slice's node is, and what it spends; parts of the time add up to the slice, static power is apart."""
-    return {
+    args: dict[str, Any] = {"region": event.region}
+    if event.stage is not None:
+        args["stage"] = event.stage
+    if cost is None:
+        return args
+    args |= {
         "op": cost.node.kind,
         "origin": cost.node.placement.origin or cost.node.name,
         "share_us": cost.share_us,
@@ -108,8 +309,17 @@ def _details(cost: EventCost) -> dict[str, Any]:
         "energy_mj": sum(cost.energy_parts_mj.values()),
         "energy_parts_mj": dict(cost.energy_parts_mj),
     }
+    return args if facts is None else args | facts.as_json()
 
 
-def _complete(name: str, track: int, start_us: float, end_us: float, args: dict[str, Any]) -> dict[str, Any]:
-    start, end = round(start_us, 3), round(end_us, 3)
-    return {"ph": "X", "pid": 1, "tid": track, "name": name, "ts": start, "dur": round(end - start, 3), "args": args}
+def _named(kind: str, process: int, track: int | None, name: str) -> dict[str, Any]:
+    tid = {} if track is None else {"tid": track}
+    return {"ph": "M", "pid": process, **tid, "name": kind, "args": {"name": name}}
+
+
+def _complete(
+    name: str, category: str, track: tuple[int, int], start_us: float, end_us: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    (process, thread), start, end = track, round(start_us, 3), round(end_us, 3)
+    place = {"pid": process, "tid": thread, "name": name, "cat": category}
+    return {"ph": "X", **place, "ts": start, "dur": round(end - start, 3), "args": args}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pimflow
-from pimflow.report.chrome_trace import chrome_trace
+from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import load_target
@@ -57,6 +58,7 @@ def test_arguments_of_slices_add_up_to_what_is_drawn_and_spent() -> None:
     events = event_costs(model.graph, model.timeline, costs)
     trace = chrome_trace(model.timeline, costs.titles, costs=events)
     drawn = [event for event in slices(trace) if event["args"]]
+    assert {event["cat"] for event in drawn} == {"gpu", "pim", "transfer"}
     spent = trace["otherData"]["energy_mj"]["static"]
     for event in drawn:
         args = event["args"]
@@ -86,3 +88,98 @@ def test_events_beyond_the_cap_are_left_out_with_a_note() -> None:
     assert [event["name"] for event in slices(trace)] == [f"j{i}" for i in range(5)]
     assert trace["otherData"]["events_left_out"] == 15
     assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"] == ["15 later events are left out"]
+
+
+@pytest.fixture(scope="module")
+def trace() -> tuple[pimflow.CompiledModel, dict[str, Any]]:
+    """A network with halves on two devices and pipelines."""
+    model = pimflow.compile("zoo:mobilenet-v2", policy="pimflow", use_cache=False, check=False)
+    return model, model.chrome_trace()
+
+
+def counter(trace: dict[str, Any], name: str) -> list[tuple[float, float]]:
+    return [(event["ts"], event["args"]["value"]) for event in trace["traceEvents"] if event.get("name") == name]
+
+
+def area(levels: list[tuple[float, float]]) -> float:
+    return sum(level * (after - before) for (before, level), (after, _) in pairwise(levels))
+
+
+def test_counters_add_up_to_what_is_reported(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+    model, found = trace
+    assert area(counter(found, "power, W")) * 1e-3 == pytest.approx(model.report.result.energy_mj, rel=1e-4)
+    moved = sum(event["args"].get("bytes", 0) for event in slices(found))
+    assert area(counter(found, "host memory, GB/s")) * 1e3 == pytest.approx(moved, rel=1e-3)
+    live = counter(found, "live bytes")
+    assert max(level for _, level in live) == model.memory.live_bytes
+    assert live[-1][0] == pytest.approx(model.timeline.makespan_us, abs=1e-3)
+    assert live[-1][1] == 0
+
+
+def test_channels_work_within_their_units_slice(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+    _, found = trace
+    whole = {event["name"]: event for event in slices(found) if event["cat"] == "pim"}
+    channels: dict[str, list[dict[str, Any]]] = {}
+    for event in slices(found):
+        if event["cat"] == "channel":
+            channels.setdefault(event["name"], []).append(event)
+    assert channels.keys() == whole.keys()
+    for name, lanes in channels.items():
+        last = max(lane["ts"] + lane["dur"] for lane in lanes)
+        assert last == pytest.approx(whole[name]["ts"] + whole[name]["dur"], abs=2e-3)
+        assert min(lane["ts"] for lane in lanes) >= whole[name]["ts"]
+        assert len({lane["tid"] for lane in lanes}) == len(lanes) <= 16
+    process = next(event["pid"] for event in slices(found) if event["cat"] == "channel")
+    named = {event["args"]["name"] for event in found["traceEvents"] if event["ph"] == "M" and event["pid"] == process}
+    assert named == {"PIM channels", *(f"channel {number}" for number in range(16))}
+
+
+def test_arrows_join_slices_on_two_devices(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+    _, found = trace
+    ends: dict[int, dict[str, dict[str, Any]]] = {}
+    for event in found["traceEvents"]:
+        if event["ph"] in "sf":
+            ends.setdefault(event["id"], {})[event["ph"]] = event
+    assert {arrow["s"]["name"] for arrow in ends.values()} == {"split", "stage"}
+    for arrow in ends.values():
+        start, finish = arrow["s"], arrow["f"]
+        assert start["tid"] != finish["tid"]
+        assert start["ts"] <= finish["ts"]
+        joined = [slice_at(found, event) for event in (start, finish)]
+        same_origin = joined[0]["args"]["origin"] == joined[1]["args"]["origin"]
+        assert same_origin == (start["name"] == "split")
+        assert joined[0]["args"]["region"] == joined[1]["args"]["region"]
+
+
+def slice_at(trace: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
+    (found,) = [
+        event
+        for event in slices(trace)
+        if (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+        and round(event["ts"] * 1e3) <= round(end["ts"] * 1e3) < round((event["ts"] + event["dur"]) * 1e3)
+    ]
+    return found
+
+
+def test_slices_say_what_their_node_is(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+    model, found = trace
+    rows = {row.name: row for row in model.report.nodes}
+    made: dict[str, float] = {}
+    for event in slices(found):
+        if event["cat"] not in ("gpu", "pim"):
+            continue
+        args = event["args"]
+        row = rows[args["origin"]]
+        assert args["why"] == row.why
+        assert ("commands" in args) == ("cycles" in args) == (event["cat"] == "pim")
+        if event["cat"] == "pim":
+            made[row.name] = made.get(row.name, 0.0) + args["fraction"]
+    assert made == pytest.approx({name: row.fractions["pim"] for name, row in rows.items() if row.fractions["pim"]})
+
+
+def test_channels_take_what_room_is_left(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+    model, _ = trace
+    costs = model.machine.costs
+    facts = slice_facts(model.graph, model.report, costs)
+    few = chrome_trace(model.timeline, costs.titles, facts=facts, max_events=150)
+    assert len([event for event in slices(few) if event["cat"] != "region"]) == 150

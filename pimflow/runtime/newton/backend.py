@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Capacity, Kept, Parts, Transfer, UnitCost, WorkReport
+from pimflow.codegen.backend import Capacity, Kept, Lane, Parts, Transfer, UnitCost, WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.archive import archive_program, restore_program
@@ -195,6 +195,13 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def parts(self, program: NewtonProgram) -> int:
         """Channels."""
         return len(program.streams)
+
+    def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
+        """Channels, from the first command on: before it are the launch and what is written into the banks."""
+        assert isinstance(cost, StreamsCost)
+        first = cost.launch_us + cost.placement_cycles / self.pim.clock_mhz
+        busy = ((channel, entry.cycles) for channel, entry in enumerate(cost.channels) if entry.cycles)
+        return tuple(Lane(channel, first, first + cycles / self.pim.clock_mhz) for channel, cycles in busy)
 
     def trace(self, program: NewtonProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""
