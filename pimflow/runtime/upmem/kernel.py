@@ -7,7 +7,7 @@ come near each other, as then one queues behind the other: here the norm of orde
 end one after another, n falls. These are the asymptotic bounds of a closed queueing network (Denning and Buzen, The
 Operational Analysis of Queueing Network Models, 1978), phase by phase; `_RAMP` and `_LAST` of what begins and ends a
 phase do not overlap with anything. The three numbers are fitted to a simulation of a core, cycle by cycle, which the
-tests hold this against.
+tests hold this against. Lists too short for that are followed event by event (`short_lists.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.upmem.partition import Cores, Tasklets
-from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 Floats = npt.NDArray[np.float64]
 
 _INDEX_BYTES = 4  # of a row, a column, a row pointer
 _WORD = 8  # transfers are multiples of so many bytes
-_STREAMS = 3  # that a tasklet reads one after another: columns, values, and rows or row pointers
+STREAMS = 3  # that a tasklet reads one after another: columns, values, and rows or row pointers
 _SHARPNESS = 10
 _RAMP = 0.75  # of filling the readers' buffers of those tasklets that fill the pipeline
 _LAST = 0.5  # of the last instructions, for which no transfer of others is left
@@ -84,7 +84,8 @@ class CoreModel:
         self.read_result = self._transfer(spec.mram.read_us, form.written_bytes)
         self.write_row = self._transfer(spec.mram.write_us, form.written_bytes)
         buffer = spec.kernel.stream_buffer_bytes
-        self._stream_cycles_per_byte = self._transfer(spec.mram.read_us, buffer) / buffer
+        self.refill = self._transfer(spec.mram.read_us, buffer)
+        self._stream_cycles_per_byte = self.refill / buffer
 
     def cycles(self, strategy: Strategy, cores: Cores, tasklets: Tasklets) -> Floats:
         """Cycles of every core, [cores]."""
@@ -103,7 +104,7 @@ class CoreModel:
         """What no tasklet's work overlaps: filling the readers' buffers at first, the last instructions at last."""
         spec = self.spec
         working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
-        filling = _STREAMS * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
+        filling = STREAMS * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
         last = _LAST * spec.issue_cycles * nonzero.instructions * (tasklets.nonzeros > 0).any(axis=1)
         begun: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
         return begun
@@ -111,15 +112,27 @@ class CoreModel:
     @property
     def _nonzero(self) -> Work:
         """A non-zero in CSR: its features are read, and multiplied into the accumulator."""
-        kernel, form = self.spec.kernel, self.form
-        instructions = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded
-        streamed = _INDEX_BYTES + ELEMENT_BYTES[form.element]
-        return Work(instructions, self.read_row + streamed * self._stream_cycles_per_byte)
+        return self._nonzero_of("csr")
 
     @property
     def _coo_nonzero(self) -> Work:
         """In COO its row is read too."""
-        return self._nonzero + Work(self.spec.kernel.coo_nonzero, _INDEX_BYTES * self._stream_cycles_per_byte)
+        return self._nonzero_of("coo")
+
+    def _nonzero_of(self, stored: Format) -> Work:
+        streamed = sum(self.streamed_bytes(stored)) * self._stream_cycles_per_byte
+        return Work(self.instructions(stored), self.read_row + streamed)
+
+    def instructions(self, stored: Format) -> float:
+        """Of a non-zero: loops, and multiply-adds of its features."""
+        kernel, form = self.spec.kernel, self.form
+        each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded
+        return each + kernel.coo_nonzero if stored == "coo" else each
+
+    def streamed_bytes(self, stored: Format) -> tuple[int, ...]:
+        """Bytes of a non-zero in each of the lists that are read one after another: column, value, in COO row."""
+        own = _INDEX_BYTES, ELEMENT_BYTES[self.form.element]
+        return (*own, _INDEX_BYTES) if stored == "coo" else own
 
     @property
     def _finishing(self) -> Work:

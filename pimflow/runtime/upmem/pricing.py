@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +19,12 @@ from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, ev
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
+from pimflow.runtime.upmem.kernel import STREAMS, CoreModel, Floats, RowForm
+from pimflow.runtime.upmem.short_lists import core_cycles, few
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
-_STREAMS = 3  # sequential readers of a tasklet, of two buffers each
+_FOLLOWED = 2  # cores that may be the slowest, of those whose lists are short
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class Pricing:
                     return overfull
                 sources = self.parts.sources(strategy.edge_parts, part)
                 tally.add(cluster, Rows.of(cores), form, sources, count, count if part == 0 else 0)
-                tally.cycles = max(tally.cycles, self._slowest(strategy, cores, form, rowptr, filled))
+                tally.slowest += self._slowest(strategy, cores, form, rowptr, filled)
         return self._priced(tally)
 
     def estimate(self, strategy: Strategy) -> AggregationCost | Refusal:
@@ -157,7 +159,7 @@ class Pricing:
                 return overfull
             sources = self.parts.sources(strategy.edge_parts, heaviest)
             tally.add(cluster, shares.rows, form, sources, alike * strategy.edge_parts, alike)
-            tally.cycles = max(tally.cycles, self._slowest(strategy, shares.busiest, form, rowptr, filled))
+            tally.slowest += self._slowest(strategy, shares.busiest, form, rowptr, filled)
         return self._priced(tally)
 
     def balanced(self, strategies: Iterable[Strategy]) -> dict[Strategy, AggregationCost]:
@@ -184,7 +186,7 @@ class Pricing:
         last = self.asked.features - (strategy.feature_parts - 1) * widest
         rows = Rows(-(-graph.num_dst // cores), graph.num_dst, 0)
         tally = _Tally()
-        tally.cycles = cycles
+        tally.slowest = [_TimedCore(cycles)]
         for columns, alike in ((widest, strategy.feature_parts - 1), (last, 1)):
             cluster = Cluster(0, cores, columns)
             sources = graph.num_src / strategy.edge_parts
@@ -220,10 +222,23 @@ class Pricing:
     def _form(self, cluster: Cluster) -> RowForm:
         return RowForm(cluster.columns, self.asked.element, self.asked.widened)
 
-    def _slowest(self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs) -> float:
+    def _slowest(
+        self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs
+    ) -> list[_TimedCore]:
+        """The cores that take longest by the closed form, and how they are followed event by event if that is due."""
         element = "int64" if self.asked.widened else self.asked.element
         tasklets = tasklets_of(rowptr, filled, cores, self.spec.tasklets, strategy, element)
-        return float(CoreModel(self.spec, form).cycles(strategy, cores, tasklets).max())
+        model = CoreModel(self.spec, form)
+        cycles = model.cycles(strategy, cores, tasklets)
+        return [
+            _TimedCore(
+                float(cycles[core]),
+                partial(core_cycles, model, strategy, core, cores, tasklets, rowptr)
+                if few(core, cores, tasklets)
+                else None,
+            )
+            for core in np.argsort(-cycles, kind="stable")[:_FOLLOWED].tolist()
+        ]
 
     def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
         """Why the banks do not hold what the fullest core needs."""
@@ -241,7 +256,8 @@ class Pricing:
     def _priced(self, tally: _Tally) -> AggregationCost:
         spec = self.spec
         load_us = tally.loaded / (spec.link.host_to_pim_gb_per_s * 1e3)
-        kernel_us = spec.launch_us + tally.cycles / spec.clock_mhz
+        cycles = tally.cycles()
+        kernel_us = spec.launch_us + cycles / spec.clock_mhz
         retrieve_us = tally.retrieved / (retrieving_gb_per_s(spec, tally.retrieved / max(tally.cores, 1)) * 1e3)
         merge_us = self._merging_us(tally)
         waiting_us = load_us + retrieve_us + merge_us
@@ -252,7 +268,7 @@ class Pricing:
             merge_us,
             tally.loaded,
             tally.retrieved,
-            round(tally.cycles),
+            round(cycles),
             spec.dimms * spec.energy.dimm_w * kernel_us * 1e-3,
             spec.dimms * spec.energy.idle_dimm_w * waiting_us * 1e-3,
             (tally.loaded + tally.retrieved) * spec.energy.link_pj_per_byte * 1e-9,
@@ -261,6 +277,13 @@ class Pricing:
     def _merging_us(self, tally: _Tally) -> float:
         copying = sum(rows * row_us(self.spec, size, True) for size, rows in tally.copied.items())
         return copying + sum(rows * row_us(self.spec, size, False) for size, rows in tally.added.items())
+
+
+class _TimedCore(NamedTuple):
+    """Cycles of a core by the closed form, and what follows it event by event, where its lists are short."""
+
+    cycles: float
+    follow: Callable[[], float] | None = None
 
 
 class Shares(NamedTuple):
@@ -275,12 +298,17 @@ class _Tally:
     """What a strategy comes to, over all clusters."""
 
     def __init__(self) -> None:
-        self.cycles = 0.0
+        self.slowest: list[_TimedCore] = []
         self.cores = 0
         self.loaded = 0
         self.retrieved = 0
         self.copied: dict[int, int] = defaultdict(int)
         self.added: dict[int, int] = defaultdict(int)
+
+    def cycles(self) -> float:
+        """Of the slowest core: those that may be it are followed where their lists are short."""
+        likely = sorted(self.slowest, key=lambda core: -core.cycles)[:_FOLLOWED]
+        return max((core.follow() if core.follow else core.cycles for core in likely), default=0.0)
 
     def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
         """So many clusters of one kind, of which so many are of the first edge part.
@@ -318,7 +346,7 @@ def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strateg
     if strategy.edge_parts > 1 and (strategy.edge_parts - 1) * -(-sources // strategy.edge_parts) >= sources:
         return Refusal(f"{sources} sources do not make {strategy.edge_parts} parts")
     form = RowForm(-(-asked.features // strategy.feature_parts), asked.element, asked.widened)
-    buffers = form.read_bytes + form.written_bytes + 2 * _STREAMS * spec.kernel.stream_buffer_bytes
+    buffers = form.read_bytes + form.written_bytes + 2 * STREAMS * spec.kernel.stream_buffer_bytes
     scratchpad = spec.tasklets * (buffers + spec.stack_bytes)
     if scratchpad > spec.wram_bytes:
         return _too_little("WRAM", scratchpad, spec.wram_bytes)
