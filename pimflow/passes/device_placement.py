@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node, Placement
 from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.passes.writing_out import write_out
 
 
 @dataclass(frozen=True)
@@ -68,26 +69,12 @@ class DevicePlacement(DecisionPass):
         """The nodes that it is made of: the product on the device, the others on the host."""
         apart = expand(site.graph, node)
         assert isinstance(apart, Expansion), "refused already"
-        editor, inside = site.editor, apart.graph
-        names = {"": "", **{name: name for name in (*inside.inputs, *inside.outputs)}}
-        names |= {name: name for name in inside.constants if site.graph.is_constant(name)}
-        for name, array in inside.constants.items():
-            if name not in names:
-                names[name] = editor.new_constant(name, array, inside.packed_form(name))
-        made: list[Node] = []
-        for new in inside.nodes:
-            for output in new.outputs:
-                if output not in names:
-                    value = inside.value(output)
-                    names[output] = editor.new_value(output, value.shape, value.dtype)
+        made = []
+        for new in write_out(site.editor, apart):
             on_device = new.name == apart.product
-            placement = Placement(
-                self.device if on_device else self.host,
-                site.region,
-                choice=(self.choice or None) if on_device else None,
-                origin=node.placement.origin or node.name,
-            )
-            inputs, outputs = (tuple(names[name] for name in group) for group in (new.inputs, new.outputs))
-            made.append(Node(new.op, inputs, outputs, editor.new_node_name(new.name), placement, node.tags))
+            device, choice = (self.device, self.choice or None) if on_device else (self.host, None)
+            placement = Placement(device, site.region, choice=choice, origin=node.placement.origin or node.name)
+            name = site.editor.new_node_name(new.name)
+            made.append(replace(new, name=name, placement=placement, tags=node.tags))
         site.first_parts[node.name] = made[-1].name
         return made

@@ -25,12 +25,14 @@ from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.spec import Spec, read_specs
+from pimflow.passes.unfuse_attention import UnfuseAttention
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 CLEANUP: tuple[Pass, ...] = (
     RemoveDeadCode(),  # most computations of shapes: the loader knows what comes out
     FoldConstants(),
     RemoveIdentity(),
+    UnfuseAttention(),
     FoldBatchNorm(),
     RemoveDeadCode(),  # what was computed for its shape alone
     FuseEpilogues(residual=True),  # as cuDNN does; what other devices cannot do is taken back once nodes are placed
@@ -77,6 +79,7 @@ for _kind in (
     FoldBatchNorm,
     FuseEpilogues,
     UnfuseEpilogues,
+    UnfuseAttention,
     OrderAggregation,
     ExplicitPadding,
     RemoveIdentity,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto
 
 import pimflow
 from pimflow.api.models import inspect
 from pimflow.compiled import CompiledModel
+from pimflow.frontend import load_model
 from pimflow.ir import Array
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.original import run_original
 from support.values import assert_varies
 
@@ -29,15 +32,17 @@ def bytes_in(model: onnx.ModelProto, output: int = TensorProto.FLOAT) -> onnx.Mo
     return of_types(model, TensorProto.UINT8, output)
 
 
-def check_expansion(model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6) -> CompiledModel:
+def check_expansion(
+    model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6, *, unfused: bool = False
+) -> CompiledModel:
     """The one node becomes these, one of them on PIM; ONNX Runtime and the programs give the original's values.
 
-    The GPU alone runs the operator as it is.
+    The GPU alone runs the operator as it is, or as a pass has unfused it, at the same price.
     """
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     assert [node.kind for node in compiled.graph.nodes] == kinds
     assert len(compiled.programs) == 1
-    assert {node.placement.origin for node in compiled.graph.nodes} == {"kept"}
+    assert unfused or {node.placement.origin for node in compiled.graph.nodes} == {"kept"}
     feeds = {info.name: drawn(info) for info in model.graph.input}
     results = compiled.run(feeds)
     for name, expected in run_original(model, feeds).items():
@@ -50,10 +55,12 @@ def check_expansion(model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6
         assert result.programs is not None
         assert result.programs.largest_error < 2e-5
     alone = pimflow.compile(model, policy="gpu", use_cache=False)
-    assert [node.kind for node in alone.graph.nodes] == [model.graph.node[0].op_type]
+    assert [node.kind for node in alone.graph.nodes] == (kinds if unfused else [model.graph.node[0].op_type])
     assert compiled.document()["baseline"]["time_us"] == alone.document()["result"]["time_us"]
-    (row,) = compiled.report.nodes
-    assert row.fractions == {"pim": 1.0}
+    graph = load_model(model)
+    as_it_is = CostModel(compiled.machine.target).host_only().node_cost(graph, graph.nodes[0]).time_us
+    assert alone.document()["result"]["time_us"] == pytest.approx(as_it_is)
+    assert [row.fractions["pim"] for row in compiled.report.nodes if row.leaves_host] == [1.0]
     return compiled
 
 

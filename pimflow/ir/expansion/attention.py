@@ -3,35 +3,71 @@
 from __future__ import annotations
 
 from pimflow.ir.expansion.base import CONTRIB, Writer, expands
+from pimflow.ir.expansion.product import quantised_weights
 from pimflow.ir.ops.contraction import PRODUCT
-from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import Slice
 from pimflow.ir.refusal import Refusal
+
+_SHARED = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
 
 
 @expands("Attention", domain=CONTRIB)
 def _attention(writer: Writer) -> Refusal | None:
     """One product makes queries, keys and values of the input; the attention of these stays one operator."""
-    x, weights, mask = writer.operand(0), writer.constant_at(1), writer.operand(3)
-    if weights is None:
+    if writer.constant_at(1) is None:
         return Refusal("the weights of its projection are computed")
-    if writer.has(4) or writer.has(6) or writer.integer("do_rotary"):
+    refusal = _inseparable(writer, mask_at=3, beside=(4, 6))
+    if refusal is not None:
+        return refusal
+    _attend(
+        writer, writer.product(PRODUCT, writer.operand(0), writer.operand(1)), [_mask(writer, 3), writer.operand(5)]
+    )
+    return None
+
+
+@expands("QAttention", domain=CONTRIB)
+def _quantised(writer: Writer) -> Refusal | None:
+    """The same of 8 bits. Operands are X, W, bias, the scales of the two, a mask, their zero points, and a past."""
+    x, scale, zero = writer.operand(0), writer.operand(3), writer.operand(6)
+    refusal = _inseparable(writer, mask_at=5, beside=(8,))
+    if refusal is not None:
+        return refusal
+    right = quantised_weights(writer, 1, 4, 7)
+    if isinstance(right, Refusal):
+        return right
+    operands = [x, scale, zero] if zero else [x, scale]
+    left = writer.opaque("DequantizeLinear", operands, writer.shape(x), writer.dtype(scale))
+    _attend(writer, writer.product(PRODUCT, left, right), [_mask(writer, 5)])
+    return None
+
+
+def _inseparable(writer: Writer, mask_at: int, beside: tuple[int, ...]) -> Refusal | None:
+    """Why attention apart from its projection would be something else; `beside`: operands of a past."""
+    if any(map(writer.has, beside)) or writer.integer("do_rotary"):
         return Refusal("its projection is not separated from its past keys and values")
-    if mask and len(writer.shape(mask)) != 2:
+    if len(writer.shape(writer.operand(0))) != 3 or len(writer.shape(writer.operand(1))) != 2:
+        return Refusal("its operands are not understood")
+    batch, rows, _ = writer.shape(writer.operand(0))
+    known = {(batch,), (3 * batch + 2,), (batch, rows), (batch, rows, rows)}
+    if _mask(writer, mask_at) and writer.shape(writer.operand(mask_at)) not in known:
         return Refusal("its mask has a form that attention apart from its projection does not take")
-    made = writer.product(PRODUCT, x, writer.operand(1))
-    if writer.has(2):
-        made = writer.add(Elementwise("Add"), made, writer.operand(2))
+    return None
+
+
+def _mask(writer: Writer, position: int) -> str:
+    """The mask; "" for one of a single column, which stands for none."""
+    name, rows = writer.operand(position), writer.shape(writer.operand(0))[1]
+    shape = writer.shape(name)
+    return "" if len(shape) == 2 and shape[1] == 1 != rows else name
+
+
+def _attend(writer: Writer, made: str, masks: list[str]) -> None:
+    """Attention of queries, keys and values that stand side by side; it adds their bias."""
     batch, rows, width = writer.shape(made)
     sizes = writer.integers("qkv_hidden_sizes", (width // 3,) * 3)
     ends = (sizes[0], sizes[0] + sizes[1], sum(sizes))
     parts = [writer.add(Slice(2, end - size, end), made) for size, end in zip(sizes, ends, strict=True)]
     attributes = {name: value for name, value in writer.op.attributes if name in _SHARED}
-    beside = ["", mask, writer.operand(5)]
-    writer.opaque(
-        "MultiHeadAttention", [*parts, *beside], (batch, rows, sizes[2]), writer.dtype(x), domain=CONTRIB, **attributes
-    )
-    return None
-
-
-_SHARED = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
+    operands = [*parts, writer.operand(2), *masks]
+    dtype = writer.dtype(made)
+    writer.opaque("MultiHeadAttention", operands, (batch, rows, sizes[2]), dtype, domain=CONTRIB, **attributes)

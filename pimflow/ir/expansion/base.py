@@ -77,7 +77,6 @@ _SOFTMAX = "its products, of activations, are one kernel with their softmax"
 _WHOLE: Mapping[tuple[str, str], str] = {
     (CONTRIB, "DynamicQuantizeLSTM"): "it rounds its inputs to 8 bits by what they hold, as it multiplies",
     **dict.fromkeys([("", "Attention"), (CONTRIB, "MultiHeadAttention"), (CONTRIB, "GroupQueryAttention")], _SOFTMAX),
-    (CONTRIB, "QAttention"): "its projection of few bits is not computed apart from the attention",
     (CONTRIB, "QGemm"): "a product of few bits with a third operand of few bits",
     ("", "DeformConv"): "its windows are where its offsets, which are computed, say",
 }
@@ -195,7 +194,8 @@ class Writer:
     ) -> str:
         """A node of an operator of ONNX; returns its result, whose type has to be told."""
         op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
-        return self._write(op, tuple(inputs), Value("", shape, dtype))
+        given = max((place for place, name in enumerate(inputs, start=1) if name), default=0)
+        return self._write(op, tuple(inputs[:given]), Value("", shape, dtype))
 
     def results(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attributes: AttributeValue) -> None:
         """The last node: an operator of ONNX that makes all that the node does, of several results too."""

@@ -24,7 +24,7 @@ _COMPUTED = "its right-hand side of few bits is computed, PIM needs it in its ba
 def _quantised(writer: Writer) -> Refusal | None:
     """Dequantised, multiplied, quantised."""
     a, scale, zero = (writer.operand(place) for place in range(3))
-    right = _weights(writer, 3, 4, 5)
+    right = quantised_weights(writer, 3, 4, 5)
     if isinstance(right, Refusal):
         return right
     if len(writer.shape(scale)) > 0 and np.prod(writer.shape(scale)) > 1:
@@ -60,7 +60,7 @@ def _integers_to_float(writer: Writer) -> Refusal | None:
         return Refusal("its left-hand side has a scale or a zero point a row")
     if writer.dtype(scale) != "float32" and writer.opset < HALF_OPSET:
         return Refusal("DequantizeLinear of the model's opset makes no 16-bit numbers")
-    right = _weights(writer, 1, 3, 5)
+    right = quantised_weights(writer, 1, 3, 5)
     if isinstance(right, Refusal):
         return right
     operands = [a, scale, zero] if zero else [a, scale]
@@ -76,7 +76,7 @@ def _dynamic(writer: Writer) -> Refusal:
     return Refusal("it rounds its left-hand side to 8 bits by what that holds, as it multiplies")
 
 
-def _weights(writer: Writer, at: int, scale_at: int, zero_at: int) -> str | Refusal:
+def quantised_weights(writer: Writer, at: int, scale_at: int, zero_at: int) -> str | Refusal:
     """Constants of 8 bits, dequantised, with a scale a column or one for all."""
     weights, scale, zero = (writer.constant_at(place) for place in (at, scale_at, zero_at))
     if weights is None or scale is None or (writer.has(zero_at) and zero is None):

@@ -1,0 +1,42 @@
+"""Takes the projection out of ONNX Runtime's Attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pimflow.ir import Graph, GraphEditor, Node, OnnxOp
+from pimflow.ir.expansion import Expansion, expand
+from pimflow.ir.expansion.base import CONTRIB
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.writing_out import write_out
+
+
+@dataclass(frozen=True)
+class UnfuseAttention(Pass):
+    """An Attention becomes the product that makes queries, keys and values, and the MultiHeadAttention of these.
+
+    That is what libraries run for it, at the same price: the Slices between them cost nothing, and the second adds the
+    bias. The product is one that can be divided, placed and pipelined like any other.
+    """
+
+    name: ClassVar[str] = "unfuse-attention"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites every Attention whose projection can be separated."""
+        editor, notes = GraphEditor(graph), []
+        for node in graph.nodes:
+            if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != (CONTRIB, "Attention"):
+                continue
+            apart = expand(graph, node)
+            if isinstance(apart, Expansion):
+                editor.replace_node(node.name, _named(write_out(editor, apart), node, editor))
+            else:
+                notes.append(f"{node.name}: {apart.reason}")
+        return PassResult(editor.finish() if editor.changed else graph, editor.changed, tuple(notes))
+
+
+def _named(made: list[Node], node: Node, editor: GraphEditor) -> list[Node]:
+    """The nodes, the last of which has the name of what they are made of."""
+    *before, last = (replace(new, placement=node.placement, tags=node.tags) for new in made)
+    return [*(replace(new, name=editor.new_node_name(new.name)) for new in before), replace(last, name=node.name)]
