@@ -21,9 +21,10 @@ import torch
 import torch_geometric.nn as gnn
 from export_torch_models import without_origin
 from torch import Tensor, nn
+from torch_geometric.utils import scatter, softmax
 
 FOLDER = Path(__file__).parent.parent / "tests" / "data" / "gnn"
-VERTICES, EDGES, RELATIONS = 64, 256, 3
+VERTICES, EDGES, RELATIONS, GRAPHS = 64, 256, 3, 4
 FEATURES, HIDDEN, CLASSES = 12, 16, 5
 
 
@@ -55,6 +56,47 @@ class EdgeAttributes(nn.Module):
         return torch.log_softmax(self.layer(x, edge_index, edge_attr), -1)
 
 
+class Pooled(nn.Module):
+    """A number for every graph of a batch: which graph a vertex is of stays an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = gnn.GraphConv(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return gnn.global_mean_pool(self.layer(x, edge_index), batch, GRAPHS)
+
+
+class Added(nn.Module):
+    """A sum over edges both ways, in PyTorch's own words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        both = torch.cat([edge_index, edge_index.flip(0)], 1)
+        h = self.first(x)
+        return self.last(torch.relu(torch.zeros_like(h).index_add(0, both[1], h[both[0]])))
+
+
+class TypedAttention(nn.Module):
+    """Keys and values by type of edge, as in a heterogeneous graph transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(FEATURES, HIDDEN)
+        self.key, self.value = (nn.Parameter(torch.randn(RELATIONS, FEATURES, HIDDEN) / 4) for _ in range(2))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        source, target = edge_index[0], edge_index[1]
+        rows = x[source].unsqueeze(1)
+        key, value = (torch.bmm(rows, w[edge_type]).view(-1, 4, HIDDEN // 4) for w in (self.key, self.value))
+        logits = (self.query(x)[target].view(-1, 4, HIDDEN // 4) * key).sum(-1)
+        share = softmax(logits, target, num_nodes=x.size(0)).unsqueeze(-1)
+        return scatter((share * value).view(-1, HIDDEN), target, 0, dim_size=x.size(0))
+
+
 def mlp(i: int, o: int) -> nn.Module:
     """What GIN applies to a sum."""
     return nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o))
@@ -68,6 +110,16 @@ def two(layer: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Modu
 def attention(layer: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Module]:
     """A layer of four heads and one of one head."""
     return lambda: Layers(layer(FEATURES, 4, heads=4, **options), layer(HIDDEN, CLASSES, heads=1, **options))
+
+
+def edge_convolution() -> nn.Module:
+    """An MLP over both ends of every edge."""
+    return Layers(gnn.EdgeConv(mlp(2 * FEATURES, CLASSES), aggr="mean"))
+
+
+def gine() -> nn.Module:
+    """GIN that adds features of the edges."""
+    return Layers(*(gnn.GINEConv(mlp(i, o), edge_dim=3) for i, o in ((FEATURES, HIDDEN), (HIDDEN, CLASSES))))
 
 
 def gin() -> nn.Module:
@@ -125,6 +177,17 @@ EXPORTS = {
     "rgcn-fast-sum-ts": Export(two(gnn.FastRGCNConv, num_relations=RELATIONS, aggr="sum"), 17, extra="edge_type"),
     "rgcn-fast-mean-ts": Export(two(gnn.FastRGCNConv, num_relations=RELATIONS), 17, extra="edge_type"),
     "rgcn-fast-mean-dynamo": Export(two(gnn.FastRGCNConv, num_relations=RELATIONS), 20, dynamo=True, extra="edge_type"),
+    "added-dynamo": Export(Added, 20, dynamo=True),
+    "appnp-ts": Export(lambda: Layers(gnn.GCNConv(FEATURES, CLASSES), gnn.APPNP(3, 0.1)), 17),
+    "arma-ts": Export(lambda: Layers(gnn.ARMAConv(FEATURES, CLASSES, num_stacks=2, num_layers=2)), 17),
+    "cheb-weighted-ts": Export(lambda: Layers(gnn.ChebConv(FEATURES, CLASSES, K=3)), 17, extra="edge_weight"),
+    "edgeconv-ts": Export(edge_convolution, 17),
+    "film-ts": Export(lambda: Layers(gnn.FiLMConv(FEATURES, CLASSES)), 17),
+    "gine-edges-ts": Export(gine, 17, extra="edge_attr"),
+    "pool-mean-ts": Export(Pooled, 17, extra="batch"),
+    "rgat-ts": Export(lambda: Layers(gnn.RGATConv(FEATURES, 8, RELATIONS, heads=2)), 17, extra="edge_type"),
+    "sage-min-ts": Export(lambda: Layers(gnn.SAGEConv(FEATURES, CLASSES, aggr="min")), 17),
+    "typed-attention-ts": Export(TypedAttention, 17, extra="edge_type"),
 }
 
 
@@ -134,6 +197,7 @@ def inputs_of(export: Export) -> dict[str, Tensor]:
         "edge_weight": torch.rand(EDGES),
         "edge_type": torch.randint(0, RELATIONS, (EDGES,)),
         "edge_attr": torch.randn(EDGES, 3),
+        "batch": torch.arange(VERTICES) % GRAPHS,
     }
     given = {"x": torch.randn(VERTICES, FEATURES), "edge_index": torch.randint(0, VERTICES, (2, EDGES))}
     return given | ({export.extra: extras[export.extra]} if export.extra else {})
@@ -144,7 +208,8 @@ def write(name: str, export: Export) -> Path:
     torch.manual_seed(zlib.crc32(name.encode()))
     path = FOLDER / f"{name}.onnx"
     model, inputs = export.build().eval(), inputs_of(export)
-    sizes = {"x": {0: "num_nodes"}, "edge_index": {1: "num_edges"}, export.extra: {0: "num_edges"}}
+    extra = "num_nodes" if export.extra == "batch" else "num_edges"
+    sizes = {"x": {0: "num_nodes"}, "edge_index": {1: "num_edges"}, export.extra: {0: extra}}
     axes = {key: {} if export.static else sizes[key] for key in inputs}
     options: dict[str, Any] = {"input_names": list(inputs), "output_names": ["out"]}
     if export.dynamo:
@@ -152,7 +217,8 @@ def write(name: str, export: Export) -> Path:
         options |= {"dynamic_shapes": None if export.static else named}
         options |= {"external_data": False, "verbose": False}
     else:
-        options["dynamic_axes"] = {} if export.static else {**axes, "out": {0: "num_nodes"}}
+        rows = {} if export.extra == "batch" else {"out": {0: "num_nodes"}}
+        options["dynamic_axes"] = {} if export.static else axes | rows
     torch.onnx.export(model, tuple(inputs.values()), path, opset_version=export.opset, dynamo=export.dynamo, **options)
     onnx.save(without_origin(onnx.load(path)), path)
     return path

@@ -7,11 +7,16 @@ from typing import Any
 from pimflow.frontend.convert.elementwise import ELEMENTWISE
 from pimflow.frontend.recovery.scene import Rows, Scene, Segments
 from pimflow.frontend.recovery.softmax import match_softmax
+from pimflow.frontend.recovery.typed import match_typed, write_typed
 from pimflow.ir import GatherRows, Node, Reshape, Sddmm
 
 _BY_ELEMENT = frozenset({*ELEMENTWISE, "Cast", "Clip", "PRelu"})
 _BY_ROW = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_REDUCTIONS = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
+_REDUCTIONS = frozenset(
+    f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
+)
+_ALONG_AN_AXIS = {"Concat": 0, "Softmax": -1, "LogSoftmax": -1, "LayerNormalization": -1}
+"""Operators that mix elements along one axis (or from it on), and which one by default."""
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 
 
@@ -40,21 +45,22 @@ class EdgeValues:
             return self._gathered(rows, segments, name)
         node = scene.maker(name)
         if node is None or sum(map(bool, node.outputs)) != 1:
-            return self._permuted(name, segments)
+            return self.permuted(name, segments)
         return (
             self._softmax(node, segments)
+            or self._typed(node, segments)
             or self._pairing(node, segments)
             or self._dot(node, segments)
             or self._by_element(node, segments)
             or self._by_row(node, segments)
-            or self._permuted(name, segments)
+            or self.permuted(name, segments)
         )
 
     def _gathered(self, rows: Rows, segments: Segments, name: str) -> str:
         return self._scene.write(GatherRows(), rows.x, self._scene.sources(rows.index, segments), like=f"{name}/rows")
 
-    def _permuted(self, name: str, segments: Segments) -> str:
-        """Rows of a value that is computed in the exporter's order."""
+    def permuted(self, name: str, segments: Segments) -> str:
+        """Rows of a value that is computed in the exporter's order, in CSR order."""
         if segments.order is None:
             return name
         order = self._scene.constant("order", segments.order)
@@ -66,6 +72,15 @@ class EdgeValues:
             return None
         logits = self.ordered(found.logits, segments)
         return self._scene.write(found.op, logits, segments.rowptr, like=f"{node.name}/softmax")
+
+    def _typed(self, node: Node, segments: Segments) -> str | None:
+        found = match_typed(self._scene, node)
+        if found is None:
+            return None
+        made, pairs = write_typed(self._scene, found, node.name)
+        index = self._scene.sources(pairs, segments)
+        rows = self._scene.write(GatherRows(), made, index, like=f"{node.name}/of_edges")
+        return self._scene.write(Reshape(self._scene.shape(node.output)), rows, like=f"{node.name}/by_destination")
 
     def _ends(self, one: str, other: str, segments: Segments) -> tuple[Rows, Rows] | None:
         """Two values as rows of sources and rows of the destinations of the segments."""
@@ -138,13 +153,32 @@ class EdgeValues:
             return scene.write(
                 Reshape(made), self.ordered(node.inputs[0], segments), like=f"{node.name}/by_destination"
             )
-        attributes = scene.node_attributes(node)
-        reduces = node.kind in _REDUCTIONS and 0 not in self._axes(node, len(given))
-        multiplies = scene.is_product(node) and len(given) == 2 and not attributes.get("transA")
-        if not reduces and not multiplies:
+        if not self._keeps_rows(node, len(given), segments):
             return None
-        if multiplies and any(len(scene.shape(name)) > 2 for name in node.inputs[1:]):
-            return None
-        if any(name and scene.shape(name)[:1] == (segments.edges,) for name in node.inputs[2:]):
-            return None  # a bias of its own for every edge
-        return scene.copy(node, [self.ordered(node.inputs[0], segments), *node.inputs[1:]])
+        along = [name for name in node.inputs if name and self._has_rows(name, len(given), segments)]
+        of_rows = node.kind == "Concat" or (scene.is_product(node) and len(given) > 2)
+        if not of_rows and along != [node.inputs[0]]:
+            return None  # another operand, such as a bias, has a row for every edge too
+        return scene.copy(node, [self.ordered(name, segments) if name in along else name for name in node.inputs])
+
+    def _has_rows(self, name: str, rank: int, segments: Segments) -> bool:
+        """Whether a value has so many dims, and a row for every edge."""
+        shape = self._scene.shape(name)
+        return len(shape) == rank and shape[0] == segments.edges
+
+    def _keeps_rows(self, node: Node, rank: int, segments: Segments) -> bool:
+        """Whether a node that is no elementwise one makes each row from that row alone."""
+        scene, attributes = self._scene, self._scene.node_attributes(node)
+        if node.kind in _REDUCTIONS:
+            return 0 not in self._axes(node, rank)
+        if node.kind in _ALONG_AN_AXIS:
+            axis = attributes.get("axis", _ALONG_AN_AXIS[node.kind])
+            return bool(axis % rank)
+        if node.kind == "Gather":
+            return node.inputs[1] in scene.known and bool(attributes.get("axis", 0) % rank)
+        if node.kind == "Transpose":
+            return tuple(attributes.get("perm", ()))[:1] == (0,)
+        if scene.is_product(node) and rank > 2:
+            return all(len(scene.shape(name)) == 2 or self._has_rows(name, rank, segments) for name in node.inputs)
+        flat = rank == 2 and all(len(scene.shape(name)) <= 2 for name in node.inputs[1:])
+        return scene.is_product(node) and flat and not attributes.get("transA")

@@ -9,14 +9,14 @@ import numpy as np
 from pimflow.errors import ModelError
 from pimflow.frontend.inference import Inferred
 from pimflow.frontend.recovery.aggregation import Aggregations
-from pimflow.frontend.recovery.scene import Ints, Scene, placed_constants
+from pimflow.frontend.recovery.scene import SCATTERS, Ints, Scene, placed_constants
 from pimflow.frontend.structure import along_rows
-from pimflow.ir import Graph, Node, Spmm
+from pimflow.ir import GatherRows, Graph, Node, Spmm
 
 SCATTER_OPSET = 16
 """From here on a ScatterElements can add up; before, it keeps one of several updates."""
 
-_SCATTERS = frozenset({"ScatterElements", "ScatterND", "Scatter"})
+_GATHERS = frozenset({"Gather", "GatherND"})
 
 
 class Recovered(NamedTuple):
@@ -40,19 +40,22 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
     _refuse_lost_duplicates(scene)
     rules, refusals = Aggregations(scene), {}
     for node in inferred.graph.nodes:
-        if node.kind == "ScatterElements" and scene.maker(node.output) is not None:
+        if scene.maker(node.output) is None:
+            continue
+        if node.kind in SCATTERS:
             refusals[node.name] = rules.recover(node)
-        elif node.kind in ("Div", "Mul") and scene.maker(node.output) is not None:
+        elif node.kind in ("Div", "Mul"):
             _fold_row_scale(scene, node)
+        elif node.kind in _GATHERS:
+            _gather_rows(scene, node)
     placed_constants(scene)
     for name in bound:
         if name in scene.known:
             scene.editor.set_constant(name, scene.known[name])
     graph = scene.editor.finish()
     graph = _without_dead_nodes(graph.replace(inputs=[name for name in graph.inputs if name not in bound]))
-    left = {node.name for node in graph.nodes if node.kind in _SCATTERS}
+    left = {node.name for node in graph.nodes if node.kind in SCATTERS}
     notes = [reason.reason for name, reason in refusals.items() if reason is not None and name in left]
-    notes += [f"{name}: a {graph.node(name).kind} is not recovered" for name in left if name not in refusals]
     known = {name: array for name, array in inferred.known.items() if name in graph.values}
     kept = {node.name for node in graph.nodes if inferred.graph.node_by_name.get(node.name) is node}
     forms = {name: form for name, form in inferred.forms.items() if name in kept}
@@ -64,7 +67,7 @@ def _refuse_lost_duplicates(scene: Scene) -> None:
     if opset >= SCATTER_OPSET:
         return
     for node in scene.graph.nodes:
-        if node.kind in _SCATTERS and node.inputs[1] in scene.structural:
+        if node.kind in (*SCATTERS, "Scatter") and node.inputs[1] in scene.structural:
             raise ModelError(
                 f"the model is in opset {opset}, where {node.name!r} keeps one of several edges into a vertex",
                 f"export it with opset {SCATTER_OPSET} or later",
@@ -89,6 +92,14 @@ def _fold_row_scale(scene: Scene, node: Node) -> None:
         vector = scene.constant("row_scale", np.asarray(scaled, dtype=rows.dtype))
         scene.finish(node, scene.write(summed.op, *inputs, vector, like=node.name))
         return
+
+
+def _gather_rows(scene: Scene, node: Node) -> None:
+    """Rows picked by a known index, where no aggregation takes them in."""
+    rows = scene.rows(node.output)
+    if rows is None:
+        return
+    scene.finish(node, scene.write(GatherRows(), rows.x, scene.picks(rows.index), like=node.name))
 
 
 def _readers(scene: Scene, name: str) -> int:

@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.structure import along_rows, compact, held_bytes
-from pimflow.ir import Array, Graph, GraphEditor, Node, OnnxOp, Op, Value
+from pimflow.ir import Array, Graph, GraphEditor, Node, OnnxOp, Op, Reshape, Transpose, Value
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.shapes import infer
 from pimflow.ir.text.literals import digest
 from pimflow.sparse import Graph as Adjacency
 
 Ints = npt.NDArray[Any]
+
+SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+"""Operators that can reduce rows of edges into rows of destinations."""
 
 _PASSES_ON = frozenset(
     {"Identity", "Slice", "Reshape", "Expand", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Max", "Min", "Sum", "Concat"}
@@ -49,9 +52,17 @@ class Segments:
 
 @dataclass(frozen=True)
 class Rows:
-    """x[index[e]] for every edge e, in the exporter's order."""
+    """x[index[e]] for every edge e, in the exporter's order; the index may be along a later axis of x."""
 
     x: str
+    index: Ints
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """Rows that a scatter writes to, of one axis of what it makes."""
+
+    axis: int
     index: Ints
 
 
@@ -123,8 +134,8 @@ class Scene:
             self._keys[place] = (array, f"{array.shape} {digest(small)}")
         return self._keys[place][1]
 
-    def rows(self, name: str) -> Rows | None:
-        """The value as rows of another one, picked by a known index: a Gather along the first axis, or its like."""
+    def rows(self, name: str, along: int = 0) -> Rows | None:
+        """The value as rows of another one, picked by a known index: a Gather along an axis, or its like."""
         name = self.peel(name)
         node = self.maker(name)
         if node is None or not isinstance(node.op, OnnxOp) or node.op.domain or len(node.inputs) < 2:
@@ -134,12 +145,22 @@ class Scene:
         if index is None or not shape:
             return None
         axis = attributes.get("axis", 0)
-        by_rows = node.kind == "Gather" and isinstance(axis, int) and axis % len(shape) == 0 and index.ndim == 1
+        by_rows = node.kind == "Gather" and isinstance(axis, int) and axis % len(shape) == along and index.ndim == 1
         picked = node.kind == "GatherND" and not attributes.get("batch_dims") and index.shape[1:] == (1,)
-        if not by_rows and not picked:
+        if not by_rows and (along or not picked):
             return None
         positions: Ints = index.reshape(len(index))
-        return Rows(x, _wrapped(positions, shape[0]))
+        return Rows(x, _wrapped(positions, shape[along]))
+
+    def destinations(self, node: Node) -> Destinations | None:
+        """The rows that a scatter by a known index writes to; None where the index differs between columns."""
+        index, shape, given = self.known[node.inputs[1]], self.shape(node.output), self.shape(node.inputs[1])
+        axis: int = self.node_attributes(node).get("axis", 0) % max(len(shape), 1)
+        if node.kind == "ScatterND":
+            return Destinations(0, index.reshape(len(index))) if given[1:] == (1,) else None
+        vector = along_rows(np.moveaxis(index, axis, 0)) if index.ndim > axis else None
+        whole = (*given[:axis], *given[axis + 1 :]) == (*shape[:axis], *shape[axis + 1 :])
+        return None if vector is None or not whole else Destinations(axis, vector)
 
     def node_attributes(self, node: Node) -> Mapping[str, Any]:
         """Attributes of an opaque node."""
@@ -207,13 +228,28 @@ class Scene:
 
     def sources(self, index: Ints, segments: Segments) -> str:
         """The constant `col`: an index of every edge in CSR order."""
-        narrow = index.astype(np.int32) if not len(index) or index.max() < 2**31 else index
+        narrow = _narrowed(index)
         return self.constant("col", narrow if segments.order is None else narrow[segments.order])
 
-    def row_vector(self, name: str) -> Ints | None:
-        """The vector that a known value repeats along all axes but the first; None if there is none."""
-        array = self.known.get(name)
-        return None if array is None else along_rows(array)
+    def picks(self, index: Ints) -> str:
+        """The constant of an index of rows, in the exporter's order."""
+        return self.constant("rows", _narrowed(index))
+
+    def moved(self, name: str, source: int, target: int, like: str) -> str:
+        """A value with one axis moved; axes of one alone are passed by a view."""
+        if source == target:
+            return name
+        shape = self.shape(name)
+        axes = [axis for axis in range(len(shape)) if axis != source]
+        perm = (*axes[:target], source, *axes[target:])
+        passed = [axis for axis in range(min(source, target), max(source, target) + 1) if axis != source]
+        if all(shape[axis] == 1 for axis in passed) and 0 not in shape:
+            return self.write(Reshape(tuple(shape[axis] for axis in perm)), name, like=like)
+        return self.write(Transpose(perm), name, like=like)
+
+
+def _narrowed(index: Ints) -> Ints:
+    return index.astype(np.int32) if not len(index) or index.max() < 2**31 else index
 
 
 def _wrapped(index: Ints, rows: int) -> Ints:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.frontend.recovery.scene import Scene, Segments
+from pimflow.frontend.recovery.scene import SCATTERS, Scene, Segments
 from pimflow.frontend.structure import compact, is_uniform
 from pimflow.ir import EdgeSoftmax, Node
 
@@ -36,16 +36,13 @@ def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | Non
 def scattered(scene: Scene, name: str, reduction: str, updates: str, segments: Segments) -> Node | None:
     """The node that reduces these updates by destination into a value; None if that is not what makes it."""
     node = scene.maker(scene.peel(name))
-    if node is None or node.kind != "ScatterElements":
+    if node is None or node.kind not in SCATTERS or node.inputs[1] not in scene.known:
         return None
-    attributes = scene.node_attributes(node)
-    index = scene.row_vector(node.inputs[1])
-    shape = scene.shape(node.output)
-    fits = attributes.get("axis", 0) in (0, -len(shape)) and attributes.get("reduction", "none") == reduction
-    if not fits or index is None or shape[:1] != (segments.rows,) or scene.key(index) != segments.key:
+    where = scene.destinations(node)
+    fits = scene.node_attributes(node).get("reduction", "none") == reduction and where is not None and not where.axis
+    if not fits or where is None or scene.shape(node.output)[:1] != (segments.rows,):
         return None
-    whole = scene.shape(node.inputs[1])[1:] == shape[1:]
-    return node if whole and scene.peel(node.inputs[2]) == updates else None
+    return node if scene.key(where.index) == segments.key and scene.peel(node.inputs[2]) == updates else None
 
 
 def _of_destinations(scene: Scene, name: str, segments: Segments) -> str | None:
