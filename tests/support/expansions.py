@@ -33,14 +33,14 @@ def bytes_in(model: onnx.ModelProto, output: int = TensorProto.FLOAT) -> onnx.Mo
 
 
 def check_expansion(
-    model: onnx.ModelProto, kinds: list[str], rtol: float = 2e-6, *, unfused: bool = False
+    model: onnx.ModelProto, kinds: list[str] | None, rtol: float = 2e-6, *, unfused: bool = False
 ) -> CompiledModel:
-    """The one node becomes these, one of them on PIM; ONNX Runtime and the programs give the original's values.
+    """The one node becomes these (None: any), one of them on PIM; ONNX Runtime and the programs give its values.
 
     The GPU alone runs the operator as it is, or as a pass has unfused it, at the same price.
     """
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
-    assert [node.kind for node in compiled.graph.nodes] == kinds
+    assert kinds is None or [node.kind for node in compiled.graph.nodes] == kinds
     assert len(compiled.programs) == 1
     assert unfused or {node.placement.origin for node in compiled.graph.nodes} == {"kept"}
     feeds = {info.name: drawn(info) for info in model.graph.input}

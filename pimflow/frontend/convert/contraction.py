@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from pimflow.frontend.convert.site import CONTRIB, Site, Typed, converts
 from pimflow.frontend.convert.window import pair, resolve_pads
 from pimflow.ir import Array, Conv2d, Elementwise, Gemm, MatMul, Op
+from pimflow.ir.ops.elementwise import fused_activation
 from pimflow.onnxio.tensors import numpy_dtype, shortest
-
-_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
-    "Relu": (),
-    "Sigmoid": (),
-    "Tanh": (),
-    "Softplus": (),
-    "Softsign": (),
-    "LeakyRelu": ("alpha",),
-    "Elu": ("alpha",),
-    "ThresholdedRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Clip": ("min", "max"),
-}
-"""Activations that ONNX Runtime fuses into products, with their parameters in its order."""
 
 _Follower = tuple[Op, "tuple[str | Array, ...]"]  # an op, and what it reads beside the result before it
 
@@ -106,13 +91,8 @@ def _fused_matmul(site: Site) -> Typed | None:
 
 def _activation(site: Site, parameters: tuple[float, ...]) -> tuple[_Follower, ...] | None:
     """What is fused behind a product: an activation, nothing, or (None) what we do not know."""
-    kind = site.text("activation", "")
-    if not kind:
-        return ()
-    names = _ACTIVATIONS.get(kind)
-    if names is None or len(parameters) < len(names):
-        return None
-    return ((Elementwise(kind, tuple(sorted(zip(names, parameters, strict=False)))), ()),)
+    activation = fused_activation(site.text("activation", ""), parameters)
+    return None if activation is None else tuple((op, ()) for op in activation)
 
 
 def _followed(op: Op, inputs: tuple[str | Array, ...], followers: tuple[_Follower, ...]) -> Typed:

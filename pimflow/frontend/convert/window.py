@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from pimflow.errors import GraphError
 from pimflow.frontend.convert.site import FLOATS, Site, Typed, converts
 from pimflow.ir import GlobalPool, Op, Pool2d, window_out
+from pimflow.ir.ops.window import same_pads
 
 
 def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:
@@ -36,14 +35,8 @@ def resolve_pads(
         return (0, 0, 0, 0)
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         return None
-    sizes = site.shape()[2:]
-    totals = [
-        max(0, (math.ceil(size / stride) - 1) * stride + dilation * (extent - 1) + 1 - size)
-        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
-    ]
-    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
-    begin, end = (less, more) if mode == "SAME_UPPER" else (more, less)
-    return (begin[0], begin[1], end[0], end[1])
+    top, left, bottom, right = same_pads(mode, site.shape()[2:], kernel, strides, dilations)
+    return (top, left, bottom, right)
 
 
 @converts("MaxPool", "AveragePool")

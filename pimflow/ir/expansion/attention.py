@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pimflow.ir.expansion.base import CONTRIB, Writer, expands
+from pimflow.ir.expansion.base import CONTRIB, Writer, expands, stays
 from pimflow.ir.expansion.product import quantised_weights
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.ops.movement import Slice
@@ -71,3 +71,8 @@ def _attend(writer: Writer, made: str, masks: list[str]) -> None:
     operands = [*parts, writer.operand(2), *masks]
     dtype = writer.dtype(made)
     writer.opaque("MultiHeadAttention", operands, (batch, rows, sizes[2]), dtype, domain=CONTRIB, **attributes)
+
+
+_SOFTMAX = "its products, of activations, are one kernel with their softmax"
+stays(_SOFTMAX, "Attention")
+stays(_SOFTMAX, "MultiHeadAttention", "GroupQueryAttention", domain=CONTRIB)

@@ -73,13 +73,21 @@ def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Re
     return refusal or writer.finish()
 
 
-_SOFTMAX = "its products, of activations, are one kernel with their softmax"
-_WHOLE: Mapping[tuple[str, str], str] = {
-    (CONTRIB, "DynamicQuantizeLSTM"): "it rounds its inputs to 8 bits by what they hold, as it multiplies",
-    **dict.fromkeys([("", "Attention"), (CONTRIB, "MultiHeadAttention"), (CONTRIB, "GroupQueryAttention")], _SOFTMAX),
-    (CONTRIB, "QGemm"): "a product of few bits with a third operand of few bits",
-    ("", "DeformConv"): "its windows are where its offsets, which are computed, say",
-}
+WHOLE: Registry[tuple[str, str], str] = Registry("operators that stay whole")
+"""Operators that multiply and have no rule, by domain and op_type: why."""
+
+
+def stays(reason: str, *op_types: str, domain: str = "") -> None:
+    """Says why no product can be taken out of some operators.
+
+    Raises:
+        ValueError: an operator has a reason already.
+    """
+    for op_type in op_types:
+        WHOLE.add((domain, op_type), reason)
+
+
+stays("products in a body are computed with the rest of it, as often as it runs", "If", "Loop", "Scan")
 
 
 def why_whole(graph: Graph, node: Node) -> str:
@@ -93,7 +101,7 @@ def why_whole(graph: Graph, node: Node) -> str:
             return "input has no static, non-empty shape"
         if value.dtype not in ("float32", "float16", "bfloat16"):
             return f"its operands are {value.dtype}, units multiply floats of 32 bits and fewer"
-    return _WHOLE.get((op.domain, op.op_type), "")
+    return WHOLE.get((op.domain, op.op_type)) or ""
 
 
 class Writer:
@@ -149,6 +157,12 @@ class Writer:
         value = self._attributes.get(name, default)
         return float(value) if isinstance(value, (int, float)) else default
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """An attribute of floats, () where it is absent."""
+        value = self._attributes.get(name, ())
+        items = value if isinstance(value, tuple) else ()
+        return tuple(float(item) for item in items if isinstance(item, (int, float)))
+
     def text(self, name: str, default: str = "") -> str:
         """A string attribute."""
         value = self._attributes.get(name, default)
@@ -201,6 +215,12 @@ class Writer:
         """The last node: an operator of ONNX that makes all that the node does, of several results too."""
         op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
         self._nodes.append(Node(op, tuple(inputs), self.node.outputs, self._node_name()))
+
+    def results_of(self, op_type: str, inputs: Sequence[str], types: Sequence[tuple[Shape, str]]) -> tuple[str, ...]:
+        """A node of an operator of ONNX that makes several results, whose types have to be told."""
+        names = tuple(self._fresh(Value("", shape, dtype)) for shape, dtype in types)
+        self._nodes.append(Node(OnnxOp(op_type), tuple(inputs), names, self._node_name()))
+        return names
 
     def product(self, op: Op, *inputs: str) -> str:
         """The product that may leave the host."""

@@ -1,136 +1,315 @@
-"""Transposed convolutions, and convolutions of 8 bits."""
+"""Convolutions over one and three dimensions, transposed ones, those of 8 bits and fused ones."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands
+from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands, stays
 from pimflow.ir.graph import Array
 from pimflow.ir.ops.contraction import Conv2d
-from pimflow.ir.ops.movement import Reshape, Slice, Transpose
+from pimflow.ir.ops.elementwise import Elementwise, fused_activation
+from pimflow.ir.ops.movement import Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import OnnxOp
-from pimflow.ir.ops.window import window_out
+from pimflow.ir.ops.window import same_pads, window_out
 from pimflow.ir.refusal import Refusal
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
-_NOT_2D = "a convolution over {} dimensions, which has no mapping"
+_COMPUTED = "weights are computed, PIM needs them in its banks before the run"
 PER_AXIS_OPSET = 13
 """DequantizeLinear takes a scale per channel from this opset on."""
 
 
+class _Window(NamedTuple):
+    """As ONNX has it, over any number of dimensions; pads are those before each, then those behind each."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int = 1
+
+    def out(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The extents of what it makes of a map of these extents."""
+        count = len(self.kernel)
+        return tuple(
+            window_out(size, self.kernel[i], self.strides[i], self.pads[i], self.pads[count + i], self.dilations[i])
+            for i, size in enumerate(sizes)
+        )
+
+    def last(self, count: int) -> _Window:
+        """The window over the last dimensions alone."""
+        own = len(self.kernel)
+        pads = (*self.pads[own - count : own], *self.pads[2 * own - count :])
+        return _Window(self.kernel[-count:], self.strides[-count:], pads, self.dilations[-count:], self.groups)
+
+    def op(self) -> Conv2d:
+        """Of two dimensions, the op."""
+        (rows, columns), (top, left, bottom, right) = self.kernel, self.pads
+        strides, dilations = (self.strides[0], self.strides[1]), (self.dilations[0], self.dilations[1])
+        return Conv2d((rows, columns), strides, (top, left, bottom, right), dilations, self.groups)
+
+
+class _Weights(NamedTuple):
+    """Constant weights, [out channels, in channels of a group, *kernel]: their shape, type, elements, and how the model
+    keeps them in fewer bits (with scales along the first axis at most)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    make: Callable[[], Array]
+    packed: PackedBy | None = None
+
+    def turned(self, writer: Writer, shape: tuple[int, ...], perm: tuple[int, ...]) -> str:
+        """A constant of the same elements with their axes in another order, in another shape."""
+
+        def turn(array: Array) -> Array:
+            return np.ascontiguousarray(array.transpose(perm).reshape(shape))
+
+        packed = self.packed
+        if packed is not None and packed[1][0] is not None:
+            op, (elements, *beside) = packed
+            assert elements is not None
+            packed = op, (turn(elements), *beside)
+        return writer.constant(shape, self.dtype, lambda: turn(self.make().reshape(self.shape)), packed)
+
+
+def _window(writer: Writer, weights_at: int) -> _Window | Refusal:
+    """The window of a node that is not transposed, its padding worked out."""
+    sizes, kernel = writer.shape(writer.operand(0))[2:], writer.shape(writer.operand(weights_at))[2:]
+    if writer.integer("channels_last"):
+        sizes = writer.shape(writer.operand(0))[1:-1]
+    count = len(kernel)
+    strides, dilations = (writer.integers(name, (1,) * count) for name in ("strides", "dilations"))
+    if not len(sizes) == count == len(strides) == len(dilations):
+        return Refusal("its operands are not understood")
+    mode, pads = writer.text("auto_pad", "NOTSET"), writer.integers("pads", (0,) * 2 * count)
+    if mode != "NOTSET":
+        pads = (0,) * 2 * count if mode == "VALID" else same_pads(mode, sizes, kernel, strides, dilations)
+    if len(pads) != 2 * count:
+        return Refusal("its operands are not understood")
+    window = _Window(kernel, strides, pads, dilations, writer.integer("group", 1))
+    return window if min(window.out(sizes), default=0) > 0 else Refusal("output is empty")
+
+
+def _convolve(writer: Writer, x: str, weights: _Weights, bias: str, window: _Window) -> str | Refusal:
+    """The convolution of a map over one to three dimensions as one over two, the product of the node."""
+    count = len(window.kernel)
+    beside = [bias] if bias else []
+    if count == 2:
+        return writer.product(window.op(), x, weights.turned(writer, weights.shape, (0, 1, 2, 3)), *beside)
+    if count == 1:
+        return _along_one(writer, x, weights, beside, window)
+    if count == 3:
+        return _along_three(writer, x, weights, beside, window)
+    return Refusal(f"a convolution over {count} dimensions, which has no mapping")
+
+
+def _along_one(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
+    """Over the rows of a map one column wide."""
+    (kernel,), (stride,), (before, after), (dilation,), groups = window
+    op = Conv2d((kernel, 1), (stride, 1), (before, 0, after, 0), (dilation, 1), groups)
+    wide = writer.add(Reshape((*writer.shape(x), 1)), x)
+    made = writer.product(op, wide, weights.turned(writer, (*weights.shape, 1), (0, 1, 2)), *bias)
+    return writer.add(Reshape(writer.shape(made)[:3]), made)
+
+
+def _along_three(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
+    """Over maps whose channels are those of all planes that a kernel covers, a map for every plane of the result.
+
+    Planes that neighbouring kernels share are copied: the Gather, and what it makes, are paid for.
+    """
+    (depth, *_), before, after = window.kernel, window.pads[0], window.pads[3]
+    if before or after:
+        x = writer.add(Pad((0, 0, before, 0, 0), (0, 0, after, 0, 0)), x)
+    batch, channels, planes, *sizes = writer.shape(x)
+    made_planes = window_out(planes, depth, window.strides[0], 0, 0, window.dilations[0])
+    x = writer.add(Transpose((0, 2, 1, 3, 4)), x)
+    groups, columns = window.groups, weights.shape[1]
+    if (depth, made_planes) != (1, planes):
+        starts = np.arange(made_planes)[:, None] * window.strides[0]
+        places = (starts + np.arange(depth) * window.dilations[0]).astype(np.int64)
+        index = writer.constant(places.shape, "int64", lambda: places)
+        shape = (batch, made_planes, depth, channels, *sizes)
+        x = writer.opaque("Gather", [x, index], shape, writer.dtype(x), axis=1)
+        if groups > 1:
+            x = writer.add(Reshape((batch, made_planes, depth, groups, channels // groups, *sizes)), x)
+            x = writer.add(Transpose((0, 1, 3, 2, 4, 5, 6)), x)
+    x = writer.add(Reshape((batch * made_planes, depth * channels, *sizes)), x)
+    shape = (weights.shape[0], depth * columns, *weights.shape[3:])
+    made = writer.product(window.last(2).op(), x, weights.turned(writer, shape, (0, 2, 1, 3, 4)), *bias)
+    _, out, *sizes = writer.shape(made)
+    made = writer.add(Reshape((batch, made_planes, out, *sizes)), made)
+    return writer.add(Transpose((0, 2, 1, 3, 4)), made)
+
+
 @expands("Conv")
-def _along_one_axis(writer: Writer) -> Refusal | None:
-    """A convolution over one dimension as one over the rows of a map one column wide."""
-    x, weights, shape = writer.operand(0), writer.constant_at(1), writer.shape(writer.operand(0))
+def _plain(writer: Writer) -> Refusal | None:
+    """A convolution over one or three dimensions; over two it is `Conv2d` where it can be."""
+    made = _of_floats(writer)
+    return made if isinstance(made, Refusal) else None
+
+
+@expands("FusedConv", domain=CONTRIB)
+def _fused(writer: Writer) -> Refusal | None:
+    """With the addition of a fourth operand, and an activation, behind it."""
+    activation = fused_activation(writer.text("activation"), writer.numbers("activation_params"))
+    if activation is None:
+        return Refusal(f"what its activation {writer.text('activation')!r} computes is not known")
+    made = _of_floats(writer)
+    if isinstance(made, Refusal):
+        return made
+    if writer.has(3):
+        made = writer.add(Elementwise("Add"), made, writer.operand(3))
+    for op in activation:
+        made = writer.add(op, made)
+    return None
+
+
+def _of_floats(writer: Writer) -> str | Refusal:
+    x, weights = writer.operand(0), writer.constant_at(1)
     if writer.dtype(x) not in _FLOATS:
         return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
-    if len(shape) != 3:
-        return Refusal(_NOT_2D.format(len(shape) - 2))
     if weights is None:
-        return Refusal("weights are computed, PIM needs them in its banks before the run")
-    if writer.text("auto_pad", "NOTSET") != "NOTSET":
-        return Refusal("its padding follows from the shape of its result")
-    pads = writer.integers("pads", (0, 0))
-    (stride,), (dilation,) = (writer.integers(name, (1,)) for name in ("strides", "dilations"))
-    groups = writer.integer("group", 1)
-    op = Conv2d((weights.shape[2], 1), (stride, 1), (pads[0], 0, pads[1], 0), (dilation, 1), groups)
+        return Refusal(_COMPUTED)
+    window = _window(writer, 1)
+    if isinstance(window, Refusal):
+        return window
     whole = weights
-    operands = [
-        writer.add(Reshape((*shape, 1)), x),
-        writer.constant((*whole.shape, 1), whole.dtype.name, lambda: whole.reshape(*whole.shape, 1)),
-    ]
-    made = writer.product(op, *operands, *([writer.operand(2)] if writer.has(2) else []))
-    writer.add(Reshape(writer.shape(made)[:3]), made)
-    return None
+    return _convolve(writer, x, _Weights(whole.shape, whole.dtype.name, lambda: whole), writer.operand(2), window)
 
 
 @expands("ConvTranspose")
 def _transposed(writer: Writer) -> Refusal | None:
-    """A convolution with stride 1 to stride^2 times the channels, which are then put side by side ("sub-pixel").
+    """A convolution with stride 1 to as many times the channels as strides multiply to, which are then put side by side
+    ("sub-pixel").
 
     Along one axis, y[q s + r] = sum over m of x[q - m] w[m s + r]: for every r a convolution of its own, whose kernel
     is every s-th tap. (Shi et al., Real-Time Single Image and Video Super-Resolution, 2016, and its supplement.)
     """
-    x, w = writer.operand(0), writer.operand(1)
-    shape, weights = writer.shape(x), writer.constant_at(1)
-    if writer.dtype(x) not in _FLOATS or len(shape) != 4:
-        return Refusal(_NOT_2D.format(len(shape) - 2))
+    x, weights = writer.operand(0), writer.constant_at(1)
+    if writer.dtype(x) not in _FLOATS:
+        return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
     if weights is None:
-        return Refusal("weights are computed, PIM needs them in its banks before the run")
-    if writer.text("auto_pad", "NOTSET") != "NOTSET" or writer.integers("output_shape", ()):
-        return Refusal("its padding follows from the shape of its result")
-    channels, columns, *kernel = writer.shape(w)
-    groups = writer.integer("group", 1)
-    strides, dilations = (writer.integers(name, (1, 1)) for name in ("strides", "dilations"))
-    pads = writer.integers("pads", (0, 0, 0, 0))
-    extra = writer.integers("output_padding", (0, 0))
+        return Refusal(_COMPUTED)
+    if writer.has(2) and writer.constant_at(2) is None:
+        return Refusal("its bias is computed")
+    channels, columns, *kernel = weights.shape
+    count, groups, sizes = len(kernel), writer.integer("group", 1), writer.shape(x)[2:]
+    strides, dilations = (writer.integers(name, (1,) * count) for name in ("strides", "dilations"))
+    if not len(sizes) == count == len(strides) == len(dilations):
+        return Refusal("its operands are not understood")
     extents = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
-    taps = [-(-(extents[i] + max(extra[i] - pads[2 + i], 0)) // strides[i]) for i in range(2)]
-    out = columns * groups
-    steps = strides[0] * strides[1]
+    wanted = writer.shape(writer.node.output)[2:]
+    starts = _taken_off(writer, extents, strides)
+    taps = tuple(
+        -(-max(extents[i], starts[i] + wanted[i] - strides[i] * (sizes[i] - 1)) // strides[i]) for i in range(count)
+    )
+    out, steps = columns * groups, math.prod(strides)
 
     def sub_pixel() -> Array:
-        whole = np.zeros((channels, columns, taps[0] * strides[0], taps[1] * strides[1]), weights.dtype)
-        whole[:, :, : extents[0] : dilations[0], : extents[1] : dilations[1]] = weights
-        apart = whole.reshape(groups, channels // groups, columns, taps[0], strides[0], taps[1], strides[1])
-        turned = apart[:, :, :, ::-1, :, ::-1, :].transpose(0, 2, 4, 6, 1, 3, 5)
-        return np.asarray(turned).reshape(out * steps, channels // groups, taps[0], taps[1])
+        spread = tuple(tap * stride for tap, stride in zip(taps, strides, strict=True))
+        whole = np.zeros((channels, columns, *spread), weights.dtype)
+        whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = weights
+        both = [size for pair in zip(taps, strides, strict=True) for size in pair]
+        apart = whole.reshape(groups, channels // groups, columns, *both)
+        flipped = np.flip(apart, tuple(range(3, 3 + 2 * count, 2)))
+        turned = flipped.transpose(0, 2, *range(4, 4 + 2 * count, 2), 1, *range(3, 3 + 2 * count, 2))
+        return np.asarray(turned).reshape(out * steps, channels // groups, *taps)
 
-    dtype = writer.dtype(x)
-    operands = [x, writer.constant((out * steps, channels // groups, taps[0], taps[1]), dtype, sub_pixel)]
-    if writer.has(2):
-        bias = writer.constant_at(2)
-        if bias is None:
-            return Refusal("its bias is computed")
-        operands.append(writer.constant((out * steps,), dtype, lambda: np.repeat(bias, steps)))
-    around = (taps[0] - 1, taps[1] - 1)
-    made = writer.product(Conv2d((taps[0], taps[1]), (1, 1), (*around, *around), (1, 1), groups), *operands)
-    batch, _, height, width = writer.shape(made)
-    if steps > 1:
-        made = writer.add(Reshape((batch, out, strides[0], strides[1], height, width)), made)
-        made = writer.add(Transpose((0, 1, 4, 2, 5, 3)), made)
-        made = writer.add(Reshape((batch, out, height * strides[0], width * strides[1])), made)
-    wanted = writer.shape(writer.node.output)
-    for axis in (2, 3):
-        start, have = pads[axis - 2], writer.shape(made)[axis]
-        if start or have != wanted[axis]:
-            made = writer.add(Slice(axis, start, start + wanted[axis]), made)
+    bias, dtype = writer.constant_at(2), writer.dtype(x)
+    repeated = "" if bias is None else writer.constant((out * steps,), dtype, lambda: np.repeat(bias, steps))
+    around = tuple(tap - 1 for tap in taps)
+    ones = (1,) * count
+    made = _convolve(
+        writer,
+        x,
+        _Weights((out * steps, channels // groups, *taps), dtype, sub_pixel),
+        repeated,
+        _Window(taps, ones, (*around, *around), ones, groups),
+    )
+    if isinstance(made, Refusal):
+        return made
+    _side_by_side(writer, made, out, strides, starts, wanted)
     return None
+
+
+def _taken_off(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """How much of the whole result a transposed convolution leaves out before its own, along each dimension."""
+    count = len(extents)
+    sizes, wanted = writer.shape(writer.operand(0))[2:], writer.shape(writer.node.output)[2:]
+    mode, asked = writer.text("auto_pad", "NOTSET"), writer.integers("output_shape", ())
+    if mode == "VALID" or (mode == "NOTSET" and not asked):
+        return (0,) * count if mode == "VALID" else writer.integers("pads", (0,) * 2 * count)[:count]
+    extra = writer.integers("output_padding", (0,) * count)
+    spare = [max(0, strides[i] * (sizes[i] - 1) + extra[i] + extents[i] - wanted[i]) for i in range(count)]
+    return tuple(pads // 2 if mode == "SAME_UPPER" else pads - pads // 2 for pads in spare)
+
+
+def _side_by_side(
+    writer: Writer, made: str, out: int, strides: tuple[int, ...], starts: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
+    """Puts sub-pixels, which are channels, beside each other, and takes the part of the map that is wanted."""
+    count = len(strides)
+    batch, _, *sizes = writer.shape(made)
+    if math.prod(strides) > 1:
+        made = writer.add(Reshape((batch, out, *strides, *sizes)), made)
+        made = writer.add(Transpose((0, 1, *(axis for i in range(count) for axis in (2 + count + i, 2 + i)))), made)
+        spread = (size * stride for size, stride in zip(sizes, strides, strict=True))
+        made = writer.add(Reshape((batch, out, *spread)), made)
+    for axis, (start, size) in enumerate(zip(starts, wanted, strict=True), start=2):
+        if start or writer.shape(made)[axis] != size:
+            made = writer.add(Slice(axis, start, start + size), made)
 
 
 @expands("QLinearConv")
 @expands("QLinearConv", domain=CONTRIB)
 def _quantised(writer: Writer) -> Refusal | None:
-    """Dequantised, convolved, quantised."""
-    if writer.integer("channels_last"):
-        return Refusal("its channels come last")
+    """Dequantised, convolved, quantised; channels that come last are brought before the others and back."""
     x, x_scale, x_zero = (writer.operand(place) for place in range(3))
     scales = writer.constant_at(1), writer.constant_at(4)
     weights, bias = writer.constant_at(3), writer.constant_at(8)
     if weights is None or scales[0] is None or scales[1] is None or (writer.has(8) and bias is None):
         return Refusal("its weights or scales are computed, PIM needs them in its banks before the run")
-    op = _conv(writer, 3)
-    if isinstance(op, Refusal):
-        return op
+    window = _window(writer, 3)
+    if isinstance(window, Refusal):
+        return window
     source = writer.opaque("DequantizeLinear", [x, x_scale, x_zero], writer.shape(x), "float32")
-    x_step, w_step = scales[0], scales[1]
+    rank, last = len(writer.shape(x)), bool(writer.integer("channels_last"))
+    if last:
+        source = writer.add(Transpose((0, rank - 1, *range(1, rank - 1))), source)
+    operand, beside = _dequantised(writer, weights, scales[1], bias, scales[0])
+    made = _convolve(writer, source, operand, beside, window)
+    if isinstance(made, Refusal):
+        return made
+    if last:
+        made = writer.add(Transpose((0, *range(2, rank), 1)), made)
+    operands = [made, writer.operand(6), writer.operand(7)]
+    writer.opaque("QuantizeLinear", operands, writer.shape(made), writer.dtype(writer.node.output))
+    return None
+
+
+def _dequantised(
+    writer: Writer, weights: Array, w_step: Array, bias: Array | None, x_step: Array
+) -> tuple[_Weights, str]:
+    """Weights of 8 bits, and a bias of 32, in single precision; the model keeps both as they are."""
     keeps = writer.opset >= PER_AXIS_OPSET
     axis = OnnxOp("DequantizeLinear", "", (("axis", 0),))
     zero = writer.constant_at(5)
     per_channel = np.broadcast_to(w_step.reshape(-1), (len(weights),)) if w_step.size > 1 else w_step.reshape(())
     flat_zero = None if zero is None else (zero.reshape(-1) if w_step.size > 1 and zero.size > 1 else zero)
-    kept: PackedBy | None = (
-        (axis, (weights, per_channel, flat_zero)) if keeps and _alike(per_channel, flat_zero) else None
-    )
-    operands = [source, writer.constant(weights.shape, "float32", lambda: dequantised(weights, w_step, zero, 0), kept)]
-    if bias is not None:
-        step = w_step.astype(np.float32) * np.float32(x_step.reshape(-1)[0])
-        step = step.reshape(-1) if step.size > 1 else step.reshape(())
-        form: PackedBy | None = (axis, (bias, step)) if keeps else None
-        operands.append(writer.constant(bias.shape, "float32", lambda: dequantised(bias, step, None, 0), form))
-    made = writer.product(op, *operands)
-    _requantise(writer, made, 6)
-    return None
+    kept: PackedBy | None = None
+    if keeps and (flat_zero is None or flat_zero.shape == per_channel.shape):
+        kept = axis, (weights, per_channel, flat_zero)
+    operand = _Weights(weights.shape, "float32", lambda: dequantised(weights, w_step, zero, 0), kept)
+    if bias is None:
+        return operand, ""
+    step = w_step.astype(np.float32) * np.float32(x_step.reshape(-1)[0])
+    step = step.reshape(-1) if step.size > 1 else step.reshape(())
+    form: PackedBy | None = (axis, (bias, step)) if keeps else None
+    return operand, writer.constant(bias.shape, "float32", lambda: dequantised(bias, step, None, 0), form)
 
 
 @expands("ConvInteger")
@@ -138,14 +317,16 @@ def _integers(writer: Writer) -> Refusal | None:
     """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
     weights, zero = writer.constant_at(1), writer.constant_at(3)
     if weights is None or (writer.has(3) and zero is None):
-        return Refusal("weights are computed, PIM needs them in its banks before the run")
-    op = _conv(writer, 1)
-    if isinstance(op, Refusal):
-        return op
+        return Refusal(_COMPUTED)
+    window = _window(writer, 1)
+    if isinstance(window, Refusal):
+        return window
     source = differences(writer, 0, 2)
     one = np.array(1, np.float32)
-    operand = writer.constant(weights.shape, "float32", lambda: dequantised(weights, one, zero, 0))
-    made = writer.product(op, source, operand)
+    operand = _Weights(weights.shape, "float32", lambda: dequantised(weights, one, zero, 0))
+    made = _convolve(writer, source, operand, "", window)
+    if isinstance(made, Refusal):
+        return made
     writer.opaque("Cast", [made], writer.shape(made), "int32", to=6)
     return None
 
@@ -158,29 +339,10 @@ def differences(writer: Writer, position: int, zero_at: int) -> str:
     return writer.opaque("DequantizeLinear", operands, writer.shape(x), "float32")
 
 
-def _requantise(writer: Writer, made: str, scale_at: int) -> None:
-    scale, zero = writer.operand(scale_at), writer.operand(scale_at + 1)
-    writer.opaque("QuantizeLinear", [made, scale, zero], writer.shape(made), writer.dtype(writer.node.output))
-
-
-def _alike(scale: Array, zero: Array | None) -> bool:
-    return zero is None or zero.shape == scale.shape
-
-
-def _conv(writer: Writer, weights_at: int) -> Conv2d | Refusal:
-    shape, kernel = writer.shape(writer.operand(0)), writer.shape(writer.operand(weights_at))[2:]
-    if len(shape) != 4 or len(kernel) != 2:
-        return Refusal(_NOT_2D.format(len(shape) - 2))
-    if writer.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return Refusal("its padding follows from the shape of its result")
-    strides, dilations = (writer.integers(name, (1, 1)) for name in ("strides", "dilations"))
-    pads = writer.integers("pads", (0, 0, 0, 0)) if writer.text("auto_pad", "NOTSET") == "NOTSET" else (0, 0, 0, 0)
-    op = Conv2d(
-        (kernel[0], kernel[1]),
-        (strides[0], strides[1]),
-        (pads[0], pads[1], pads[2], pads[3]),
-        (dilations[0], dilations[1]),
-        writer.integer("group", 1),
-    )
-    sizes = [window_out(shape[2 + i], kernel[i], strides[i], pads[i], pads[2 + i], dilations[i]) for i in range(2)]
-    return op if min(sizes) > 0 else Refusal("output is empty")
+stays("its windows are where its offsets, which are computed, say", "DeformConv")
+stays("its pads are computed", "ConvTransposeWithDynamicPads", domain=CONTRIB)
+stays(
+    "its channels are stored in blocks, as kernels of ONNX Runtime for one CPU take them",
+    "Conv",
+    domain="com.microsoft.nchwc",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands
+from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands, stays
 from pimflow.ir.expansion.convolution import PER_AXIS_OPSET, differences
 from pimflow.ir.graph import Array
 from pimflow.ir.ops.contraction import PRODUCT
@@ -72,24 +72,83 @@ def _integers_to_float(writer: Writer) -> Refusal | None:
 
 
 @expands("DynamicQuantizeMatMul", domain=CONTRIB)
-def _dynamic(writer: Writer) -> Refusal:
-    return Refusal("it rounds its left-hand side to 8 bits by what that holds, as it multiplies")
+def _dynamic(writer: Writer) -> Refusal | None:
+    """The left-hand side is rounded to 8 bits by its largest and its least element.
+
+    Operands are A, B, scale and zero point of B, and a bias.
+    """
+    a = writer.operand(0)
+    right = quantised_weights(writer, 1, 2, 3)
+    if isinstance(right, Refusal):
+        return right
+    types: list[tuple[tuple[int, ...], str]] = [(writer.shape(a), "uint8"), ((), "float32"), ((), "uint8")]
+    rounded = writer.results_of("DynamicQuantizeLinear", [a], types)
+    left = writer.opaque("DequantizeLinear", rounded, writer.shape(a), "float32")
+    made = writer.product(PRODUCT, left, right)
+    if writer.has(4):
+        writer.add(Elementwise("Add"), made, writer.operand(4))
+    return None
 
 
-def quantised_weights(writer: Writer, at: int, scale_at: int, zero_at: int) -> str | Refusal:
-    """Constants of 8 bits, dequantised, with a scale a column or one for all."""
+@expands("QGemm", domain=CONTRIB)
+def _gemm(writer: Writer) -> Refusal | None:
+    """Operands are A, its scale and zero point, B and its, integers that are added, scale and zero point of the result.
+
+    What is added has the scale of the product, alpha included. Without a scale the result is in single precision.
+    """
+    a, scale, zero = (writer.operand(place) for place in range(3))
+    if max(np.prod(writer.shape(name)) for name in (scale, zero)) > 1:
+        return Refusal("its left-hand side has a scale or a zero point a row")
+    alpha, added, a_step, b_step = writer.number("alpha", 1.0), *(writer.constant_at(place) for place in (6, 1, 4))
+    if writer.has(6) and (added is None or a_step is None):
+        return Refusal("what it adds, or its scale, is computed")
+    right = quantised_weights(writer, 3, 4, 5, turned=bool(writer.integer("transB")), factor=alpha)
+    if isinstance(right, Refusal):
+        return right
+    left = writer.opaque("DequantizeLinear", [a, scale, zero], writer.shape(a), "float32")
+    if writer.integer("transA"):
+        left = writer.add(Transpose((1, 0)), left)
+    made = writer.product(PRODUCT, left, right)
+    if added is not None and a_step is not None and b_step is not None:
+        step = np.float32(alpha) * a_step.reshape(()) * (b_step.reshape(-1) if b_step.size > 1 else b_step.reshape(()))
+        wide = added.astype(np.float32)
+        made = writer.add(Elementwise("Add"), made, writer.constant(added.shape, "float32", lambda: wide * step))
+    if writer.has(7):
+        operands = [made, writer.operand(7), writer.operand(8)]
+        writer.opaque("QuantizeLinear", operands, writer.shape(made), writer.dtype(writer.node.output))
+    return None
+
+
+def quantised_weights(
+    writer: Writer, at: int, scale_at: int, zero_at: int, *, turned: bool = False, factor: float = 1.0
+) -> str | Refusal:
+    """Constants of 8 bits, dequantised, with a scale a column or one for all.
+
+    Args:
+        writer: writes the node.
+        at, scale_at, zero_at: positions of the operands.
+        turned: whether columns are the rows of what is given.
+        factor: of the scales.
+    """
     weights, scale, zero = (writer.constant_at(place) for place in (at, scale_at, zero_at))
     if weights is None or scale is None or (writer.has(zero_at) and zero is None):
         return Refusal(_COMPUTED)
+    if turned:
+        weights = np.ascontiguousarray(weights.T)
     columns = weights.shape[-1]
     if scale.size not in (1, columns) or (zero is not None and zero.size not in (1, columns)):
         return Refusal("its right-hand side has scales that are not a column's")
-    step, least = (None if array is None else array.reshape(() if array.size == 1 else -1) for array in (scale, zero))
+    if factor != 1:
+        scale = (scale * np.array(factor, scale.dtype)).astype(scale.dtype)
+    whole, step, least = (
+        weights,
+        *(None if array is None else array.reshape(() if array.size == 1 else -1) for array in (scale, zero)),
+    )
     assert step is not None
     alike = least is None or least.shape == step.shape
-    op = OnnxOp("DequantizeLinear", "", (("axis", weights.ndim - 1),))
-    kept: PackedBy | None = (op, (weights, step, least)) if alike and writer.opset >= PER_AXIS_OPSET else None
-    return writer.constant(weights.shape, scale.dtype.name, lambda: dequantised(weights, step, least, -1), kept)
+    op = OnnxOp("DequantizeLinear", "", (("axis", whole.ndim - 1),))
+    kept: PackedBy | None = (op, (whole, step, least)) if alike and writer.opset >= PER_AXIS_OPSET else None
+    return writer.constant(whole.shape, scale.dtype.name, lambda: dequantised(whole, step, least, -1), kept)
 
 
 @expands("MatMulNBits", domain=CONTRIB)
@@ -158,3 +217,12 @@ def _turned(writer: Writer, position: int, order: tuple[int, ...]) -> str:
         return writer.add(Transpose(order), name)
     whole = array
     return writer.constant(tuple(whole.shape[axis] for axis in order), whole.dtype.name, lambda: whole.transpose(order))
+
+
+stays("its weights of 4 bits are packed by a table of bitsandbytes'", "MatMulBnb4", domain=CONTRIB)
+stays("its operands are of 8 bits in floating point, which units do not multiply", "GemmFloat8", domain=CONTRIB)
+stays("its sums of 16-bit integers are more than units add up exactly", "MatMulInteger16", domain=CONTRIB)
+stays("its operands are stored in the order of NVIDIA's tensor cores", "QOrderedMatMul", domain=CONTRIB)
+stays("what its activation computes is not known", "FusedGemm", "FusedMatMulActivation", domain=CONTRIB)
+stays("its product is one kernel with its Gelu", "GemmFastGelu", domain=CONTRIB)
+stays("FusedMatMul has taken its place, and is the one that is known", "TransposeMatMul", domain=CONTRIB)

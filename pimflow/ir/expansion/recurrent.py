@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pimflow.ir.expansion.base import PackedBy, Writer, expands
+from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, expands, stays
 from pimflow.ir.graph import Array
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.ops.opaque import PREPARED, OnnxOp
@@ -77,3 +77,7 @@ def _packed(writer: Writer, weights: Array) -> PackedBy | None:
 
 def _is_vector(array: Array | None) -> bool:
     return array is not None and array.size > 1
+
+
+stays("its products are those of its steps", "LSTM", "GRU", "RNN", domain=PREPARED)
+stays("its steps multiply in 8 bits, and take no products that are made already", "DynamicQuantizeLSTM", domain=CONTRIB)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pimflow.errors import GraphError
@@ -102,3 +102,28 @@ class BatchNorm(Op):
         if len(out_shape) < 4:
             return Refusal("the rows of a batch norm's input are its channels")
         return RowPart(self, ((start, stop), *(None,) * (len(in_shapes) - 1)))
+
+
+_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "Softplus": (),
+    "Softsign": (),
+    "LeakyRelu": ("alpha",),
+    "Elu": ("alpha",),
+    "ThresholdedRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+"""Activations that ONNX Runtime fuses into products and convolutions, with their parameters in its order."""
+
+
+def fused_activation(kind: str, parameters: Sequence[float]) -> tuple[Elementwise, ...] | None:
+    """What ONNX Runtime fuses behind a product: an activation, nothing (""), or (None) what we do not know."""
+    if not kind:
+        return ()
+    names = _ACTIVATIONS.get(kind)
+    if names is None or len(parameters) < len(names):
+        return None
+    return (Elementwise(kind, tuple(sorted(zip(names, parameters, strict=False)))),)

@@ -27,6 +27,17 @@ def window_out(size: int, kernel: int, stride: int, before: int, after: int, dil
     return out - 1 if (out - 1) * stride >= size + before else out
 
 
+def same_pads(mode: str, sizes: Shape, kernel: Shape, strides: Shape, dilations: Shape) -> tuple[int, ...]:
+    """The pads of `auto_pad` "SAME_UPPER" or "SAME_LOWER", before each axis and then behind each: as many windows as
+    there are strides in the map, the odd element behind it or before it."""
+    totals = [
+        max(0, (math.ceil(size / stride) - 1) * stride + dilation * (extent - 1) + 1 - size)
+        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
+
+
 def windows_out(window: Window, shape: Shape, ceil: bool = False) -> Shape:
     """[H, W] of what a window makes of [N, C, H, W]."""
     kernel, strides, pads, dilations = window.kernel, window.strides, window.pads, window.dilations

@@ -52,6 +52,48 @@ def test_a_product_of_integers_that_is_scaled() -> None:
     check_expansion(bytes_in(model), [*ROUNDED, "Add"])
 
 
+@pytest.mark.parametrize(("columns", "zeros", "bias"), [(1, True, True), (48, False, True), (48, True, False)])
+def test_a_product_whose_left_hand_side_is_rounded_by_what_it_holds(columns: int, zeros: bool, bias: bool) -> None:
+    alone = () if columns == 1 else (columns,)
+    constants: dict[str, Array] = {
+        "b": integers(64, 48),
+        "b_scale": np.linspace(0.01, 0.03, columns).astype(np.float32).reshape(alone),
+        "b_zero": np.arange(columns).astype(np.int8).reshape(alone),
+        "bias": normal(48),
+    }
+    given = {"b_zero": zeros, "bias": bias}
+    order = ["a", *(name if given.get(name, True) else "" for name in constants)]
+    kept = {name: array for name, array in constants.items() if given.get(name, True)}
+    model = kept_model("DynamicQuantizeMatMul", {"a": (8, 64)}, kept, order, domain=CONTRIB)
+    kinds = ["DynamicQuantizeLinear", "DequantizeLinear", "MatMul", *["Add"] * bias]
+    check_expansion(model, kinds)
+
+
+@pytest.mark.parametrize(("turned", "columns", "alpha"), [((0, 0), 48, 1.0), ((1, 1), 48, 0.5), ((0, 1), 1, 1.0)])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float, quantised: bool) -> None:
+    alone = () if columns == 1 else (columns,)
+    constants: dict[str, Array] = {
+        "a_scale": np.array(0.02, np.float32),
+        "a_zero": np.array(120, np.uint8),
+        "b": integers(48, 64) if turned[1] else integers(64, 48),
+        "b_scale": np.linspace(0.01, 0.03, columns).astype(np.float32).reshape(alone),
+        "b_zero": np.zeros(alone, np.int8),
+        "c": np.arange(-2400, 2400, 100).astype(np.int32),
+    }
+    if quantised:
+        constants |= {"y_scale": np.array(0.5, np.float32), "y_zero": np.array(110, np.uint8)}
+    inputs = {"a": (64, 8) if turned[0] else (8, 64)}
+    model = kept_model("QGemm", inputs, constants, domain=CONTRIB, transA=turned[0], transB=turned[1], alpha=alpha)
+    model = bytes_in(model, TensorProto.UINT8 if quantised else TensorProto.FLOAT)
+    kinds = ["DequantizeLinear", *["Transpose"] * turned[0], "MatMul", "Add", *["QuantizeLinear"] * quantised]
+    compiled = check_expansion(model, kinds, rtol=1 / 200 if quantised else 2e-6)
+    packed = compiled.graph.packed_form(compiled.graph.nodes[1 + turned[0]].inputs[1])
+    assert packed is not None
+    assert packed.operands[0] is not None
+    assert packed.operands[0].dtype == np.int8
+
+
 @pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, True)])
 def test_weights_of_few_bits_in_blocks(bits: int, zeros: bool) -> None:
     depth, columns, block = 80, 48, 32

@@ -11,7 +11,8 @@ from onnx import helper
 import pimflow
 from pimflow.api.models import compare, inspect
 from pimflow.frontend import load_model
-from pimflow.ir import MatMul, OnnxOp, Value
+from pimflow.ir import Graph, MatMul, Node, OnnxOp, Value
+from pimflow.ir.expansion import EXPANSIONS, why_whole
 from pimflow.ir.ops.opaque import PREPARED
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.calibrate import check_target
@@ -57,6 +58,15 @@ def test_every_rule_is_of_an_operator_that_exists() -> None:
     known |= {("" if s.domain == "ai.onnx" else s.domain, s.name) for s in onnx.defs.get_all_schemas()}
     known |= {(PREPARED, name) for domain, name in known if not domain}
     assert set(KEPT) <= known
+
+
+def test_whatever_multiplies_can_leave_the_host_in_part_or_has_a_reason_not_to() -> None:
+    """Bodies of If, Loop and Scan too; typed ops have rules of their own, of ranks and types."""
+    typed = {("", "Gemm"), ("", "MatMul")}
+    value = Value("x", (2, 2))
+    for domain, op_type in sorted(set(KEPT) - set(EXPANSIONS) - typed):
+        graph = Graph("g", ("x",), ("y",), (), {"x": value, "y": Value("y", (2, 2))}, {})
+        assert why_whole(graph, Node(OnnxOp(op_type, domain), ("x",), ("y",), "n")), op_type
 
 
 def part_unknown() -> onnx.ModelProto:
