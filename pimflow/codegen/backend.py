@@ -235,6 +235,22 @@ class Merged(Transfer):
         return (*store, self.merge) if self.merge else store
 
 
+class Roof(NamedTuple):
+    """What a unit can do at most: the roofline of Williams, Waterman and Patterson (2009)."""
+
+    macs_per_us: float
+    bytes_per_us: float
+
+    def least_us(self, macs: int, moved_bytes: int) -> float:
+        """What work takes at least whose bytes pass memory once."""
+        return max(macs / self.macs_per_us, moved_bytes / self.bytes_per_us)
+
+    @property
+    def ridge(self) -> float:
+        """The multiply-accumulates per byte above which computing bounds, not memory."""
+        return self.macs_per_us / self.bytes_per_us
+
+
 class Backend(ABC, Generic[W, P]):
     """A unit that runs the work it accepts, `W`. Its programs are `P`: what it executes, times and stores.
 
@@ -477,6 +493,11 @@ class HostBackend(ABC):
     @abstractmethod
     def element_bytes(self) -> int:
         """Bytes of a floating-point element in its memory, whatever the model says."""
+
+    @property
+    @abstractmethod
+    def roof(self) -> Roof:
+        """Peaks of products of matrices, and of its memory channels, before any efficiency."""
 
     @abstractmethod
     def left_with(self, taken: int) -> HostBackend:

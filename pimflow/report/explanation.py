@@ -13,10 +13,11 @@ from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Measure, NodeRow, PlanReport, measure
 from pimflow.report.records import Records, Row
+from pimflow.report.roofline import moved_bytes
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable
-from pimflow.runtime.gpu.work import node_work, value_bytes
+from pimflow.runtime.gpu.work import node_work
 from pimflow.runtime.spending import PartsByPlace, total
 from pimflow.search.candidates import Candidates
 from pimflow.search.order import execution_order, units_of
@@ -242,7 +243,7 @@ def explain_node(
         node=rows[name],
         shape=graph.value(anchor.output).type_text if anchor.output else "",
         macs=0 if work is None else work.macs,
-        bytes=_bytes(region, costs.host.element_bytes),
+        bytes=moved_bytes(region, costs.host.element_bytes),
         run_us=report.result.time_us,
         part_of=_together(decision, unit.anchor, name),
         host=costs.target.host,
@@ -310,11 +311,6 @@ def _together(decision: Decision, anchor: Node, name: str) -> str:
         return f"a pipeline of {len(decision.stage_rows)} stages over {', '.join(decision.run)}"
     others = [other for other in decision.nodes if other != name]
     return f"decided with {', '.join(others)}" if others else ""
-
-
-def _bytes(region: Graph, element_bytes: int) -> int:
-    read = {name for node in region.nodes for name in node.inputs if name and region.producer(name) is None}
-    return sum(value_bytes(region.value(name), element_bytes) for name in (*read, *region.outputs))
 
 
 def _verdict(

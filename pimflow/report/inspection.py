@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import UnitCost
+from pimflow.codegen.backend import Roof, UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.expansion import expand, is_expandable
 from pimflow.ir.text import print_graph
 from pimflow.report.network import Network, NetworkReport
 from pimflow.report.records import Records, Row
+from pimflow.report.roofline import RooflineRow, least_us, node_bytes, roofline_text
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import node_work
@@ -33,6 +34,8 @@ class NodeVerdict:
         unknown: what is not known of its work, and why; "" if nothing.
         leaving_macs: multiply-accumulates that can leave the host: of operators that stay ONNX's, those of one product.
         is_part: whether what can leave the host is a product within the node, the rest of which stays.
+        bytes: what it reads and writes, each value once, at the width that the host stores elements in.
+        least_us: by device, as `times_us`: what no kernel of it is faster than, by the peaks of the machine.
     """
 
     name: str
@@ -44,6 +47,8 @@ class NodeVerdict:
     unknown: str = ""
     leaving_macs: int = 0
     is_part: bool = False
+    bytes: int = 0
+    least_us: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -82,6 +87,8 @@ class NodeVerdict:
             **{f"can_{device}": not reason for device, reason in self.reasons.items()},
             "reason": self.reason,
             **{f"{device}_us": time_us for device, time_us in self.times_us.items()},
+            "bytes": self.bytes,
+            **{f"{device}_least_us": least_us for device, least_us in self.least_us.items()},
         }
 
 
@@ -97,6 +104,7 @@ class Inspection(Records):
         graph: the model as the passes left it.
         notes: what the passes left as it was, and why.
         network: what was recovered of a graph network, and the graph that it was read for.
+        roofs: what devices can do at most, by name, where peaks say it: the host, with all memory channels.
     """
 
     model: str
@@ -106,6 +114,7 @@ class Inspection(Records):
     graph: Graph
     notes: tuple[str, ...] = ()
     network: NetworkReport | None = None
+    roofs: Mapping[str, Roof] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -126,6 +135,7 @@ class Inspection(Records):
             "target": self.machine.name,
             "machine": self.machine.as_json(),
             **graph,
+            "roofs": {device: roof._asdict() for device, roof in self.roofs.items()},
             "nodes": [node.as_json() for node in self.nodes],
             "notes": list(self.notes),
         }
@@ -152,6 +162,13 @@ class Inspection(Records):
             ]
         )
 
+    def roofline(self) -> str:
+        """A line per node: its work, what it takes at least on every device, and what it is modelled to take."""
+        rows = [
+            RooflineRow(node.name, node.op, node.macs, node.bytes, node.times_us, node.least_us) for node in self.nodes
+        ]
+        return roofline_text(rows, self.roofs)
+
     def text_form(self) -> str:
         """The graph in the compiler's text form."""
         return print_graph(self.graph)
@@ -168,7 +185,8 @@ def inspect_graph(
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
     verdicts = tuple(_verdict(graph, node, costs) for node in graph.nodes)
     found = None if network is None else NetworkReport.of(network, graph, costs)
-    return Inspection(model, model_sha256, TargetRecord.of(costs.target), verdicts, graph, notes, found)
+    machine, roofs = TargetRecord.of(costs.target), {costs.target.host: costs.host_only().host.roof}
+    return Inspection(model, model_sha256, machine, verdicts, graph, notes, found, roofs)
 
 
 def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
@@ -176,6 +194,7 @@ def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
     host_us = costs.host_only().node_cost(graph, node).time_us
     times = {device: None if isinstance(cost, Refusal) else cost.time_us for device, cost in found.items()}
     macs, part = _macs(graph, node), is_expandable(node.op)
+    moved = 0 if node.op.is_movement else node_bytes(graph, node, costs.host.element_bytes)
     leaving = _product_macs(graph, node, macs) if any(time is not None for time in times.values()) else 0
     return NodeVerdict(
         name=node.name,
@@ -187,6 +206,8 @@ def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
         unknown=costs.host_only().unknown(graph, node),
         leaving_macs=leaving,
         is_part=part,
+        bytes=moved,
+        least_us=least_us(graph, node, macs, moved, costs),
     )
 
 

@@ -20,6 +20,7 @@ def add(verbs: Any) -> None:
     )
     add_model(parser)
     add_options(parser, only=("target", "shapes", "graph", "graph_as_input"))
+    parser.add_argument("--roofline", action="store_true", help="what each node takes at least, beside what it takes")
     parser.add_argument("--text", action="store_true", help="print the model in the compiler's text form instead")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -35,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print_json("inspect", report.as_json(), arguments.command)
     else:
-        say(report.text())
+        say(report.roofline() if arguments.roofline else report.text())
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Backend, HostBackend, Parts, Transfer
+from pimflow.codegen.backend import Backend, HostBackend, Parts, Roof, Transfer
 from pimflow.data import decode, encode
 from pimflow.ir import Array, Graph, Node, Refusal
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -30,6 +30,12 @@ class CpuHost(HostBackend):
     def element_bytes(self) -> int:
         """Single precision."""
         return ELEMENT_BYTES
+
+    @property
+    def roof(self) -> Roof:
+        """All cores' vector units, and all memory channels."""
+        cpu = self.cpu
+        return Roof(cpu.cores * cpu.macs_per_core_cycle * cpu.clock_mhz, cpu.memory_gb_per_s * 1e3)
 
     def left_with(self, taken: int) -> CpuHost:
         """The same CPU: others have memory of their own."""

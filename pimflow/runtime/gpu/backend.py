@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pimflow.codegen.backend import HostBackend
+from pimflow.codegen.backend import HostBackend, Roof
 from pimflow.ir import Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -67,6 +67,12 @@ class GpuHost(HostBackend):
     def element_bytes(self) -> int:
         """Of its operands."""
         return self.gpu.element_bytes
+
+    @property
+    def roof(self) -> Roof:
+        """All SMs at the clock, and the memory channels that serve it."""
+        macs = self.gpu.sms * self.gpu.peak_macs_per_sm_cycle * self.gpu.clock_mhz
+        return Roof(macs, self.channels * self.gpu.channel_gb_per_s * 1e3)
 
     def left_with(self, taken: int) -> GpuHost:
         """The GPU beside units that hold `taken` of its memory channels."""

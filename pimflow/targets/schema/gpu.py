@@ -76,6 +76,11 @@ class Gpu(Unit, ABC):
 
     @property
     @abstractmethod
+    def peak_macs_per_sm_cycle(self) -> int:
+        """Multiply-accumulates of one SM in a matrix product, at most."""
+
+    @property
+    @abstractmethod
     def mac_pj(self) -> float:
         """Energy of one multiply-accumulate of a matrix product, in pJ."""
 
@@ -104,6 +109,11 @@ class GpuSpec(Gpu):
     depthwise_macs_per_sm_cycle: Positive  # multiply-accumulates of one SM in a depthwise convolution
     memory_efficiency: Positive  # share of the channels' peak bandwidth that a kernel reaches
     l2_bytes_per_channel_cycle: Positive  # bandwidth of the slices of second-level cache that belong to one channel
+
+    @property
+    def peak_macs_per_sm_cycle(self) -> int:
+        """As the file says."""
+        return self.macs_per_sm_cycle
 
     @property
     def mac_pj(self) -> float:

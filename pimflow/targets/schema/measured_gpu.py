@@ -128,6 +128,11 @@ class MeasuredGpuSpec(Gpu):
         return library
 
     @property
+    def peak_macs_per_sm_cycle(self) -> int:
+        """Of its products."""
+        return self.library.product.gemm.macs_per_sm_cycle
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """The element types with kernels."""
         libraries: tuple[tuple[Operand, Library | None], ...] = (("fp16", self.fp16), ("fp32", self.fp32))
