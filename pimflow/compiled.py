@@ -66,8 +66,11 @@ ORIGINAL = "original"
 PROGRAM = "model.onnx"
 SPARSE_PROGRAM = "model.pimir"
 GRAPH = "graph.npz"
-_READ = frozenset({PROGRAM, SPARSE_PROGRAM, GRAPH, "config.json", "plan.json", "streams.json.gz", "target.toml"})
-"""What `load` reads of an output folder beside the original, whose digest is part of config.json."""
+_WRITTEN = frozenset(
+    {PROGRAM, SPARSE_PROGRAM, GRAPH}
+    | {"config.json", "memory.json", "plan.json", "streams.json.gz", "target.toml", "timeline.json"}
+)
+"""What `save` writes beside the original, whose digest is part of config.json."""
 _VERIFY_FORMS = {
     "seed": Annotated[int, Limits(least=0)] | None,
     "rtol": Annotated[float, Limits(above=0)] | None,
@@ -512,7 +515,7 @@ def load(folder: str | Path) -> CompiledModel:
 def _check_unchanged(folder: Path) -> None:
     """Holds what is in the files against the digests in the manifest. What else is in the folder does not matter."""
     try:
-        name = change_since(folder, _READ)
+        name = change_since(folder, _WRITTEN)
     except OSError as error:
         raise ModelError(f"{folder} cannot be read: {error.strerror}", "check its permissions") from None
     if name is not None:

@@ -103,13 +103,13 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def change_since(folder: Path, read: Collection[str]) -> str | None:
+def change_since(folder: Path, ours: Collection[str]) -> str | None:
     """The name of a file that was changed or removed since an output folder was written; None if there is none, or no
-    manifest of this version to tell by. What was added does not count, unless it has a name that is read.
+    manifest of this version to tell by. What was added does not count, unless it has a name of ours.
 
     Args:
         folder: the output folder.
-        read: the names of the files in it that somebody is going to read.
+        ours: the names of the files that a folder may hold.
 
     Raises:
         OSError: something cannot be read.
@@ -121,7 +121,7 @@ def change_since(folder: Path, read: Collection[str]) -> str | None:
         manifest = _decoded(document)
     except DataError:
         return MANIFEST
-    unlisted = (name for name in _entries(folder) if name in read and name not in manifest.files)
+    unlisted = (name for name in _entries(folder) if name in ours and name not in manifest.files)
     return min(unlisted, default=None) or manifest.changed(folder, added=False)
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -16,8 +17,7 @@ from pimflow.cli import main
 
 _ENDS = {signal.SIGINT: (130, "pimflow: interrupted"), signal.SIGTERM: (143, "pimflow: terminated")}
 _LONGEST_S = 4.0
-_STARTS_S = 0.15
-"""Until then it is the interpreter that a signal finds, not us."""
+_PATIENCE_S = 60.0
 
 
 def case(seed: int, folder: Path) -> Verdict:
@@ -49,11 +49,11 @@ def _compile(out: Path, policy: str) -> int:
 def _killed(out: Path, number: signal.Signals, rng: Random) -> str:
     """Starts a compilation and kills it at a random moment, or as soon as it writes; returns what is wrong."""
     as_it_writes = rng.random() < 0.4
-    delay = rng.uniform(_STARTS_S, _LONGEST_S) if not as_it_writes else rng.uniform(0, 0.1)
+    delay = rng.uniform(0, 0.1 if as_it_writes else _LONGEST_S)
     with subprocess.Popen(_command(out, "md-dp"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        end = time.monotonic() + 60
-        while as_it_writes and process.poll() is None and time.monotonic() < end and not _is_writing(out):
-            time.sleep(0.001)
+        _wait(process, lambda: _heeds_signals(process.pid))
+        if as_it_writes:
+            _wait(process, lambda: _is_writing(out))
         time.sleep(delay)
         process.send_signal(number)
         _, err = process.communicate(timeout=120)
@@ -63,6 +63,22 @@ def _killed(out: Path, number: signal.Signals, rng: Random) -> str:
     if (process.returncode, err.strip()) != (code, line):
         return f"exit {process.returncode}, {err[-300:]!r}"
     return ""
+
+
+def _wait(process: subprocess.Popen[str], for_what: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while process.poll() is None and time.monotonic() < end and not for_what():
+        time.sleep(0.001)
+
+
+def _heeds_signals(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM: before that it is the interpreter that a signal finds, not us."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True  # it has ended, or the platform does not say
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _is_writing(out: Path) -> bool:
