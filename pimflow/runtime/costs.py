@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from pimflow.codegen.backend import (
     Backend,
@@ -23,7 +22,7 @@ from pimflow.codegen.backend import (
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Refusal
-from pimflow.ir.analysis.movement import Movement, movement
+from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.readout import Readout
@@ -82,7 +81,6 @@ class CostModel:
         self.target = target
         self.units: Mapping[str, Backend[Any, Any]] = units_of(target) if units is None else units
         self.host: HostBackend = alone.left_with(sum(unit.memory_channels for unit in self.units.values()))
-        self._movements: WeakKeyDictionary[Graph, Mapping[str, Movement]] = WeakKeyDictionary()
         self._host_only = self if alone is self.host else _with_host(self, alone)
 
     def host_only(self) -> CostModel:
@@ -176,8 +174,10 @@ class CostModel:
 
     @property
     def identity(self) -> str:
-        """All that prices depend on beside the code, as text."""
-        return f"{self.target!r} {self.host.identity}"
+        """All that times depend on beside the code, as text: not what the machine is called, nor its energies."""
+        kinds = [(device, self.target.kind(device)) for device in self.target.devices]
+        values = {key: value for key, value in self.target.values.items() if not _is_energy(key)}
+        return f"{kinds} {values} {self.host.identity}"
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
@@ -225,17 +225,14 @@ class CostModel:
         return unit, work, unit.resolve(node.placement.choice or "")
 
     def _host_cost(self, graph: Graph, node: Node) -> HostCost | None:
-        verdict = self._movement(graph, node)
-        if verdict is not None:
+        if node.op.is_movement:
+            verdict = movement_of(graph, node)
             return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
         return None if node.placement.fused_into is not None else self.host.cost(graph, node)
 
-    def _movement(self, graph: Graph, node: Node) -> Movement | None:
-        if not node.op.is_movement:
-            return None  # most nodes: the graph need not be looked at as a whole
-        if graph not in self._movements:
-            self._movements[graph] = movement(graph)
-        return self._movements[graph].get(node.name)
+
+def _is_energy(key: str) -> bool:
+    return "energy" in key.split(".") or key.endswith("_pj")
 
 
 def _misplaced(node: Node, unit: Backend[Any, Any], refusal: Refusal) -> GraphError:
@@ -246,5 +243,5 @@ def _with_host(costs: CostModel, host: HostBackend) -> CostModel:
     """The same cost model with another host; it is its own baseline."""
     model = CostModel.__new__(CostModel)
     model.target, model.units, model.host = costs.target, costs.units, host
-    model._movements, model._host_only = WeakKeyDictionary(), model
+    model._host_only = model
     return model

@@ -128,18 +128,20 @@ class Bounds:
         """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(_shortest, self._steps_of(decisions)))
 
-    def exceeds(self, decisions: tuple[Decision, ...], most_us: float) -> bool:
-        """Whether the decisions certainly take longer than `most_us`.
+    def tighten(self, decisions: tuple[Decision, ...]) -> float:
+        """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
 
-        Work of units is priced exactly, the longest first, until that is certain or nothing is left to price.
+        It is what `least_us` says from then on. Where it has not risen, nothing is left to price.
         """
         steps = self._steps_of(decisions)
-        while sum(map(_shortest, steps)) <= most_us:
+        before = after = sum(map(_shortest, steps))
+        while after <= before:
             pending = [step.part for some in steps for step in some if step.part.pending is not None]
             if not pending:
-                return False
+                break
             self._price(max(pending, key=lambda part: part.us))
-        return True
+            after = sum(map(_shortest, steps))
+        return after
 
     def _steps_of(self, decisions: tuple[Decision, ...]) -> Sequence[_Steps]:
         """The parts of decisions, told once: what they take is told by the parts themselves as they are priced."""

@@ -34,30 +34,6 @@ class Interval(Generic[Payload]):
             raise ValueError(f"interval [{self.start}, {self.stop}) costs {self.cost}")
 
 
-class BestCovers:
-    """The cheapest cover of any stretch by the intervals added so far; grows with them."""
-
-    def __init__(self) -> None:
-        self._from: dict[int, dict[int, float]] = {}
-
-    def add(self, start: int, stop: int, cost: float) -> None:
-        """Adds an interval."""
-        stops = self._from.setdefault(start, {})
-        stops[stop] = min(cost, stops.get(stop, math.inf))
-
-    def cost(self, start: int, stop: int) -> float:
-        """The cheapest cover of start .. stop-1; infinite if there is none yet."""
-        best = {start: 0.0}
-        for position in range(start, stop):
-            here = best.pop(position, None)
-            if here is None:
-                continue
-            for end, cost in self._from.get(position, {}).items():
-                if end <= stop and here + cost < best.get(end, math.inf):
-                    best[end] = here + cost
-        return best.get(stop, math.inf)
-
-
 def solve_chain(n: int, intervals: Iterable[Interval[Payload]]) -> tuple[float, tuple[Interval[Payload], ...]]:
     """The cheapest cover of n positions, and the intervals that make it, in order.
 

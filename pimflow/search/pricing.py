@@ -22,8 +22,6 @@ from pimflow.search import bounds
 from pimflow.search.capacity import Memories, kept_by
 from pimflow.search.price_cache import PriceCache, key_of
 
-_ROUNDING = 1e-9  # far more than sums in another order differ by: no candidate that could tie is ever left out
-
 
 class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
     """What the search asks of a cost model."""
@@ -45,13 +43,12 @@ class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
 class Pricer:
     """Prices decisions over nodes of one graph, each content once.
 
-    `priced` counts the candidates asked for, `built` those that had to be rewritten.
+    `built` counts the candidates that had to be rewritten.
     """
 
     def __init__(self, graph: Graph, costs: Costs, prices: PriceCache) -> None:
         self.graph = graph
         self.costs = costs
-        self.priced = 0
         self.built = 0
         self._prices = prices
         self._outputs = frozenset(graph.outputs)
@@ -60,45 +57,41 @@ class Pricer:
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, by arithmetic alone."""
+        """What the decisions take at least, by arithmetic and by what has been priced so far."""
         return self._bounds.least_us(decisions)
 
-    def cost(self, decisions: tuple[Decision, ...], most_us: float = math.inf) -> float | None:
-        """Microseconds from the start of the first decision to the end of the last.
+    def closer_us(self, decisions: tuple[Decision, ...], least_us: float) -> tuple[float | None, bool]:
+        """What the decisions take, looked at more closely; and whether that is the price (None: they cannot be).
 
-        None if the decisions cannot be carried out, or if they certainly take longer than `most_us`: then neither they
-        are carried out nor all that units do in them is priced, which takes long.
+        Bounds come before prices: what units do is priced piece by piece as long as that raises what is known to be
+        `least_us`, and only then are the decisions carried out.
         """
-        self.priced += 1
-        most_us *= 1 + _ROUNDING
-        if math.isfinite(most_us) and self._bounds.least_us(decisions) > most_us:
-            return None
         text = content_text(self.graph, self._outputs, decisions)
-        key, least_key = key_of(text), key_of(f"at least\n{text}")
+        key, least_key = key_of(text), key_of(f"at least, above {least_us.hex()}\n{text}")
         if key in self._prices:
-            return self._prices.get(key)
-        if (self._prices.get(least_key, 0.0) or 0.0) > most_us:
-            return None
-        if math.isfinite(most_us) and self._bounds.exceeds(decisions, most_us):
-            self._keep_least(least_key, self._bounds.least_us(decisions))
-            return None
+            return self._prices.get(key), True
+        kept = self._prices.get(least_key)
+        if kept is not None:
+            return kept, False
+        known = self._bounds.least_us(decisions)
+        if known <= least_us:
+            known = self._bounds.tighten(decisions)
+        if known <= least_us:
+            return self._price(key, decisions), True
+        if math.isfinite(known):
+            self._prices.put(least_key, known)
+        return known, False
+
+    def cost(self, decisions: tuple[Decision, ...]) -> float | None:
+        """Microseconds from the start of the first decision to the end of the last; None if they cannot be made."""
+        key = key_of(content_text(self.graph, self._outputs, decisions))
+        return self._prices.get(key) if key in self._prices else self._price(key, decisions)
+
+    def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
         rewritten = self._rewritten(decisions)
-        if rewritten is None:
-            self._prices.put(key, None)
-            return None
-        kernels = (node for node in rewritten.nodes if node.device not in self.costs.units and not node.op.is_movement)
-        share = sum(self.costs.node_cost(rewritten, node).time_us for node in kernels)
-        if share > most_us:
-            self._keep_least(least_key, share)
-            return None
-        cost = self._makespan_us(rewritten)
+        cost = None if rewritten is None else self._makespan_us(rewritten)
         self._prices.put(key, cost)
         return cost
-
-    def _keep_least(self, key: str, least_us: float) -> None:
-        """Keeps what a candidate takes at least."""
-        if math.isfinite(least_us):
-            self._prices.put(key, least_us)
 
     def kept(self, decisions: tuple[Decision, ...]) -> Mapping[str, int]:
         """What decisions that can be carried out keep in the memories of units, by device."""

@@ -56,12 +56,18 @@ class SearchProgress:
         self._tell = tell
         self._clock = clock
         self._started = self._last = clock()
+        self._begun = self._started
         self._deadline = None if budget_s is None else self._started + budget_s
 
     @property
     def out_of_time(self) -> bool:
         """Whether the time budget is spent."""
         return self._deadline is not None and self._clock() > self._deadline
+
+    @property
+    def is_half_spent(self) -> bool:
+        """Whether half of the time budget is spent."""
+        return self._deadline is not None and 2 * self._clock() > self._begun + self._deadline
 
     def begins(self, total: int) -> None:
         """Candidates have been counted."""
@@ -73,10 +79,10 @@ class SearchProgress:
         if self._is_due() or done == total:
             self._say(f"{self._of(done, total)}{self._left(done, total)}")
 
-    def varied(self, count: int) -> None:
-        """So many variations of the best plan so far have been priced."""
+    def looked_at(self, count: int) -> None:
+        """So many promising candidates have been looked at closely."""
         if self._is_due():
-            self._say(f"{count:,} variations of the best plan priced, how many will follow is open")
+            self._say(f"{count:,} promising candidates and variations looked at closely, how many will follow is open")
 
     def _of(self, done: int, total: int) -> str:
         share = f" ({100 * done // total} %)" if total else ""

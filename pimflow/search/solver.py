@@ -17,12 +17,10 @@ the plan is the best one found that fits, and says what no plan that fits can be
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
@@ -31,8 +29,9 @@ from pimflow.options import Options
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import cover_that_fits
-from pimflow.search.chain import BestCovers, Interval, solve_chain
+from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import Policy, policy_of
+from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.progress import SearchProgress, Tell, silent
@@ -131,117 +130,110 @@ def price_space(
 ) -> PricedSpace:
     """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
 
-    `prune` leaves out candidates that take longer than what is known for the same nodes, as soon as that is certain
-    (`bounds`). That loses nothing: what costs more than another cover of its nodes is in no optimum.
+    `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
     """
     pricer = Pricer(graph, costs, prices)
     candidates = Candidates(graph, policy, pricer)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     telling = SearchProgress(what, progress, time_budget_s)
-    intervals = _Intervals(pricer, telling, prune)
-    intervals.price(candidates if policy.spaces else ())
-    size = len(candidates.order)
+    search = _Search(pricer, len(candidates.order), telling, prune)
+    search.enter(candidates if policy.spaces else ())
     tried: set[Decision] = set()
-    while not intervals.out_of_time:
-        _, chosen = solve_chain(size, intervals.found) if policy.spaces else (0.0, ())
-        fresh = [interval for interval in chosen if not tried.issuperset(interval.payload)]
-        if not fresh:
+    while True:
+        chosen = search.cheapest()
+        fresh = [entry for entry in chosen if not tried.issuperset(entry.payload)]
+        if not fresh or search.out_of_time:
             break
-        for interval in fresh:
-            tried.update(interval.payload)
-            intervals.vary(candidates.variations(interval))
+        for entry in fresh:
+            tried.update(entry.payload)
+            search.vary(candidates.variations(Interval(entry.start, entry.stop, entry.us, entry.payload)))
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
     baseline_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
     return PricedSpace(
-        size,
-        tuple(intervals.found),
+        len(candidates.order),
+        tuple(search.pool.priced()),
         baseline_us,
         baseline,
-        pricer.priced,
-        not intervals.out_of_time,
+        search.entered,
+        not search.out_of_time,
         host,
         pricer,
     )
 
 
-class _Intervals:
-    """The priced candidates so far, with an eye on the clock."""
+class _Search:
+    """The candidates so far, with an eye on the clock.
 
-    def __init__(self, pricer: Pricer, progress: SearchProgress, prune: bool) -> None:
+    `entered` counts them; `out_of_time` is whether some were left out, or left as they were, for lack of time.
+    """
+
+    def __init__(self, pricer: Pricer, size: int, progress: SearchProgress, prune: bool) -> None:
+        self.pool: Pool[Decisions] = Pool(size)
+        self.entered = 0
         self.out_of_time = False
-        self._found: list[tuple[int, Interval[Decisions]]] = []
-        self._listed = 0
         self._pricer = pricer
         self._progress = progress
         self._prune = prune
-        self._covers = BestCovers()
-        self._varied = 0
+        self._looked_at = 0
 
-    @property
-    def found(self) -> list[Interval[Decisions]]:
-        """What can be built, in the order of the candidates: of equally cheap plans that decides."""
-        self._found.sort(key=itemgetter(0))
-        return [interval for _, interval in self._found]
+    def enter(self, candidates: Iterable[Candidate]) -> None:
+        """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
 
-    def price(self, candidates: Iterable[Candidate]) -> None:
-        """Counts candidates, prices the promising ones first, and keeps those that can be built.
-
-        Once out of time only those that a plan must have, which come first.
+        Of a time budget half is left for looking at the promising ones.
         """
         waiting = []
         for candidate in candidates:
-            self.out_of_time = self._progress.out_of_time
-            if self.out_of_time and not candidate.certain:
+            if self._progress.is_half_spent and not candidate.certain:
+                self.out_of_time = True
                 break
             waiting.append(candidate)
         total = len(waiting)
         self._progress.begins(total)
-        for done, (place, candidate) in enumerate(self._promising_first(waiting), start=1):
-            if not self._try(candidate, place):
+        for done, candidate in enumerate(waiting, start=1):
+            if self._progress.is_half_spent and not candidate.certain:
+                self.out_of_time = True
                 return
+            self._enter(candidate)
             self._progress.priced(done, total)
-
-    def _promising_first(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Candidate]]:
-        """Candidates with their places in the list: those that a plan must have, then by what they can save at most.
-
-        What is priced early leaves less to price: the rest is held against it.
-        """
-        self._listed = len(candidates)
-        certain = [(place, candidate) for place, candidate in enumerate(candidates) if candidate.certain]
-        others = [(place, candidate) for place, candidate in enumerate(candidates) if not candidate.certain]
-        yield from certain
-        if not self._prune:
-            yield from others
-            return
-        saved = [self._most_saved_us(candidate) for _, candidate in others]
-        yield from (others[index] for index in sorted(range(len(others)), key=saved.__getitem__, reverse=True))
-
-    def _most_saved_us(self, candidate: Candidate) -> float:
-        known = self._covers.cost(candidate.start, candidate.stop)
-        return known - self._pricer.least_us(candidate.decisions)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """The same for variations of what has been found, of which nobody knows how many will follow."""
         for candidate in candidates:
-            self._listed += 1
-            if not self._try(candidate, self._listed):
+            if self._progress.out_of_time:
+                self.out_of_time = True
                 return
-            self._varied += 1
-            self._progress.varied(self._varied)
+            self._enter(candidate)
 
-    def _try(self, candidate: Candidate, place: int) -> bool:
-        """Prices a candidate; False if there is no time left for it."""
-        self.out_of_time = self._progress.out_of_time
-        if self.out_of_time and not candidate.certain:
-            return False
-        bound = self._covers.cost(candidate.start, candidate.stop) if self._prune else math.inf
-        cost = self._pricer.cost(candidate.decisions, bound)
-        if cost is not None:
-            self._covers.add(candidate.start, candidate.stop, cost)
-            self._found.append((place, Interval(candidate.start, candidate.stop, cost, candidate.decisions)))
-        return True
+    def cheapest(self) -> tuple[Entry[Decisions], ...]:
+        """The cheapest cover, all of it priced, unless there is no time for that."""
+        while not self._progress.out_of_time:
+            chosen = self.pool.cheapest()
+            unsure = [entry for entry in chosen if not entry.priced]
+            if not unsure:
+                return chosen
+            for entry in unsure:
+                self._look_at(entry)
+        self.out_of_time = True
+        return ()
+
+    def _enter(self, candidate: Candidate) -> None:
+        self.entered += 1
+        decisions = candidate.decisions
+        exactly = candidate.certain or not self._prune
+        us = self._pricer.cost(decisions) if exactly else self._pricer.least_us(decisions)
+        if us is not None:
+            self.pool.add(Entry(self.entered, candidate.start, candidate.stop, decisions, us, exactly))
+
+    def _look_at(self, entry: Entry[Decisions]) -> None:
+        self.pool.take(entry)
+        us, entry.priced = self._pricer.closer_us(entry.payload, entry.us)
+        if us is not None:
+            entry.us = us
+            self.pool.add(entry)
+        self._looked_at += 1
+        self._progress.looked_at(self._looked_at)
 
 
 def open_cache(options: Options, costs: Costs) -> PriceCache:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pimflow.codegen.work import ConvProblem, MatrixProblem
@@ -12,7 +14,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
-from pimflow.targets import load_target
+from pimflow.targets import load_target, parse_target, to_toml
 from support.costs import FakeCost, FakeUnit
 
 PIMFLOW = load_target("pimflow")
@@ -165,3 +167,19 @@ def test_costs_depend_on_shapes_and_not_on_names() -> None:
     costs = costs_with()
     assert times(costs, chain("gpu"))["conv"] == times(costs, chain("gpu"))["conv"]
     assert times(costs, chain("gpu", channels=512))["conv"] > times(costs, chain("gpu"))["conv"]
+
+
+def identity_with(key: str, value: str) -> str:
+    """Of the shipped machine with one value of its file changed; its summary is the same."""
+    text = to_toml(load_target("pimflow"))
+    changed, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text, count=1)
+    assert count == 1
+    return CostModel(parse_target(changed, "machine.toml")).identity
+
+
+def test_prices_are_kept_by_all_that_times_depend_on_and_by_nothing_else() -> None:
+    as_shipped = identity_with("name", '"pimflow"')
+    for key, value in (("launch_cycles", "7777"), ("t_faw", "33"), ("buffer_columns", "16"), ("default", '"artifact"')):
+        assert identity_with(key, value) != as_shipped, key
+    for key, value in (("name", '"other"'), ("description", '"other"'), ("static_w", "9.5"), ("mac_pj", "7.5")):
+        assert identity_with(key, value) == as_shipped, key

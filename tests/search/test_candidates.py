@@ -19,7 +19,7 @@ from pimflow.search import policies
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
 from pimflow.search.candidates.pipelines import equal_stages, moved_rows
-from pimflow.search.chain import BestCovers, Interval, solve_chain
+from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
@@ -154,21 +154,6 @@ def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
             assert (len(other), sum(other)) == (stages, rows)
             assert min(other) >= 1
             assert sorted(abs(a - b) for a, b in zip(option, other, strict=True))[:-2] == [0] * (stages - 2)
-
-
-@given(st.data())
-@settings(deadline=None, max_examples=50)
-def test_best_covers_agree_with_the_dynamic_program(data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, 8))
-    covers = BestCovers()
-    intervals = [Interval(index, index + 1, data.draw(st.floats(0.1, 9)), index) for index in range(n)]
-    for _ in range(data.draw(st.integers(0, 8))):
-        start = data.draw(st.integers(0, n - 1))
-        intervals.append(Interval(start, data.draw(st.integers(start + 1, n)), data.draw(st.floats(0.1, 20)), -1))
-    for one in intervals:
-        covers.add(one.start, one.stop, one.cost)
-    assert covers.cost(0, n) == pytest.approx(solve_chain(n, intervals)[0], rel=1e-12)
-    assert covers.cost(n, n + 1) == float("inf")
 
 
 def test_content_tells_apart_what_costs_differently() -> None:

@@ -61,12 +61,13 @@ def test_no_time_is_guessed_from_an_instant() -> None:
     assert told[-1].endswith("(0 %)")
 
 
-def test_variations_have_no_known_end() -> None:
+def test_a_closer_look_has_no_known_end() -> None:
     progress, clock, told = telling()
     clock.now += 1
-    progress.varied(64)
-    assert told[-1] == "search: auto: 64 variations of the best plan priced, how many will follow is open"
-    progress.varied(65)
+    progress.looked_at(64)
+    what = "promising candidates and variations looked at closely, how many will follow is open"
+    assert told[-1] == f"search: auto: 64 {what}"
+    progress.looked_at(65)
     assert len(told) == 2
 
 

@@ -98,6 +98,12 @@ def movement(graph: Graph) -> Mapping[str, Movement]:
     return place(graph).movements
 
 
+def movement_of(graph: Graph, node: Node) -> Movement:
+    """The verdict on one movement node; the graph is looked at as a whole only where the node brings none along."""
+    verdict = node.placement.movement
+    return movement(graph)[node.name] if verdict is None else _movement_of(graph, node, verdict)
+
+
 def _movement_of(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
     """A verdict that the node brings along, with the bytes that it moves in this graph."""
     moved = 0 if verdict.free else moved_bytes(graph, node, verdict.copied)

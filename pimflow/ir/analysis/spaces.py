@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from operator import add, le, lt, sub
+from typing import Literal, NamedTuple
 
 from pimflow.ir.analysis.tensor_layout import Index, is_contiguous
 
@@ -16,8 +17,7 @@ MIXED = "*"
 """The owner of a space that values of several regions of the program write."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """Cells lo <= x < hi on every axis."""
 
     lo: Index
@@ -26,12 +26,12 @@ class Box:
     @classmethod
     def at(cls, origin: Sequence[int], shape: Sequence[int]) -> Box:
         """The box of a shape at a place."""
-        return cls(tuple(origin), tuple(o + s for o, s in zip(origin, shape, strict=True)))
+        return cls(tuple(origin), tuple(map(add, origin, shape)))
 
     @property
     def shape(self) -> Index:
         """Extent on every axis."""
-        return tuple(h - low for low, h in zip(self.lo, self.hi, strict=True))
+        return tuple(map(sub, self.hi, self.lo))
 
     @property
     def volume(self) -> int:
@@ -43,29 +43,20 @@ class Box:
 
     def shifted(self, shift: Sequence[int]) -> Box:
         """The box moved by `shift`."""
-        return Box(
-            tuple(a + b for a, b in zip(self.lo, shift, strict=True)),
-            tuple(a + b for a, b in zip(self.hi, shift, strict=True)),
-        )
+        return Box(tuple(map(add, self.lo, shift)), tuple(map(add, self.hi, shift)))
 
     def overlap(self, other: Box) -> Box | None:
         """The cells that both have, or None."""
-        lo = tuple(max(a, b) for a, b in zip(self.lo, other.lo, strict=True))
-        hi = tuple(min(a, b) for a, b in zip(self.hi, other.hi, strict=True))
-        return Box(lo, hi) if all(a < b for a, b in zip(lo, hi, strict=True)) else None
+        lo, hi = tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi))
+        return Box(lo, hi) if all(map(lt, lo, hi)) else None
 
     def holds(self, other: Box) -> bool:
         """Whether `other` lies inside."""
-        return all(a <= b for a, b in zip(self.lo, other.lo, strict=True)) and all(
-            a >= b for a, b in zip(self.hi, other.hi, strict=True)
-        )
+        return all(map(le, self.lo, other.lo)) and all(map(le, other.hi, self.hi))
 
     def hull(self, other: Box) -> Box:
         """The smallest box around both."""
-        return Box(
-            tuple(min(a, b) for a, b in zip(self.lo, other.lo, strict=True)),
-            tuple(max(a, b) for a, b in zip(self.hi, other.hi, strict=True)),
-        )
+        return Box(tuple(map(min, self.lo, other.lo)), tuple(map(max, self.hi, other.hi)))
 
     def minus(self, inner: Box) -> list[Box]:
         """The cells around `inner` (which lies inside), as disjoint boxes: at most two per axis."""

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from pimflow.codegen.backend import Capacity, Kept, Lane, Parts, Transfer, UnitCost, WorkReport
 from pimflow.codegen.matrix import MatrixBackend
-from pimflow.codegen.newton import PimProgram, lower
+from pimflow.codegen.newton import Mapping, PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.newton.trace import write_trace
 from pimflow.codegen.work import MatrixProblem, matrix_problem
@@ -66,6 +67,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         super().__init__(device, spec)
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
+        self._archived: dict[tuple[MatrixProblem, Mapping], tuple[tuple[StreamClass, ...], Any]] = {}
         self.aggregations = Aggregations(self.search.timer)
 
     @property
@@ -139,8 +141,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """The command streams under the mapping that the price was made with."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.program(work, choice)
-        cost = self.search.choose(work, choice)
-        return cost if isinstance(cost, Refusal) else lower(work, cost.mapping, self.pim)
+        return self.search.program(work, choice)
 
     def explain(self, work: NewtonWork, choice: str) -> WorkReport | Refusal:
         """The mapping, the cost, and what the cycles are spent on."""
@@ -183,8 +184,18 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return "" if isinstance(program, SpmmProgram) else program.mapping.text
 
     def encode(self, program: NewtonProgram) -> Any:
-        """Problem, mapping and the streams of all channels as loop nests."""
-        return archive_aggregation(program) if isinstance(program, SpmmProgram) else archive_program(program)
+        """Problem, mapping and the streams of all channels as loop nests.
+
+        Programs that differ in their first row alone are archived once.
+        """
+        if isinstance(program, SpmmProgram):
+            return archive_aggregation(program)
+        key = (program.problem, program.mapping)
+        classes, archived = self._archived.get(key, (None, {}))
+        if classes is not program.classes:
+            archived = archive_program(program)
+            self._archived[key] = (program.classes, archived)
+        return {**archived, "first_row": program.first_row}
 
     def decode(self, data: Any) -> NewtonProgram:
         """The program with the streams that were archived."""

@@ -32,7 +32,7 @@ class MappingSearch:
     def __init__(self, profile: TimingProfile) -> None:
         self.profile = profile
         self.timer = StreamTimer(profile)
-        self._known: dict[tuple[MatrixProblem, str], PimCost | Refusal] = {}
+        self._known: dict[tuple[MatrixProblem, str], _Chosen | Refusal] = {}
 
     def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The fastest mapping that a policy allows, priced.
@@ -41,12 +41,21 @@ class MappingSearch:
             problem: the matrix work.
             policy: "newton+", "newton++" or "auto".
         """
+        chosen = self._chosen(problem, policy)
+        return chosen if isinstance(chosen, Refusal) else chosen.cost
+
+    def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
+        """What `choose` priced."""
+        chosen = self._chosen(problem, policy)
+        return chosen if isinstance(chosen, Refusal) else chosen.program
+
+    def _chosen(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         key = (problem, policy)
         if key not in self._known:
             self._known[key] = self._search(problem, policy)
         return self._known[key]
 
-    def _search(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
+    def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         """The best of the likely mappings; of all, where the banks have no room for any of those."""
         race = _Race(problem, self.profile, self.timer)
         newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
@@ -88,6 +97,14 @@ class MappingSearch:
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The fastest program of a problem, and what it costs."""
+
+    program: PimProgram
+    cost: PimCost
+
+
 @dataclass
 class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit."""
@@ -108,11 +125,11 @@ class _Race:
                 self.entered.add(mapping)
                 self._time(mapping)
 
-    def result(self) -> PimCost | Refusal:
+    def result(self) -> _Chosen | Refusal:
         """The fastest, priced."""
         if self.best is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
-        return price(self.best, self.timings, self.profile)
+        return _Chosen(self.best, price(self.best, self.timings, self.profile))
 
     def _time(self, mapping: Mapping) -> None:
         program = lower(self.problem, mapping, self.profile.pim)

@@ -1,0 +1,83 @@
+"""The cheapest cover by candidates of which only bounds are known: as few as possible are priced.
+
+The dynamic program of `chain` is solved with what each candidate takes at least. What its cheapest cover is made of is
+looked at more closely, which raises bounds or makes prices of them, and it is solved again, until all of the cheapest
+cover is priced. Then no other cover is cheaper: none costs less than its bounds say. Of equally cheap ones the same
+wins as if all had been priced.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pimflow.search.chain import Interval
+
+Payload = TypeVar("Payload")
+
+
+@dataclass(slots=True)
+class Entry(Generic[Payload]):
+    """A candidate for the positions start .. stop-1.
+
+    Args:
+        place: in the list of candidates: of equally cheap ones the first wins.
+        us: what it takes, or at least takes as long as it is not `priced`.
+    """
+
+    place: int
+    start: int
+    stop: int
+    payload: Payload
+    us: float
+    priced: bool = False
+
+    def __lt__(self, other: Entry[Payload]) -> bool:
+        return (self.us, self.place) < (other.us, other.place)
+
+
+class Pool(Generic[Payload]):
+    """Candidates over positions 0 .. size-1. Of those for the same positions only the cheapest is ever looked at."""
+
+    def __init__(self, size: int) -> None:
+        self._ending: list[dict[int, list[Entry[Payload]]]] = [{} for _ in range(size + 1)]
+
+    def add(self, entry: Entry[Payload]) -> None:
+        """Adds a candidate; one that cannot be has no place in it."""
+        if math.isfinite(entry.us):
+            heapq.heappush(self._ending[entry.stop].setdefault(entry.start, []), entry)
+
+    def cheapest(self) -> tuple[Entry[Payload], ...]:
+        """The cheapest cover, as far as is known, in order; () if there is none."""
+        best = [0.0] + [math.inf] * (len(self._ending) - 1)
+        last: list[Entry[Payload] | None] = [None] * len(self._ending)
+        for stop, rivals in enumerate(self._ending):
+            place = math.inf
+            for start, entries in rivals.items():
+                if not entries:
+                    continue
+                total = best[start] + entries[0].us
+                if total < best[stop] or (total == best[stop] < math.inf and entries[0].place < place):
+                    best[stop], last[stop], place = total, entries[0], entries[0].place
+        return tuple(reversed(list(_back(last))))
+
+    def take(self, entry: Entry[Payload]) -> None:
+        """Takes out a candidate that `cheapest` named; with another `us` it may be added again."""
+        taken = heapq.heappop(self._ending[entry.stop][entry.start])
+        assert taken is entry, "only the cheapest are named"
+
+    def priced(self) -> list[Interval[Payload]]:
+        """All candidates that are priced, in the order of the list."""
+        entries = [entry for rivals in self._ending for same in rivals.values() for entry in same if entry.priced]
+        entries.sort(key=lambda entry: entry.place)
+        return [Interval(entry.start, entry.stop, entry.us, entry.payload) for entry in entries]
+
+
+def _back(last: list[Entry[Payload] | None]) -> Iterator[Entry[Payload]]:
+    entry = last[-1]
+    while entry is not None:
+        yield entry
+        entry = last[entry.start] if entry.start else None
