@@ -72,12 +72,12 @@ def evaluate(
     return _run(node, graph, arrays, values, limit_bytes)
 
 
-def packed_form(node: Node, array: Array, constants: Mapping[str, Array]) -> Packed | None:
-    """How the model keeps what a node makes of constants, if that takes fewer bits than the result."""
+def packed_form(node: Node, array: Array, constants: Mapping[str, Array], *, as_given: bool = False) -> Packed | None:
+    """How the model keeps what a node makes of constants, if that takes fewer bits than the result (or `as_given`)."""
     if not isinstance(node.op, OnnxOp) or node.op.op_type != "DequantizeLinear":
         return None
     packed = Packed(array, node.op, tuple(constants[name] if name else None for name in node.inputs))
-    return packed if packed.bytes < array.nbytes else None
+    return packed if as_given or packed.bytes < array.nbytes else None
 
 
 def unpacked(graph: Graph) -> Graph:
@@ -86,7 +86,7 @@ def unpacked(graph: Graph) -> Graph:
     for node in graph.nodes:
         if PACKED in node.tags:
             found = evaluate(node, graph, graph.values, graph.constants)
-            packed = packed_form(node, found[0], graph.constants) if isinstance(found, list) else None
+            packed = packed_form(node, found[0], graph.constants, as_given=True) if isinstance(found, list) else None
             if packed is not None:
                 made[node.output] = packed
     nodes = [node for node in graph.nodes if node.output not in made]

@@ -27,6 +27,16 @@ def attention(**heads: Any) -> onnx.ModelProto:
     return model_of([node], dict.fromkeys("qkv", (2, 4, 24)), opset=23)
 
 
+def grouped_attention(heads: int) -> onnx.ModelProto:
+    names = ["q", "k", "v", "", "", "lengths", "total"]
+    node = helper.make_node(
+        "GroupQueryAttention", names, ["y", "", ""], name="n", domain="com.microsoft", num_heads=heads, kv_num_heads=2
+    )
+    constants = {"lengths": np.array([5], np.int32), "total": np.array(6, np.int32)}
+    inputs = {"q": (1, 6, 32), "k": (1, 6, 16), "v": (1, 6, 16)}
+    return model_of([node], inputs, ["y"], constants, domains={"com.microsoft": 1})
+
+
 def vectoriser(**attributes: Any) -> onnx.ModelProto:
     given: dict[str, Any] = {"mode": "TF", "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0}
     given |= {"ngram_counts": [0, 2], "ngram_indexes": [0, 1, 2], "pool_int64s": [5, 6, 7, 8]} | attributes
@@ -43,6 +53,7 @@ CRASHES = {  # each ended the process with a signal, in ONNX's shape inference o
     "group": single("Conv", (1, 3, 8, 8), [np.ones((4, 3, 3, 3), np.float32)], group=0),
     "kv_num_heads": attention(q_num_heads=3, kv_num_heads=0),
     "q_num_heads": attention(q_num_heads=2**40, kv_num_heads=3),
+    "num_heads": grouped_attention(2**40),
     "max_skip_count": vectoriser(max_skip_count=2**31),
     "ngram_indexes": vectoriser(ngram_indexes=[0, 1]),
     "frame_length": single("STFT", (1, 128, 1), [np.array(8), None, np.array(0)]),
@@ -59,7 +70,7 @@ def test_what_crashes_below_python_is_refused(what: str) -> None:
 
 
 def test_what_is_right_is_not_refused() -> None:
-    for model in (attention(q_num_heads=3, kv_num_heads=3), vectoriser()):
+    for model in (attention(q_num_heads=3, kv_num_heads=3), grouped_attention(4), vectoriser()):
         assert load_model(model).nodes[0].name == "n"
 
 

@@ -114,6 +114,38 @@ def _conv_transpose(d: _Drawing, x: str, values: list[str]) -> str:
                  strides=[stride] * 2)  # fmt: skip
 
 
+def _conv_of_other_rank(d: _Drawing, x: str, values: list[str]) -> str:
+    """Over one dimension or three, transposed or not."""
+    n, c, h, w = d.shapes[x]
+    sizes = d.rng.choice(((c, h * w), (1, c, h, w)))
+    channels, *spatial = sizes
+    x = d.add("Reshape", [x, d.integers([n, *sizes])], (n, *sizes))
+    kernel = [min(size, d.rng.choice((1, 2, 3))) for size in spatial]
+    out, stride, turned = d.rng.choice((2, 4, 8)), d.rng.choice((1, 2)), d.rng.random() < 0.3
+    weights = d.floats(*((channels, out) if turned else (out, channels)), *kernel, scale=channels**-0.5)
+    made = [
+        (size - 1) * stride + k if turned else (size - k) // stride + 1 for size, k in zip(spatial, kernel, strict=True)
+    ]
+    if math.prod(made) * out > 1 << 16:
+        return x
+    kind = "ConvTranspose" if turned else "Conv"
+    return d.add(kind, [x, weights], (n, out, *made), strides=[stride] * len(spatial))
+
+
+def _recurrent(d: _Drawing, x: str, values: list[str]) -> str:
+    """Rows are steps; several results."""
+    if len(d.shapes[x]) != 2 or d.shapes[x][1] > 512:
+        return ""
+    (steps, depth), hidden, directions = d.shapes[x], d.rng.choice((3, 8, 16)), d.rng.choice((1, 2))
+    kind, gates = d.rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
+    x = d.add("Reshape", [x, d.integers([steps, 1, depth])], (steps, 1, depth))
+    inputs = [x, *(d.floats(directions, gates * hidden, size, scale=size**-0.5) for size in (depth, hidden))]
+    inputs += [d.floats(directions, 2 * gates * hidden)] if d.rng.random() < 0.6 else []
+    direction = "bidirectional" if directions == 2 else d.rng.choice(("forward", "reverse"))
+    return d.add(kind, inputs, (steps, directions, 1, hidden), (directions, 1, hidden), hidden_size=hidden,
+                 direction=direction)  # fmt: skip
+
+
 def _pool(d: _Drawing, x: str, values: list[str]) -> str:
     n, c, h, w = d.shapes[x]
     k, stride = d.rng.choice((2, 3)), d.rng.choice((1, 2))
@@ -273,6 +305,6 @@ def _resize(d: _Drawing, x: str, values: list[str]) -> str:
 
 _ANY: tuple[Step, ...] = (_activation, _activation, _clip, _swish, _binary, _binary, _concat, _slice, _pad, _split,
                           _transpose, _reduce, _softmax)  # fmt: skip
-_SPATIAL: tuple[Step, ...] = (*[_conv] * 12, _conv_transpose, _pool, _pool, _global_pool, _squeeze_excite, _batch_norm,
-                              _batch_norm, _flatten, _resize, *_ANY)  # fmt: skip
-_FLAT: tuple[Step, ...] = (*[_gemm] * 8, *_ANY)
+_SPATIAL: tuple[Step, ...] = (*[_conv] * 12, _conv_transpose, _conv_of_other_rank, _pool, _pool, _global_pool,
+                              _squeeze_excite, _batch_norm, _batch_norm, _flatten, _resize, *_ANY)  # fmt: skip
+_FLAT: tuple[Step, ...] = (*[_gemm] * 8, _recurrent, _recurrent, *_ANY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+import pimflow
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
 from support.kept import CONTRIB, integers, kept_model, normal
@@ -143,7 +145,7 @@ def test_a_quantised_convolution_whose_channels_come_last() -> None:
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_a_quantised_convolution(per_channel: bool) -> None:
+def test_a_quantised_convolution(per_channel: bool, tmp_path: Path) -> None:
     scales = np.linspace(0.01, 0.03, 32) if per_channel else np.array(0.01)
     model = quantised_convolution(scales, np.zeros(32) if per_channel else np.array(3))
     compiled = check_expansion(model, ["DequantizeLinear", "Conv", "QuantizeLinear"], rtol=1 / 200)
@@ -152,6 +154,9 @@ def test_a_quantised_convolution(per_channel: bool) -> None:
     assert packed is not None
     assert packed.operands[0] is not None
     assert packed.operands[0].dtype == np.int8
+    loaded = pimflow.load(compiled.save(tmp_path / "out"))
+    assert loaded.graph.nodes == compiled.graph.nodes, "the bias, of 32 bits, is a constant there too"
+    assert loaded.timeline == compiled.timeline
 
 
 def test_a_convolution_of_integers_is_exact() -> None:
