@@ -36,7 +36,7 @@ def test_values_are_scipys(data: st.DataObject, edges: Edges, pim: PimSpec, weig
     program, packing = edges.program(data.draw(drawn_mappings(pim)), pim)
     result = execute_spmm(program, packing, edges.features, edges.weight if weighted else None, "fp32")
     weight = edges.weight if weighted else np.ones(len(edges.col), np.float32)
-    assert relative_error(result, edges.by_scipy(weight)) < 1e-5
+    assert edges.error(result, weight) < 1e-6
 
 
 @settings(max_examples=12, deadline=None)
@@ -54,7 +54,7 @@ def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, 
                 partial, bank_groups=pim.bank_groups, buffers=pim.buffers_per_channel, buffer_slots=pim.buffer_columns,
             )  # fmt: skip
     result = packing.added(partial[:, :width], len(edges.rowptr) - 1)
-    assert relative_error(result, edges.by_scipy(edges.weight)) < 1e-5
+    assert edges.error(result, edges.weight) < 1e-6
 
 
 @settings(max_examples=20, deadline=None)

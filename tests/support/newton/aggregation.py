@@ -31,8 +31,13 @@ class Edges:
 
     def by_scipy(self, weight: npt.NDArray[np.generic]) -> Floats:
         shape = (len(self.rowptr) - 1, len(self.features))
-        matrix = csr_matrix((weight, self.col, self.rowptr), shape)
+        matrix = csr_matrix((weight.astype(np.float64), self.col, self.rowptr), shape)
         return np.asarray(matrix @ self.features, np.float32)
+
+    def error(self, found: Floats, weight: npt.NDArray[np.generic]) -> float:
+        """The largest error of sums, over the largest sum of their terms' magnitudes: terms may cancel."""
+        terms = Edges(self.rowptr, self.col, self.weight, np.abs(self.features)).by_scipy(np.abs(weight))
+        return float(np.abs(found - self.by_scipy(weight)).max() / max(terms.max(), 1e-30))
 
     def program(self, mapping: SpmmMapping, pim: PimSpec) -> tuple[SpmmProgram, Packing]:
         packing = pack(self.rowptr, self.col, pim)
