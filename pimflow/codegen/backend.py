@@ -158,11 +158,26 @@ class Lane(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One copy over a link, and what it is called among the parts of a cost."""
+    """One copy, what it is called among the parts of a cost, and where it takes place ("": on its transfer's link)."""
 
     part: str
     time_us: float
     energy_mj: float
+    resource: str = ""
+
+
+class EdgeDivision(NamedTuple):
+    """A way to divide the edges of a sum: a unit takes what a destination has from a group, if that is many edges.
+
+    Args:
+        group: consecutive sources of a group.
+        at_least: edges that the unit takes, of one destination from one group.
+        least_us: what the unit takes at least for all of them.
+    """
+
+    group: int
+    at_least: int
+    least_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +227,15 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Merged(Transfer):
-    """Copies, and behind them a kernel that adds up partial results. Without copies the link is the host itself."""
+    """Copies, and behind them a kernel of the host that adds up partial results."""
 
     merge: Copy | None = None
 
     @classmethod
-    def after_copies(cls, copies: Transfer | None, merge: Copy, host: str) -> Merged:
-        """A merge behind copies, or on the host alone if there are none."""
+    def after_copies(cls, copies: Transfer | None, merge: Copy) -> Merged:
+        """A merge behind copies, if there are any."""
         if copies is None:
-            return cls(0.0, 0.0, link=host, merge=merge)
+            return cls(0.0, 0.0, link=merge.resource, merge=merge)
         return cls(copies.load_us, copies.store_us, copies.load_mj, copies.store_mj, copies.link, merge)
 
     @property
@@ -342,11 +357,10 @@ class Backend(ABC, Generic[W, P]):
         """
         return None
 
-    def edge_divisions(self, work: W, beside_us: float) -> tuple[tuple[int, int], ...]:
-        """Ways to divide the edges of work on a graph with the host: (consecutive sources, edges that they have).
+    def edge_divisions(self, work: W, beside_us: float) -> tuple[EdgeDivision, ...]:
+        """Ways to divide the edges of work on a graph with the host, best first by the bounds of `in_vain`.
 
-        The unit takes what a destination has from so many consecutive sources, if that is at least so many edges. By
-        the same bounds as `in_vain`, best first; every way leaves both sides some edges.
+        Every way leaves both sides some edges.
         """
         return ()
 
@@ -459,8 +473,11 @@ class Backend(ABC, Generic[W, P]):
         """Copies that depend on more of a node's work than how many elements move; asked where `copies_by_work`."""
         return None
 
-    def transfer(self, loaded: int, stored: int) -> Transfer | None:
-        """Copies of so many elements to the unit and back; None where it reaches the host's memory itself."""
+    def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
+        """Copies of so many elements to the unit and back; None where it reaches the host's memory itself.
+
+        Partial results, if there are any, come back in place of the elements.
+        """
         return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pimflow.errors import ArgumentError, TargetError, did_you_mean
-from pimflow.ir import Decision, Graph, Node, OnDevice, Pipeline, Plan, Refusal, SplitColumns, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Pipeline, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Measure, NodeRow, PlanReport, measure
@@ -268,11 +268,12 @@ def _alternatives(region: Graph, anchor: Node, chosen: Decision, costs: CostMode
 def _ways(region: Graph, chosen: Decision, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
     """What can be decided of a region, units' choices one by one and splits on a grid, and what the plan decided."""
     choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
-    spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True))
+    spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, edges=True))
     pricer = Pricer(region, costs, PriceCache(None, "explain"))
     found = dict.fromkeys(candidate.decisions for candidate in Candidates(region, Policy("", "", spaces), pricer))
-    if isinstance(chosen, SplitRows | SplitColumns):
-        found[(chosen,)] = None
+    if isinstance(chosen, SplitRows | SplitColumns | SplitEdges):
+        others = [OnDevice(node.name, costs.target.host) for node in region.nodes if node.name not in chosen.nodes]
+        found |= dict.fromkeys([(chosen, *others)])
     for decisions in found:
         names = sorted(name for decision in decisions for name in decision.nodes)
         leaves = any(not isinstance(item, OnDevice) or item.device in costs.units for item in decisions)
@@ -300,6 +301,8 @@ def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
     if isinstance(decision, SplitColumns):
         columns = node_columns(region, anchor)
         return f"{columns - decision.gpu_columns} of {columns} columns on {decision.device.upper()}"
+    if isinstance(decision, SplitEdges):
+        return f"groups of {decision.group} sources with {decision.at_least} edges or more on {decision.device.upper()}"
     assert isinstance(decision, OnDevice)
     return f"{decision.device.upper()}, {decision.choice}" if decision.device != host else host.upper()
 

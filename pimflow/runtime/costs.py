@@ -11,6 +11,7 @@ from pimflow.codegen.backend import (
     Capacity,
     Copy,
     Cost,
+    EdgeDivision,
     HostBackend,
     HostCost,
     Kept,
@@ -122,7 +123,7 @@ class CostModel:
         moved = 3 * result.elements * (element_bytes(result.dtype) or 0)
         return self.host.copy_cost(moved, result.dtype).time_us
 
-    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
         """Ways to divide the edges of a sparse node with a unit that may pay, as the unit's backend has them."""
         work = self.work(graph, node, device)
         if isinstance(work, Refusal):
@@ -160,17 +161,17 @@ class CostModel:
             return unit.copies(*self._on_unit(graph, node)[1:])
         loaded = sum(graph.value(name).elements for name in graph.activations(node))
         stored = sum(graph.value(name).elements for name in node.outputs if name)
-        copies = unit.transfer(loaded, stored)
-        return self._merged(graph, node, stored, copies) if node.op.is_sparse else copies
+        return self._merged(graph, node, loaded, stored) if node.op.is_sparse else unit.transfer(loaded, stored)
 
-    def _merged(self, graph: Graph, node: Node, stored: int, copies: Transfer | None) -> Transfer | None:
-        """With a kernel of the host behind the copies that adds up partial results, in single precision, if any."""
+    def _merged(self, graph: Graph, node: Node, loaded: int, stored: int) -> Transfer | None:
+        """Copies, and behind them a kernel of the host that adds up partial results, in single precision, if any."""
         unit, work, choice = self._on_unit(graph, node)
         partial = unit.partial_bytes(work, choice)
+        copies = unit.transfer(loaded, stored, partial)
         if not partial:
             return copies
         adding = self.host.copy_cost(partial + _SUM_BYTES * stored, "int32")  # as many bytes, whatever the host's width
-        return Merged.after_copies(copies, Copy("merge", adding.time_us, adding.energy_mj), self.target.host)
+        return Merged.after_copies(copies, Copy("merge", adding.time_us, adding.energy_mj, self.target.host))
 
     @property
     def identity(self) -> str:

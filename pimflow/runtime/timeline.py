@@ -188,9 +188,11 @@ def _jobs(
         steps = [(device if price.time_us > 0 else NO_RESOURCE, price.time_us)]
         moved = None if transfers is None or device == host else transfers(graph, node)
         if moved is not None:
-            energy[moved.link] = energy.get(moved.link, 0.0) + moved.energy_mj
-            steps[:0] = [(moved.link, copy.time_us) for copy in moved.before]
-            steps += [(moved.link, copy.time_us) for copy in moved.after]
+            for copy in (*moved.before, *moved.after):
+                where = copy.resource or moved.link
+                energy[where] = energy.get(where, 0.0) + copy.energy_mj
+            steps[:0] = [(copy.resource or moved.link, copy.time_us) for copy in moved.before]
+            steps += [(copy.resource or moved.link, copy.time_us) for copy in moved.after]
         before = {maker[name] for name in node.inputs if name in maker}
         for resource, duration in steps:
             for source in sorted(before):

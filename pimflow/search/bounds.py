@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pimflow.codegen.backend import UnitCost
+from pimflow.codegen.backend import EdgeDivision, UnitCost
 from pimflow.codegen.work import Work
-from pimflow.ir import Array, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitRows, Value
+from pimflow.ir import Array, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows, Value
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.ops.base import RowPart
@@ -68,6 +68,9 @@ class Costs(Protocol):
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         """What a node asks of a unit, or why it cannot run there."""
+
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
+        """Ways to divide the edges of a sparse node with a unit that may pay, most promising first."""
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice."""
@@ -170,7 +173,15 @@ class Bounds:
             if isinstance(layout, Refusal):
                 return (_Step(self._host, _REFUSED),)
             return self._row_steps(layout.jobs, decision.choice)
+        if isinstance(decision, SplitEdges):
+            return (_Step(decision.device, _Part(self._dense_us(decision))),)
         return ()
+
+    def _dense_us(self, split: SplitEdges) -> float:
+        """What a unit takes at least for its part of the edges; 0 of a division that nobody offers."""
+        offered = self._costs.edge_divisions(self._graph, self._graph.node(split.node), split.device)
+        dense = (split.group, split.at_least)
+        return next((way.least_us for way in offered if (way.group, way.at_least) == dense), 0.0)
 
     def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> _Step:
         node = self._graph.node(placed.node)

@@ -36,9 +36,6 @@ class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
 
-    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
-        """Ways to divide the edges of a sparse node with a unit that may pay, best first by bounds."""
-
 
 class Pricer:
     """Prices decisions over nodes of one graph, each content once.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import Backend, Capacity, Kept, UnitCost
+from pimflow.codegen.backend import Backend, Capacity, EdgeDivision, Kept, UnitCost
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
@@ -84,7 +84,7 @@ class FakeCosts:
         self.padding_alike = padding_alike
         self.identity = f"fake {channels} {slow_down} {padding_alike}"
 
-    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[tuple[int, int], ...]:
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
         return ()
 
     def host_only(self) -> FakeCosts:

@@ -115,14 +115,13 @@ class CpuBackend(Backend[CpuWork, CpuWork]):
         """From its fields."""
         return decode(CpuWork, data)
 
-    def transfer(self, loaded: int, stored: int) -> Transfer | None:
+    def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
         """Copies over the link, four bytes an element; None where there is none."""
         if self.cpu.link_gb_per_s is None:
             return None
-        load_us, store_us = (self._copy_us(ELEMENT_BYTES * elements) for elements in (loaded, stored))
-        load_mj, store_mj = (
-            ELEMENT_BYTES * elements * self.cpu.energy.link_pj_per_byte * 1e-9 for elements in (loaded, stored)
-        )
+        moved = (ELEMENT_BYTES * loaded, partial_bytes or ELEMENT_BYTES * stored)
+        load_us, store_us = map(self._copy_us, moved)
+        load_mj, store_mj = (size * self.cpu.energy.link_pj_per_byte * 1e-9 for size in moved)
         return Transfer(load_us, store_us, load_mj, store_mj, "link")
 
     def _copy_us(self, moved_bytes: int) -> float:

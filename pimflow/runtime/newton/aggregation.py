@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pimflow.codegen.backend import Parts
+from pimflow.codegen.backend import EdgeDivision, Parts
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.spmm import (
     Packing,
@@ -97,15 +97,27 @@ class Aggregations:
         )
         return Refusal(reason)
 
-    def divisions(self, problem: SpmmProblem, beside_us: float) -> tuple[tuple[int, int], ...]:
-        """(sources of a group, its edges at least): divisions by how dense groups are, best first by their bounds."""
+    def divisions(self, problem: SpmmProblem, beside_us: float) -> tuple[EdgeDivision, ...]:
+        """Divisions by how dense groups are, best first by what COMPs and fills, and the host's share, come to."""
         counts = self._counts(problem)
         levels = np.flatnonzero(counts.pairs)
         groups = np.cumsum(counts.pairs[levels][::-1])[::-1]
         edges = np.cumsum((counts.pairs[levels] * levels)[::-1])[::-1]
-        bounds = np.maximum(groups * self._group_us(problem), (1 - edges / counts.edges) * beside_us)
-        order = np.argsort(bounds[1:], kind="stable") + 1  # all edges are no division
-        return tuple((self._pim.multipliers, int(level)) for level in levels[order])
+        estimates = np.maximum(groups * self._group_us(problem), (1 - edges / counts.edges) * beside_us)
+        comp_us = self._comp_us(problem)
+        return tuple(
+            EdgeDivision(self._pim.multipliers, int(levels[place]), int(groups[place]) * comp_us)
+            for place in np.argsort(estimates[1:], kind="stable") + 1  # all edges are no division
+        )
+
+    def least_us(self, problem: SpmmProblem) -> float:
+        """COMPs alone, spread evenly over the channels."""
+        return int(self._counts(problem).pairs.sum()) * self._comp_us(problem)
+
+    def _comp_us(self, problem: SpmmProblem) -> float:
+        """Microseconds of one group's COMPs, spread evenly over the channels."""
+        tiles = -(-problem.features // self._pim.banks)
+        return tiles * self._timer.profile.comp_cycles / (self._pim.channels * self._pim.clock_mhz)
 
     def _counts(self, problem: SpmmProblem) -> GroupCounts:
         return group_counts(*self._edges[problem.edges_digest], self._pim.multipliers, block_columns(self._pim))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Capacity, Kept, Lane, Parts, Transfer, UnitCost, WorkReport
+from pimflow.codegen.backend import Capacity, EdgeDivision, Kept, Lane, Parts, Transfer, UnitCost, WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import Mapping, PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
@@ -109,7 +109,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
             return None
         return self.aggregations.in_vain(work, alone_us, beside_us, adding_us)
 
-    def edge_divisions(self, work: NewtonWork, beside_us: float) -> tuple[tuple[int, int], ...]:
+    def edge_divisions(self, work: NewtonWork, beside_us: float) -> tuple[EdgeDivision, ...]:
         """By the edges of groups of as many sources as a COMP multiplies."""
         return self.aggregations.divisions(work, beside_us) if isinstance(work, SpmmProblem) else ()
 
@@ -124,8 +124,10 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return self.search.choose(work, choice)
 
     def least_us(self, work: NewtonWork, choice: str) -> float:
-        """Of products COMPs and what has to interrupt them; of sums over edges nothing is known beforehand."""
-        return 0.0 if isinstance(work, SpmmProblem) else least_us(work, self.search.profile)
+        """Of products COMPs and what has to interrupt them; of sums over edges their COMPs."""
+        if isinstance(work, SpmmProblem):
+            return self.aggregations.least_us(work)
+        return least_us(work, self.search.profile)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
@@ -227,10 +229,11 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         assert isinstance(cost, StreamsCost)
         return {"comps_on_closed_rows": cost.comps_on_closed_rows}
 
-    def transfer(self, loaded: int, stored: int) -> Transfer | None:
+    def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
         """Over the target's link to the PIM channels, if it has one."""
         if self.pim.transfer_gb_per_s is None:
             return None
         width, per_us = self.pim.element_bytes, self.pim.transfer_gb_per_s * 1e3
-        element_mj = width * self.pim.energy.strict.transfer_pj_per_byte * 1e-9
-        return Transfer(width * loaded / per_us, width * stored / per_us, loaded * element_mj, stored * element_mj)
+        byte_mj = self.pim.energy.strict.transfer_pj_per_byte * 1e-9
+        there, back = width * loaded, partial_bytes or width * stored
+        return Transfer(there / per_us, back / per_us, there * byte_mj, back * byte_mj)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pimflow.codegen.backend import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice
 from pimflow.search.order import Unit, execution_order, units_of
 from pimflow.search.pricing import Pricer
@@ -44,8 +45,8 @@ class Scene:
         """Whether the whole node can run there."""
         return self._pricer.can_run(node, destination.device, destination.choice)
 
-    def edge_divisions(self, node: Node, device: str) -> tuple[tuple[int, int], ...]:
-        """Ways to divide the edges of a sparse node that may pay, best first: (group, edges of one at least)."""
+    def edge_divisions(self, node: Node, device: str) -> tuple[EdgeDivision, ...]:
+        """Ways to divide the edges of a sparse node that may pay, most promising first."""
         return self._pricer.costs.edge_divisions(self.graph, node, device)
 
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:

@@ -22,8 +22,8 @@ def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterato
         if not unit.anchor.op.is_sparse:
             continue
         behind = scene.on_host(unit.nodes[1:])
-        for group, at_least in scene.edge_divisions(unit.anchor, destination.device)[:MOST_DIVISIONS]:
-            split = SplitEdges(unit.anchor.name, group, at_least, destination.choice, destination.device)
+        for way in scene.edge_divisions(unit.anchor, destination.device)[:MOST_DIVISIONS]:
+            split = SplitEdges(unit.anchor.name, way.group, way.at_least, destination.choice, destination.device)
             yield Candidate(unit.start, unit.stop, (split, *behind))
 
 
@@ -33,7 +33,7 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     if not isinstance(split, SplitEdges):
         return
     divisions = scene.edge_divisions(scene.graph.node(split.node), split.device)
-    levels = sorted(at_least for _, at_least in divisions)
+    levels = sorted(way.at_least for way in divisions)
     if split.at_least not in levels:
         return
     place = levels.index(split.at_least)

@@ -40,6 +40,11 @@ def clocked(clock_mhz: float) -> Target:
     return replace(PIMFLOW, units=Table({**PIMFLOW.units, "pim": replace(PIMFLOW.pim, clock_mhz=clock_mhz)}))
 
 
+def cached(l2_kib: float) -> Target:
+    """The machine with another second-level cache of the GPU."""
+    return replace(PIMFLOW, units=Table({**PIMFLOW.units, "gpu": replace(PIMFLOW.gpu, l2_kib=l2_kib)}))
+
+
 FAST = clocked(1e6)
 
 
@@ -185,6 +190,34 @@ def test_the_host_adds_up_partial_results_and_is_busy_with_it() -> None:
     assert costs.transfer(one_block, one_block.node("sum")) is None
 
 
+def test_partial_results_cross_a_link_and_are_added_up_on_the_host() -> None:
+    linked = replace(PIMFLOW, units=Table({**PIMFLOW.units, "pim": replace(PIMFLOW.pim, transfer_gb_per_s=16.0)}))
+    costs, graph = CostModel(linked), on_pim(program(SMALL))
+    cost = costs.node_cost(graph, graph.node("sum")).detail
+    assert isinstance(cost, SpmmCost)
+    timeline = build_timeline(graph, linked, costs)
+    load, run, store, merge = timeline.events
+    assert [event.resource for event in timeline.events] == ["transfer", "pim", "transfer", "gpu"]
+    assert load.end_us - load.start_us == pytest.approx(2 * 1_200 * 24 / 16e3)
+    assert store.end_us - store.start_us == pytest.approx(4 * cost.units * 24 / 16e3), (
+        "in single precision, all of them"
+    )
+    assert merge.start_us >= store.end_us >= run.end_us
+    adding = costs.host.copy_cost(4 * 24 * (cost.units + 60), "int32")
+    assert timeline.energy_mj["gpu"] == pytest.approx(adding.energy_mj)
+
+
+def test_no_sum_takes_less_than_its_comps() -> None:
+    costs = CostModel(PIMFLOW)
+    for edges in (SMALL, random_edges(2_000, 40, 3_000, 64, 3), dense_blocks(2, 64, 0.9, 200, 256)):
+        graph = program(edges)
+        unit = costs.units["pim"]
+        work = unit.work(graph, graph.node("sum"))
+        found = unit.cost(work, "auto")
+        assert isinstance(found, SpmmCost)
+        assert 0.05 * found.time_us < unit.least_us(work, "auto") < found.time_us
+
+
 def test_streams_that_would_be_too_long_are_refused_before_they_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(aggregation, "pack")
     costs, graph = CostModel(FAST), program(random_edges(20_000, 3_000, 60_000, 256, 1))
@@ -225,24 +258,24 @@ def planned(graph: Graph, target: Target = PIMFLOW) -> tuple[Graph, Plan, PlanRe
 
 
 def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
-    """Blocks of 4 MiB of features pass a cache of 3 MiB row by row: groups of 15 or 16 edges go to PIM, 1.8x faster."""
-    graph = program(dense_blocks(1, 512, 0.95, 500, 4096))
-    made, plan, report = planned(graph)
+    """Blocks of 512 KiB of features pass a cache of 384 row by row: groups of 15 or 16 edges go to PIM, 1.6x faster."""
+    graph, target = program(dense_blocks(1, 256, 0.95, 200, 1024)), cached(384)
+    made, plan, report = planned(graph, target)
     (split,) = plan.decisions
     assert isinstance(split, SplitEdges)
     assert (split.group, split.at_least) == (16, 15)
-    assert report.speedup == pytest.approx(1.79, abs=0.02)
+    assert report.speedup == pytest.approx(1.61, abs=0.02)
     (row,) = report.nodes
     assert row.mode == "md-dp"
     assert row.fractions["pim"] == pytest.approx(0.83, abs=0.01)
     assert row.why == "83 % of its edges, 15 or more a group of 16 sources, on PIM while the GPU sums the others"
-    costs = CostModel(PIMFLOW)
-    events = {(event.node, event.resource): event for event in build_timeline(made, PIMFLOW, costs).events}
+    costs = CostModel(target)
+    events = {(event.node, event.resource): event for event in build_timeline(made, target, costs).events}
     host, pim = events["sum_gpu", "gpu"], events["sum_pim", "pim"]
     assert host.start_us == pim.start_us == 0.0
     assert events["sum_added", "gpu"].start_us >= max(host.end_us, pim.end_us)
-    whole = build_timeline(on_pim(graph), PIMFLOW, costs).makespan_us
-    assert report.result.time_us < 0.95 * whole, "the host helps"
+    whole = build_timeline(on_pim(graph), target, costs).makespan_us
+    assert report.result.time_us < whole, "the host helps"
     assert report.result.time_us == plan.predicted_us
 
 
@@ -263,26 +296,28 @@ def test_without_dense_groups_nothing_is_divided(monkeypatch: pytest.MonkeyPatch
 
 
 def test_divisions_are_those_of_the_statistics_best_first() -> None:
-    costs, edges = CostModel(PIMFLOW), dense_blocks(1, 512, 0.95, 500, 4096)
+    costs, edges = CostModel(cached(384)), dense_blocks(1, 256, 0.95, 200, 1024)
     graph = program(edges)
     offered = costs.edge_divisions(graph, graph.node("sum"), "pim")
-    rows = np.repeat(np.arange(512), np.diff(edges.rowptr))
-    _, sizes = np.unique(rows * 32 + edges.col // 16, return_counts=True)
-    assert sorted(offered) == [(16, int(level)) for level in np.unique(sizes)[1:]]
-    assert (16, 15) in offered[:3], "what is chosen in the end is among those that are tried first"
+    rows = np.repeat(np.arange(256), np.diff(edges.rowptr))
+    _, sizes = np.unique(rows * 16 + edges.col // 16, return_counts=True)
+    assert sorted(way[:2] for way in offered) == [(16, int(level)) for level in np.unique(sizes)[1:]]
+    assert 15 in [way.at_least for way in offered[:3]], "what is chosen in the end is among those that are tried first"
     assert costs.edge_divisions(program(SPARSE), program(SPARSE).node("sum"), "pim") == ()
 
 
 def test_a_divided_sum_is_verified_saved_and_loaded(tmp_path: Path) -> None:
     """On a GPU with a small cache small blocks do; bias and activation follow the sum of both parts."""
     edges = dense_blocks(2, 128, 0.95, 800, 256)
-    small_cache = replace(PIMFLOW, units=Table({**PIMFLOW.units, "gpu": replace(PIMFLOW.gpu, l2_kib=16)}))
     pairs = np.stack([edges.col, np.repeat(np.arange(256), np.diff(edges.rowptr))])
     graph = pimflow.sparse.Graph.from_edge_index(pairs, 256)
-    made = pimflow.compile(sum_model(256, 256), graph=graph, target=small_cache, use_cache=False)
+    made = pimflow.compile(sum_model(256, 256), graph=graph, target=cached(16), use_cache=False)
     (split, *_) = made.plan.decisions
     assert isinstance(split, SplitEdges)
     loaded = pimflow.load(made.save(tmp_path / "out"))
     assert loaded.plan == made.plan
     assert loaded.verify(pim="values", operand="fp32").passed
     assert loaded.report.as_json() == made.report.as_json()
+    (chosen,) = (item for item in pimflow.explain(loaded, split.node).alternatives if item.is_chosen)
+    assert chosen.what == f"groups of 16 sources with {split.at_least} edges or more on PIM"
+    assert chosen.measure.time_us == loaded.report.result.time_us
