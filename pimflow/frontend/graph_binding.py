@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -43,14 +42,30 @@ class BoundGraph:
     Args:
         adjacency: the graph.
         shapes: sizes of all inputs that it says something about, with those that the user gave.
-        arrays: inputs that become constants, in the order in which the edges were given.
+        inputs: what of the model it takes the place of, or belongs to.
         notes: what of the graph the model does not read, or the graph does not have.
     """
 
     adjacency: Adjacency
     shapes: ShapeBindings
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    inputs: GraphInputs
     notes: tuple[str, ...] = ()
+
+    @property
+    def may_be_sorted(self) -> bool:
+        """Whether no input that stays has a row for every edge, so that edges need not be in the order given."""
+        weighted = self.inputs.weight is None or self.adjacency.weight is not None
+        return weighted and not self.inputs.edges
+
+    def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
+        """The inputs that become constants: edges in the order in which they were given, or that of `col`."""
+        adjacency, found = self.adjacency, self.inputs
+        pairs = np.stack((adjacency.col, adjacency.destinations())) if in_rows else adjacency.edge_index()
+        arrays = {found.edge_index.name: _as(pairs, found.edge_index)}
+        for item, values in ((found.weight, adjacency.weight), (found.edge_type, adjacency.edge_type)):
+            if item is not None and values is not None:
+                arrays[item.name] = _as(values if in_rows else adjacency.as_given(values), item)
+        return arrays
 
 
 def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
@@ -136,8 +151,7 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
     for item, size in sizes.items():
         given.pop(item, None)
         given[item] = size
-    arrays, notes = _arrays(found, adjacency)
-    return BoundGraph(adjacency, given, arrays, notes)
+    return BoundGraph(adjacency, given, found, _notes(found, adjacency))
 
 
 def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> dict[str, tuple[int, ...] | int]:
@@ -184,24 +198,17 @@ def _refuse_other_size(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBi
     )
 
 
-def _arrays(found: GraphInputs, adjacency: Adjacency) -> tuple[dict[str, Array], tuple[str, ...]]:
-    index = adjacency.edge_index()
-    arrays: dict[str, Array] = {found.edge_index.name: _as(index, found.edge_index)}
-    notes = []
-    if found.weight is not None and adjacency.weight is not None:
-        arrays[found.weight.name] = _as(adjacency.as_given(adjacency.weight), found.weight)
-    elif found.weight is not None:
-        notes.append(f"{found.weight.name}: the graph has no weights, so it stays an input")
-    elif adjacency.weight is not None:
-        notes.append("edge_weight: the model does not read the graph's weights")
-    if found.edge_type is not None:
-        if adjacency.edge_type is None:
-            raise ModelError(
-                f"the model reads edge types ({found.edge_type.name}), and the graph has none",
-                "give a graph with edge_type",
-            )
-        arrays[found.edge_type.name] = _as(adjacency.as_given(adjacency.edge_type), found.edge_type)
-    return arrays, tuple(notes)
+def _notes(found: GraphInputs, adjacency: Adjacency) -> tuple[str, ...]:
+    if found.edge_type is not None and adjacency.edge_type is None:
+        raise ModelError(
+            f"the model reads edge types ({found.edge_type.name}), and the graph has none",
+            "give a graph with edge_type",
+        )
+    if found.weight is not None and adjacency.weight is None:
+        return (f"{found.weight.name}: the graph has no weights, so it stays an input",)
+    if found.weight is None and adjacency.weight is not None:
+        return ("edge_weight: the model does not read the graph's weights",)
+    return ()
 
 
 def _as(array: Array, item: Declared) -> Array:

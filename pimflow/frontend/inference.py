@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -58,12 +57,14 @@ class Inferred(NamedTuple):
         forms: typed forms, by node name.
         known: arrays of the values that do not depend on the graph's inputs, by name; constants are among them.
         structural: values that depend on inputs that were bound to arrays; `known` has those that anything reads yet.
+        bound: those inputs.
     """
 
     graph: Graph
     forms: Mapping[str, TypedForm]
     known: Mapping[str, Array]
     structural: frozenset[str] = frozenset()
+    bound: frozenset[str] = frozenset()
 
 
 def infer_graph(
@@ -72,7 +73,7 @@ def infer_graph(
     *,
     judge: bool = True,
     suspect: bool = False,
-    bound: Mapping[str, Array] = MappingProxyType({}),
+    bound: dict[str, Array] | None = None,
 ) -> Inferred:
     """The graph with all shapes known, as far as they do not depend on data.
 
@@ -90,22 +91,26 @@ def infer_graph(
         judge: whether a node that cannot run is an error; not in a body, which need not run at all.
         suspect: whether ONNX Runtime refuses the graph, so that it is asked about every node.
         bound: inputs whose elements are known (the edges of a graph): what depends on them alone is evaluated too.
+            It is taken over: what is large goes from it once nothing reads it.
 
     Raises:
         ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
     """
     _check_sizes("", (graph.values[name] for name in graph.inputs))
-    inference = _ShapeInference(graph, declared, judge, suspect, bound)
+    arrays = {} if bound is None else bound
+    inputs = frozenset(arrays)
+    inference = _ShapeInference(graph, declared, judge, suspect, arrays)
     for node in graph.nodes:
         inference.visit(node)
         inference.structure.let_go(node)
     inference.structure.release()
-    return Inferred(inference.finish(), inference.forms, inference.known, frozenset(inference.structure.names))
+    structural = frozenset(inference.structure.names)
+    return Inferred(inference.finish(), inference.forms, inference.known, structural, inputs)
 
 
 class _ShapeInference:
     def __init__(
-        self, graph: Graph, declared: Mapping[str, Value], judge: bool, suspect: bool, bound: Mapping[str, Array]
+        self, graph: Graph, declared: Mapping[str, Value], judge: bool, suspect: bool, bound: dict[str, Array]
     ) -> None:
         self.graph = graph
         self.declared = declared
@@ -148,7 +153,8 @@ class _ShapeInference:
         if self.structure.concerns(node):
             return self.structure.evaluate(node, self.values)
         try:
-            return evaluate(node, self.graph, self.values, self.known)
+            arrays = evaluate(node, self.graph, self.values, self.known)
+            return self.structure.spread(arrays) if isinstance(arrays, list) else arrays
         except ModelError as error:
             self._by_rule(node)
             raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error

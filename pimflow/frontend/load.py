@@ -26,6 +26,10 @@ from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.session import GraphSession, open_session, session_options
 from pimflow.sparse import Graph as Adjacency
 
+SORTED_EDGES = 1 << 18
+"""From here on edges are bound in the order of their destinations, where that shows in no result: their values then
+lie one after another in memory wherever they are picked or added up."""
+
 LARGE_CONSTANT_BYTES = 64 * 2**20
 """Weights above this size are inputs while ONNX Runtime is asked whether it would run a model."""
 
@@ -100,10 +104,18 @@ def load_with_graph(
 
 
 def _bound(given: Source, bound: BoundGraph) -> Loaded:
-    opaque = import_graph(given, bound.shapes, annotations=False)
-    inferred = _inferred(given, merge_equal_nodes(opaque), bound.arrays)
-    recovered = recover(inferred, frozenset(bound.arrays))
+    opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
+    in_rows = bound.may_be_sorted and bound.adjacency.num_edges >= SORTED_EDGES
+    inferred = _inferred(given, opaque, bound.arrays(in_rows=in_rows))
+    if in_rows and not _is_of_vertices(inferred.graph, bound.adjacency):
+        inferred = _inferred(given, opaque, bound.arrays())
+    recovered = recover(inferred, inferred.bound)
     return Loaded(_typed(recovered.inferred), bound.adjacency, (*bound.notes, *recovered.notes))
+
+
+def _is_of_vertices(graph: Graph, adjacency: Adjacency) -> bool:
+    """Whether every result has a row for every vertex, so that the order of edges shows in none."""
+    return all((graph.values[name].shape or ())[:1] == (adjacency.num_dst,) for name in graph.outputs)
 
 
 def _loaded(given: Source, shapes: ShapeBindings, *, annotations: bool) -> Graph:
@@ -114,7 +126,7 @@ def _loaded(given: Source, shapes: ShapeBindings, *, annotations: bool) -> Graph
     return _typed(inferred._replace(graph=prepared(inferred.graph)))
 
 
-def _inferred(given: Source, opaque: Graph, bound: Mapping[str, Array]) -> Inferred:
+def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred:
     """A graph with its shapes, once ONNX Runtime has agreed to run it."""
     declared = declared_types(given.proto.graph)
     try:
@@ -136,7 +148,7 @@ def bound_inputs(source: str | Path | bytes | onnx.ModelProto, adjacency: Adjace
         ModelError: as `load_with_graph`.
         ShapeError: as `load_with_graph`.
     """
-    return bind_graph(read_source(source).proto.graph, adjacency, {}).arrays
+    return bind_graph(read_source(source).proto.graph, adjacency, {}).arrays()
 
 
 def _typed(inferred: Inferred) -> Graph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ def compact(array: Array) -> Array:
 def held_bytes(array: Array) -> int:
     """Bytes of the elements that differ, as far as strides tell."""
     return compact(array).nbytes
+
+
+def memory_of(array: Array) -> tuple[object, ...]:
+    """What memory an array shows, and how: equal for views that show the same elements, as long as one is held."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
 
 
 def is_uniform(array: Array) -> bool:
@@ -147,23 +153,20 @@ def _register_elementwise() -> None:
 _register_elementwise()
 
 
-@STRUCTURE.register("Max")
-def _max(arrays: Arrays, attributes: Attributes) -> Array:
+def _register_extrema() -> None:
     """Of one operand (as one exporter writes it): itself."""
-    result = _first(arrays)
-    for array in arrays[1:]:
-        assert array is not None
-        result = elementwise(np.maximum, result, array)
-    return result
+
+    def rule(function: Callable[..., Anything]) -> Callable[[Arrays, Attributes], Array | None]:
+        def apply(arrays: Arrays, attributes: Attributes) -> Array | None:
+            return reduce(partial(elementwise, function), [array for array in arrays if array is not None])
+
+        return apply
+
+    STRUCTURE.add("Max", rule(np.maximum))
+    STRUCTURE.add("Min", rule(np.minimum))
 
 
-@STRUCTURE.register("Min")
-def _min(arrays: Arrays, attributes: Attributes) -> Array:
-    result = _first(arrays)
-    for array in arrays[1:]:
-        assert array is not None
-        result = elementwise(np.minimum, result, array)
-    return result
+_register_extrema()
 
 
 @STRUCTURE.register("Clip")
@@ -325,7 +328,8 @@ def _gather(arrays: Arrays, attributes: Attributes) -> Array:
 def _gather_elements(arrays: Arrays, attributes: Attributes) -> Array:
     array, index = _pair(arrays)
     axis = _integer(attributes, "axis", 0) % array.ndim
-    return np.take_along_axis(array, np.where(index < 0, index + array.shape[axis], index), axis=axis)
+    read = array[tuple(slice(None) if other == axis else slice(0, size) for other, size in enumerate(index.shape))]
+    return np.take_along_axis(read, np.where(index < 0, index + array.shape[axis], index), axis=axis)
 
 
 @STRUCTURE.register("GatherND")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pimflow.frontend.structure import compact, evaluate_structure, held_bytes
+import numpy as np
+
+from pimflow.frontend.structure import compact, evaluate_structure, held_bytes, is_uniform, memory_of
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.text.literals import digest
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
@@ -14,7 +16,7 @@ LARGE_BYTES = 1 << 20
 """Arrays of more are let go where nothing but structure read them."""
 
 CONTENT_BYTES = 1 << 24
-"""Arrays up to this size are the same if their elements are; larger ones if they are one array."""
+"""Arrays up to this size are the same if their elements are; larger ones if they are the same memory."""
 
 
 class StructureValues:
@@ -25,11 +27,12 @@ class StructureValues:
     Args:
         graph: the graph that is walked.
         known: arrays of known values; results are not added to it, but let go from it.
-        bound: inputs whose elements are known.
+        bound: inputs whose elements are known; let go from it too.
     """
 
-    def __init__(self, graph: Graph, known: dict[str, Array], bound: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, known: dict[str, Array], bound: dict[str, Array]) -> None:
         self.names = set(bound)
+        self._bound = bound
         self._graph = graph
         self._known = known
         self._unread = Counter(name for node in graph.nodes for name in set(node.inputs)) if bound else Counter()
@@ -56,6 +59,12 @@ class StructureValues:
         if isinstance(results, list):
             self.names.update(name for name in node.outputs if name)
         return results
+
+    def spread(self, arrays: list[Array]) -> list[Array]:
+        """Results beside a bound graph: ones for every edge, of which each layer makes its own, are views of one."""
+        if not self.names:
+            return arrays
+        return [_as_view(array) if array.nbytes > LARGE_BYTES and is_uniform(array) else array for array in arrays]
 
     def _once(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
         """The result of an operator, made once for the same operands: every layer computes the norm of a graph."""
@@ -84,8 +93,25 @@ class StructureValues:
             return
         for name in set(node.inputs) & self.names:
             self._unread[name] -= 1
-            if not self._unread[name] and held_bytes(self._known[name]) > LARGE_BYTES:
-                self._done.add(name)
+            if self._unread[name] or held_bytes(self._known[name]) <= LARGE_BYTES:
+                continue
+            self._done.add(name)
+            if self._known[name].dtype.kind != "f":
+                self._forget(self._known[name])
+
+    def _forget(self, array: Array) -> None:
+        """Lets go of a list of edges, the largest arrays, with all views of it; norms stay for the layers behind."""
+        views = {name for name in self.names & set(self._known) if np.may_share_memory(self._known[name], array)}
+        if not views <= self._done:
+            return
+        gone = [self._known.pop(name) for name in views]
+        for name in views & set(self._bound):
+            del self._bound[name]
+        self._done -= views
+        stays = [
+            key for key, (read, _) in self._evaluated.items() if not any(view is item for view in gone for item in read)
+        ]
+        self._evaluated = {key: self._evaluated[key] for key in stays}
 
     def release(self) -> None:
         """Forgets large arrays that nobody reads any more."""
@@ -98,6 +124,13 @@ class StructureValues:
         return all(name in self._known or name in self.names for name in node.outputs if name)
 
 
+def _as_view(array: Array) -> Array:
+    return np.broadcast_to(array.reshape(-1)[:1].copy().reshape(()), array.shape)
+
+
 def _identity(array: Array) -> object:
+    """Equal for equal small arrays, and for views of the same memory."""
     small = compact(array)
-    return id(array) if small.nbytes > CONTENT_BYTES else (array.shape, digest(small))
+    if small.nbytes <= CONTENT_BYTES:
+        return array.shape, digest(small)
+    return memory_of(array)

@@ -10,6 +10,8 @@ from pimflow.sparse.kept import reuse as reuse
 from pimflow.sparse.kept import statistics_of as statistics_of
 from pimflow.sparse.order import ORDERS as ORDERS
 from pimflow.sparse.order import reordered as reordered
+from pimflow.sparse.sorting import by_id as by_id
+from pimflow.sparse.sorting import is_sorted as is_sorted
 from pimflow.sparse.stack_distance import ReuseProfile as ReuseProfile
 from pimflow.sparse.stack_distance import profile_of as profile_of
 from pimflow.sparse.statistics import Statistics as Statistics

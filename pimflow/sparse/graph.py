@@ -15,6 +15,7 @@ from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Floats, Ids, Ints, Longs
 from pimflow.sparse.forms import Progress, Rows
+from pimflow.sparse.sorting import is_sorted
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -310,7 +311,7 @@ class Graph:
 
 def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, Ints, Ids | None]:
     """`rowptr`, `col` and `order` of edges; `order` is None if they are sorted by destination already."""
-    if _is_sorted(dst):
+    if is_sorted(dst):
         counts = np.bincount(dst, minlength=num_dst)
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64))), src, None
     from scipy.sparse import coo_matrix
@@ -320,15 +321,6 @@ def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, I
     entries.has_canonical_format = True  # else duplicates would be added up
     rows = entries.tocsr()
     return rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
-
-
-def _is_sorted(ids: Ints) -> bool:
-    """Whether ids never fall; looked at in pieces, so that no second array of that size is made."""
-    piece = 1 << 20
-    return all(
-        bool((ids[first : first + piece][1:] >= ids[first : first + piece][:-1]).all())
-        for first in range(0, len(ids), piece - 1)
-    )
 
 
 def _arranged(values: npt.NDArray[Number] | None, order: Ids) -> npt.NDArray[Number] | None:

@@ -95,7 +95,7 @@ def _file_of(digest: Callable[[], str], edges: int) -> Path | None:
 def _code() -> str:
     """Names the code that statistics come from: no other code reads them."""
     digest = hashlib.sha256()
-    for name in ("stack_distance.py", "statistics.py"):
+    for name in ("sorting.py", "stack_distance.py", "statistics.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()[:16]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pimflow.sparse.checks import Ids, Ints, Longs
+from pimflow.sparse.sorting import by_id
 
 EXACT_ACCESSES = 1 << 18
 """Sequences up to this length are measured whole, longer ones by a sample."""
@@ -67,14 +69,10 @@ def profile_of(ids: Ids, count: int) -> ReuseProfile:
 
 
 def _previous(ids: Ids, count: int) -> Ints:
-    """For every access the position of the one before it to the same row, -1 if it is the first; by a counting sort."""
-    from scipy.sparse import csr_matrix
-
-    length = len(ids)
-    begins = np.arange(length + 1, dtype=np.int32 if length < 2**31 else np.int64)
-    by_row = csr_matrix((np.ones(length, np.int8), ids, begins), shape=(length, count)).tocsc()
-    positions, first = by_row.indices, by_row.indptr[:-1][np.diff(by_row.indptr) > 0]
-    before: Ints = np.empty(length, positions.dtype)
+    """For every access the position of the one before it to the same row, -1 if it is the first."""
+    pointers, positions = by_id(ids, count)
+    first = pointers[:-1][np.diff(pointers) > 0]
+    before: Ints = np.empty(len(ids), positions.dtype)
     before[positions[1:]] = positions[:-1]
     before[positions[first]] = -1
     return before
@@ -126,10 +124,11 @@ def _smaller_before(ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Thinned:
-    """The accesses to a share of all rows: where they are, and where those before them were."""
+    """The accesses to a share of all rows: where they are, where those before them were, and their rows' levels."""
 
     positions: Ints
     before: Ints
+    levels: npt.NDArray[np.uint8]
     rows: int
 
     def distances(self, begins: Ints, ends: Ints, rows: int) -> Longs:
@@ -153,13 +152,12 @@ def _sampled_distances(ids: Ids, before: Ints, rows: int) -> Longs:
     for sample in np.flatnonzero(lengths <= WINDOW):
         begin, end = begins[sample], ends[sample]
         distances[sample] = _distinct(before[begin + 1 : end], begin)
-    share = _Thinned(np.arange(len(ids), dtype=before.dtype), before, rows)
-    level, limit = 0, WINDOW
-    while limit < lengths.max(initial=0):
-        share = _thinner(ids, share, level)
+    share, limit, longest = None, WINDOW, lengths.max(initial=0)
+    while limit < longest:
+        share = _first_half(ids, before) if share is None else _thinner(share)
         inside = np.flatnonzero((lengths > limit) & (lengths <= 2 * limit))
         distances[inside] = share.distances(begins[inside], ends[inside], rows)
-        level, limit = level + 1, 2 * limit
+        limit *= 2
     return distances
 
 
@@ -173,12 +171,24 @@ def _sampled_accesses(before: Ints) -> Longs:
     return by_time[step // 2 :: step]
 
 
-def _thinner(ids: Ids, share: _Thinned, level: int) -> _Thinned:
-    """Half of the rows of a share, by one bit of a hash of their ids (the mixer of MurmurHash3, Appleby 2011)."""
-    hashed = ids[share.positions].astype(np.uint32)
+def _first_half(ids: Ids, before: Ints) -> _Thinned:
+    """Half of all rows, by one bit of a hash of their ids (the mixer of MurmurHash3, Appleby 2011).
+
+    A row's level is how many further halvings it survives, one for each zero bit from the top.
+    """
+    hashed = np.arange(int(ids.max()) + 1, dtype=np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         hashed ^= hashed >> np.uint32(shift)
         hashed *= np.uint32(factor)
-    chosen = (hashed >> np.uint32(31 - level)) & np.uint32(1) == 0
-    positions, before = share.positions[chosen], share.before[chosen]
-    return _Thinned(positions, before, int(np.count_nonzero(before < 0)))
+    levels = (32 - np.frexp(hashed.astype(np.float64))[1]).astype(np.uint8)
+    of_access = levels[ids]
+    positions = np.flatnonzero(of_access).astype(before.dtype)
+    firsts = int(np.count_nonzero(before[positions] < 0))
+    return _Thinned(positions, before[positions], of_access[positions] - np.uint8(1), firsts)
+
+
+def _thinner(share: _Thinned) -> _Thinned:
+    """Half of the rows of a share."""
+    chosen = np.flatnonzero(share.levels)
+    before, levels = share.before[chosen], share.levels[chosen] - np.uint8(1)
+    return _Thinned(share.positions[chosen], before, levels, int(np.count_nonzero(before < 0)))

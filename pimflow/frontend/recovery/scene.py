@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.frontend.structure import along_rows, compact, held_bytes
+from pimflow.frontend.structure import along_rows, compact, held_bytes, memory_of
 from pimflow.ir import Array, Graph, GraphEditor, Node, OnnxOp, Op, Reshape, Transpose, Value
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.shapes import infer
 from pimflow.ir.text.literals import digest
-from pimflow.sparse import Graph as Adjacency
+from pimflow.sparse import by_id, is_sorted
 
 Ints = npt.NDArray[Any]
 
 SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 """Operators that can reduce rows of edges into rows of destinations."""
+
+_SOURCES = "col"
 
 _PASSES_ON = frozenset(
     {"Identity", "Slice", "Reshape", "Expand", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Max", "Min", "Sum", "Concat"}
@@ -83,6 +85,7 @@ class Scene:
         self._segments: dict[tuple[str, int], Segments] = {}
         self._constants: dict[str, str] = {}
         self._keys: dict[tuple[object, ...], tuple[Array, str]] = {}
+        self._arranged: dict[tuple[object, ...], tuple[Array, str]] = {}
         self._written: dict[str, Node] = {}
         self.pending: list[Node] = []
 
@@ -128,10 +131,9 @@ class Scene:
 
     def key(self, array: Array) -> str:
         """Names an array by its content; linear once, then free."""
-        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str)
+        place = memory_of(array)
         if place not in self._keys:
-            small = compact(array)
-            self._keys[place] = (array, f"{array.shape} {digest(small)}")
+            self._keys[place] = (array, _content(array))
         return self._keys[place][1]
 
     def rows(self, name: str, along: int = 0) -> Rows | None:
@@ -175,7 +177,7 @@ class Scene:
 
     def constant(self, what: str, array: Array) -> str:
         """A constant of these elements; equal ones are shared."""
-        key = self.key(array)
+        key = _content(array)
         if key not in self._constants:
             self._constants[key] = self.editor.new_constant(what, np.ascontiguousarray(array))
         return self._constants[key]
@@ -210,26 +212,27 @@ class Scene:
         """The edges of an index of destinations, by destination."""
         known = (self.key(index), rows)
         if known not in self._segments:
-            wrapped = _wrapped(index, rows)
-            sorted_edges = Adjacency.from_edges(np.arange(len(index)), wrapped, max(len(index), 1), rows)
-            in_order = sorted_edges.order is None
-            rowptr = self.constant("rowptr", sorted_edges.rowptr)
-            order = None if in_order else sorted_edges.col
-            counts = np.diff(sorted_edges.rowptr)
+            wrapped = _narrowed(_wrapped(index, rows))
+            in_order = is_sorted(wrapped)
+            counts = np.bincount(wrapped, minlength=rows)
+            order = None if in_order else by_id(wrapped, rows)[1]
+            rowptr = self.constant("rowptr", np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
             self._segments[known] = Segments(known[0], rows, len(index), rowptr, counts, order)
         return self._segments[known]
 
     def arranged(self, what: str, array: Array, segments: Segments) -> str:
-        """A constant: an array's rows (one an edge, in the exporter's order) in CSR order."""
-        small = compact(array)
-        if len(small) == segments.edges and segments.order is not None:
-            small = small[segments.order]
-        return self.constant(what, small)
+        """A constant: an array's rows (one an edge, in the exporter's order) in CSR order; made once for all layers."""
+        place = (what, memory_of(array), segments.key)
+        if place not in self._arranged:
+            small = compact(array)
+            if len(small) == segments.edges and segments.order is not None:
+                small = small[segments.order]
+            self._arranged[place] = (array, self.constant(what, _narrowed(small) if what == _SOURCES else small))
+        return self._arranged[place][1]
 
     def sources(self, index: Ints, segments: Segments) -> str:
         """The constant `col`: an index of every edge in CSR order."""
-        narrow = _narrowed(index)
-        return self.constant("col", narrow if segments.order is None else narrow[segments.order])
+        return self.arranged(_SOURCES, index, segments)
 
     def picks(self, index: Ints) -> str:
         """The constant of an index of rows, in the exporter's order."""
@@ -246,6 +249,10 @@ class Scene:
         if all(shape[axis] == 1 for axis in passed) and 0 not in shape:
             return self.write(Reshape(tuple(shape[axis] for axis in perm)), name, like=like)
         return self.write(Transpose(perm), name, like=like)
+
+
+def _content(array: Array) -> str:
+    return f"{array.shape} {digest(compact(array))}"
 
 
 def _narrowed(index: Ints) -> Ints:

@@ -1,0 +1,161 @@
+"""A graph as inputs of a model: which inputs are whose, sizes that follow, and the order of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from pimflow.errors import ModelError, ShapeError
+from pimflow.frontend import bound_inputs, load, load_with_graph
+from pimflow.frontend.graph_binding import aggregates, bind_graph, graph_inputs, random_graph
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from pimflow.sparse import Graph as Adjacency
+from support.onnx_models import model_of
+from support.sparse_graphs import edge_list
+from support.values import relative_error
+
+FOLDER = Path(__file__).parents[1] / "data" / "gnn"
+FLOAT, LONG = TensorProto.FLOAT, TensorProto.INT64
+Inputs = Mapping[str, tuple[Any, Sequence[int | str]]]
+DYNAMIC: Inputs = {
+    "x": (FLOAT, ["N", 8]),
+    "edges": (LONG, [2, "E"]),
+    "w": (FLOAT, ["E"]),
+    "kind": (LONG, ["E", 1]),
+    "more": (FLOAT, ["E", 3]),
+    "mask": (TensorProto.BOOL, ["N"]),
+}
+PAIRS = edge_list(20, 60)
+
+
+def network(inputs: Inputs) -> onnx.GraphProto:
+    infos = [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()]
+    return helper.make_graph([], "network", infos, [])
+
+
+def adjacency(*, weighted: bool = True, typed: bool = True) -> Adjacency:
+    rng = np.random.default_rng(3)
+    weight, kinds = rng.random(60, np.float32), rng.integers(0, 3, 60)
+    return Adjacency.from_edge_index(PAIRS, 20, weight if weighted else None, kinds if typed else None)
+
+
+def names(items: Sequence[Any]) -> list[str]:
+    return [item.name for item in items]
+
+
+def test_inputs_are_told_apart_by_the_sizes_that_they_share() -> None:
+    found = graph_inputs(network(DYNAMIC))
+    assert found is not None
+    assert found.weight is not None
+    assert found.edge_type is not None
+    assert (found.edge_index.name, found.weight.name, found.edge_type.name) == ("edges", "w", "kind")
+    assert names(found.edges) == ["more"]
+    assert names(found.vertices) == ["x"]
+    assert graph_inputs(network({"x": (FLOAT, ["N", 2])})) is None
+
+
+def test_of_several_edge_lists_one_has_to_say_that_it_is() -> None:
+    two: Inputs = {"a": (LONG, [2, "E"]), "b": (LONG, [2, "M"])}
+    with pytest.raises(ModelError, match="the inputs a, b may all be edge lists"):
+        graph_inputs(network(two))
+    found = graph_inputs(network({**two, "edge_index": (LONG, [2, "F"])}))
+    assert found is not None
+    assert found.edge_index.name == "edge_index"
+
+
+def test_sizes_follow_and_arrays_are_in_the_order_given() -> None:
+    graph = adjacency()
+    bound = bind_graph(network(DYNAMIC), graph, {"other": 5})
+    assert bound.shapes == {"other": 5, "N": 20, "E": 60}
+    arrays = bound.arrays()
+    np.testing.assert_array_equal(arrays["edges"], PAIRS)
+    assert (arrays["w"].shape, arrays["kind"].shape) == ((60,), (60, 1))
+    assert graph.weight is not None
+    np.testing.assert_array_equal(arrays["w"][graph.order], graph.weight)
+    assert not bound.may_be_sorted, "`more` has a row for every edge, in the order given"
+
+
+def test_in_rows_every_edge_keeps_its_values() -> None:
+    bound = bind_graph(network({name: DYNAMIC[name] for name in ("x", "edges", "w", "kind")}), adjacency(), {})
+    assert bound.may_be_sorted
+    given, in_rows = bound.arrays(), bound.arrays(in_rows=True)
+    assert (np.diff(in_rows["edges"][1]) >= 0).all()
+    edges = [
+        sorted(zip(*arrays["edges"].tolist(), arrays["w"].tolist(), arrays["kind"][:, 0].tolist(), strict=True))
+        for arrays in (given, in_rows)
+    ]
+    assert edges[0] == edges[1]
+    assert {name: array.dtype for name, array in given.items()} == {name: in_rows[name].dtype for name in in_rows}
+
+
+def test_what_the_graph_lacks_stays_or_is_refused() -> None:
+    bound = bind_graph(network(DYNAMIC), adjacency(weighted=False), {})
+    assert bound.notes == ("w: the graph has no weights, so it stays an input",)
+    assert set(bound.arrays()) == {"edges", "kind"}
+    assert not bound.may_be_sorted
+    unread = bind_graph(network({name: DYNAMIC[name] for name in ("x", "edges")}), adjacency(), {})
+    assert unread.notes == ("edge_weight: the model does not read the graph's weights",)
+    with pytest.raises(ModelError, match=r"the model reads edge types \(kind\), and the graph has none"):
+        bind_graph(network(DYNAMIC), adjacency(typed=False), {})
+    with pytest.raises(ModelError, match="the model has no edge list"):
+        bind_graph(network({"x": (FLOAT, ["N", 2])}), adjacency(), {})
+    bipartite = Adjacency.from_edges(np.array([0, 4]), np.array([1, 0]), 5, 2)
+    with pytest.raises(ModelError, match="the graph leads from 5 vertices to 2 others"):
+        bind_graph(network(DYNAMIC), bipartite, {})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes"),
+    [
+        ({"x": (FLOAT, [64, 8]), "edge_index": (LONG, [2, 256])}, {}),
+        ({"x": (FLOAT, ["N", 8]), "edge_index": (LONG, [2, "E"])}, {"N": 64, "E": 256}),
+        ({"x": (FLOAT, ["", 8]), "edge_index": (LONG, [2, ""])}, {"x": (64, 8), "edge_index": (2, 256)}),
+    ],
+)
+def test_another_size_is_refused_with_both(inputs: Inputs, shapes: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError, match="for 64 vertices and 256 edges, the graph has 20 vertices and 60 edges"):
+        bind_graph(network(inputs), adjacency(), shapes)
+
+
+def test_a_random_graph_has_the_sizes_that_are_known() -> None:
+    bound = random_graph(network(DYNAMIC), {"N": 30, "E": 70})
+    assert bound is not None
+    assert (bound.adjacency.num_dst, bound.adjacency.num_edges) == (30, 70)
+    assert set(bound.arrays()) == {"edges", "w", "kind"}
+    assert random_graph(network(DYNAMIC), {"N": 30}) is None
+
+
+def test_a_model_aggregates_if_a_scatter_reduces() -> None:
+    for reduction, expected in (("add", True), ("none", False)):
+        node = helper.make_node("ScatterElements", ["x", "i", "x"], ["y"], reduction=reduction)
+        assert aggregates(model_of([node], {"x": (3,), "i": (3,)}, opset=18)) is expected
+
+
+@pytest.mark.parametrize("name", ["gcn-weighted-ts", "gat-dynamo", "rgcn-fast-mean-ts", "sage-max-dynamo", "tag-ts"])
+def test_edges_in_rows_give_what_edges_as_given_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SORTED_EDGES", 0)
+    model, graph = str(FOLDER / f"{name}.onnx"), adjacency()
+    loaded = load_with_graph(model, {}, graph)
+    inputs = random_inputs(loaded.graph, 0)
+    expected = run_original(model, {**inputs, **bound_inputs(model, graph)})["out"]
+    assert relative_error(run_graph(loaded.graph, inputs)["out"], expected) < 1e-5
+
+
+def test_results_with_a_row_for_every_edge_are_in_the_order_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SORTED_EDGES", 0)
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "one"], ["dst"]),
+        helper.make_node("Gather", ["x", "dst"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("N", 8), "edge_index": (2, "E")}, ["y"], {"one": np.array(1)}, 18)
+    model.graph.input[1].type.tensor_type.elem_type = LONG
+    loaded = load_with_graph(model, {}, adjacency(weighted=False, typed=False))
+    x = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    np.testing.assert_array_equal(run_graph(loaded.graph, {"x": x})["y"], x[PAIRS[1]])
