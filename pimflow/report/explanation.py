@@ -10,6 +10,7 @@ from typing import Any
 from pimflow.errors import ArgumentError, TargetError, did_you_mean
 from pimflow.ir import Decision, Graph, Node, OnDevice, Pipeline, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
+from pimflow.ir.expansion import is_expandable
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Measure, NodeRow, PlanReport, measure
 from pimflow.report.records import Records, Row
@@ -338,12 +339,18 @@ def _verdict(
 
 
 def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
-    """Of the whole node on a unit, by its best choice."""
-    work = costs.work(region, anchor, device)
+    """Of the whole node on a unit, by its best choice; where a product alone leaves the host, with the rest."""
+    work, choice = costs.work(region, anchor, device), costs.units[device].choices[-1]
     if isinstance(work, Refusal):
         return work
-    cost = costs.unit_cost(device, work, costs.units[device].choices[-1])
-    return cost if isinstance(cost, Refusal) else cost.time_us
+    cost = costs.unit_cost(device, work, choice)
+    if isinstance(cost, Refusal) or not is_expandable(anchor.op):
+        return cost if isinstance(cost, Refusal) else cost.time_us
+    host = costs.target.host
+    placed = (
+        OnDevice(node.name, device, choice) if node is anchor else OnDevice(node.name, host) for node in region.nodes
+    )
+    return measure(_rewritten(region, Plan("explain", tuple(placed), 0.0, 0.0, host=host), costs), costs).time_us
 
 
 def _numbers(target: Target, device: str) -> Mapping[str, float]:

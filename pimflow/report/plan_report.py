@@ -447,11 +447,13 @@ class _NodeRows:
             if isinstance(cost, Refusal):
                 refusals.append(cost.reason)
                 continue
-            times.append(f"{cost.time_us:.2f} us on {self._label(device)}")
+            part = " for its product" if is_expandable(node.op) else ""
+            times.append(f"{cost.time_us:.2f} us{part} on {self._label(device)}")
         if not times:
             return "; ".join(dict.fromkeys(refusals))
         host_us = self._costs.node_cost(self._original, node).time_us
-        return ", ".join([f"{host_us:.2f} us on {self._label(self._host)}", *times])
+        whole = " for all of it" if is_expandable(node.op) else ""
+        return ", ".join([f"{host_us:.2f} us{whole} on {self._label(self._host)}", *times])
 
 
 def _mode(decision: Decision, name: str) -> str:

@@ -30,7 +30,13 @@ def attention(**heads: Any) -> onnx.ModelProto:
 def grouped_attention(heads: int) -> onnx.ModelProto:
     names = ["q", "k", "v", "", "", "lengths", "total"]
     node = helper.make_node(
-        "GroupQueryAttention", names, ["y", "", ""], name="n", domain="com.microsoft", num_heads=heads, kv_num_heads=2
+        "GroupQueryAttention",
+        names,
+        ["y", "pk", "pv"],
+        name="n",
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=2,
     )
     constants = {"lengths": np.array([5], np.int32), "total": np.array(6, np.int32)}
     inputs = {"q": (1, 6, 32), "k": (1, 6, 16), "v": (1, 6, 16)}

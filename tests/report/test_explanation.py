@@ -9,6 +9,7 @@ import pimflow
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
 from pimflow.report.explanation import Explanation, Verdict
+from support.kept import kept_model, normal
 from support.onnx_models import single
 
 
@@ -99,3 +100,16 @@ def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
 def test_a_node_that_there_is_not(compiled: pimflow.CompiledModel) -> None:
     with pytest.raises(ArgumentError, match="the model has no node 'conv9'; did you mean 'conv"):
         pimflow.explain(compiled, "conv9")
+
+
+def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> None:
+    constants = {"w": normal(1, 256, 1024), "r": normal(1, 256, 64)}
+    model = kept_model("LSTM", {"x": (6, 1, 1024)}, constants, hidden_size=64)
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    found = pimflow.explain(compiled, "kept")
+    (verdict,) = found.verdicts
+    assert verdict.time_us == pytest.approx(compiled.report.result.time_us)
+    assert compiled.report.result.time_us > 12 * 5000 / 1365, "two launches a step"
+    auto = pimflow.compile(model, policy="auto", use_cache=False)
+    assert "us for all of it on the GPU" in auto.report.nodes[0].why
+    assert "us for its product on PIM" in auto.report.nodes[0].why
