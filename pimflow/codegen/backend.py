@@ -379,6 +379,10 @@ class Backend(ABC, Generic[W, P]):
         """
         return 0.0
 
+    def static_energy_mj(self, time_us: float) -> float:
+        """What the unit draws over a run whatever it does, beyond what the host's board does."""
+        return 0.0
+
     def time_parts_us(self, work: W, choice: str) -> Parts:
         """The time of a cost by what it is spent on; asked for what runs on the unit only, as it may take longer.
 

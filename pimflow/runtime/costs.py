@@ -207,8 +207,9 @@ class CostModel:
         return {self.host.device: self.host.title, **{device: unit.title for device, unit in self.units.items()}}
 
     def static_energy_mj(self, makespan_us: float) -> float:
-        """What the board draws over a run, whatever it does."""
-        return self.host.static_energy_mj(makespan_us)
+        """What the board and its units draw over a run, whatever they do."""
+        units = sum(unit.static_energy_mj(makespan_us) for unit in self.units.values())
+        return self.host.static_energy_mj(makespan_us) + units
 
     def _unit_cost(self, graph: Graph, node: Node) -> UnitCost:
         unit, work, choice = self._on_unit(graph, node)

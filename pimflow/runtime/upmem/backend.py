@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pimflow import data as codec
-from pimflow.codegen.backend import Backend, Copy, Transfer
+from pimflow.codegen.backend import Backend, Copy, Parts, Transfer
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.codegen.work import Work
 from pimflow.errors import DataError
@@ -71,8 +71,8 @@ class UpmemCost:
 
     @property
     def energy_parts_mj(self) -> Mapping[str, float]:
-        """Of the modules; the link's is the transfer's."""
-        return {"kernel": self.aggregation.kernel_mj, "idle": self.aggregation.idle_mj}
+        """Of running cores: what modules draw anyway is static, and that of copies the transfer's."""
+        return {"kernel": self.aggregation.kernel_mj}
 
     @property
     def energy_mj(self) -> float:
@@ -181,6 +181,18 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         cost = Pricing(self.modules, asked, EdgeParts(graph)).cost(strategy)
         return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
 
+    def static_energy_mj(self, time_us: float) -> float:
+        """Of modules whose cores do not run."""
+        return self.modules.static_w * time_us * 1e-3
+
+    def time_parts_us(self, work: AggregationWork, choice: str) -> Parts:
+        """Starting the cores, and until the slowest has ended."""
+        cost = self.cost(work, choice)
+        if isinstance(cost, Refusal):
+            raise ValueError(cost.reason)
+        launch_us = cost.aggregation.launch_us
+        return {"launch": launch_us, "kernel": cost.time_us - launch_us}
+
     def copies(self, work: AggregationWork, choice: str) -> Transfer | None:
         """Features to all clusters and results back, and what the host does to them on the way."""
         cost = self.cost(work, choice)
@@ -191,18 +203,22 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         given, made = work.sources * work.features, work.destinations * work.features
         before = _that_take_time(
             self._over_pcie(given),
-            Copy("quantize", self._on_host_us(given), 0.0),
-            Copy("load", stages.load_us, loading * energy_mj),
+            self._by_cpu("quantize", self._on_host_us(given)),
+            self._by_cpu("load", stages.load_us, loading * energy_mj),
         )
         after = _that_take_time(
-            Copy("retrieve", stages.retrieve_us, (1 - loading) * energy_mj),
-            Copy("merge", stages.merge_us, 0.0),
-            Copy("scale", self._on_host_us(made, scaled=work.scaled), 0.0),
+            self._by_cpu("retrieve", stages.retrieve_us, (1 - loading) * energy_mj),
+            self._by_cpu("merge", stages.merge_us),
+            self._by_cpu("scale", self._on_host_us(made, scaled=work.scaled)),
             self._over_pcie(made),
         )
         load_us, store_us = (sum(copy.time_us for copy in steps) for steps in (before, after))
         load_mj, store_mj = (sum(copy.energy_mj for copy in steps) for steps in (before, after))
         return Copies(load_us, store_us, load_mj, store_mj, steps_before=before, steps_after=after)
+
+    def _by_cpu(self, name: str, time_us: float, link_mj: float = 0.0) -> Copy:
+        """A step that keeps the CPU busy."""
+        return Copy(name, time_us, link_mj + self.modules.energy.copying_w * time_us * 1e-3)
 
     def _on_host_us(self, elements: int, *, scaled: bool = False) -> float:
         """A pass of the host over floats and what the modules hold of them, where these are not the same numbers."""

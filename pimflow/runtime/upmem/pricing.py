@@ -33,12 +33,16 @@ class AggregationCost:
 
     Args:
         load_us: features to the cores of every cluster.
-        kernel_us: until the slowest core has ended.
+        kernel_us: until the slowest core has ended, `launch_us` of starting them included.
         retrieve_us: results back to the host.
         merge_us: the host puts them in their places, and adds up partial ones.
         loaded_bytes, retrieved_bytes: over the link.
         cycles: of the slowest core.
-        kernel_mj, idle_mj, link_mj: energy of the modules while cores run, while they do not, and of the link.
+        kernel_mj: of running cores, more than the modules draw anyway.
+        idle_mj: what those draw anyway, over all stages.
+        host_mj: of the CPU that loads, retrieves and merges, more than while it waits.
+        link_mj: of the link.
+        launch_us: of starting the cores.
     """
 
     load_us: float
@@ -50,7 +54,9 @@ class AggregationCost:
     cycles: int
     kernel_mj: float
     idle_mj: float
+    host_mj: float
     link_mj: float
+    launch_us: float
 
     @property
     def time_us(self) -> float:
@@ -60,11 +66,11 @@ class AggregationCost:
     @property
     def energy_parts_mj(self) -> dict[str, float]:
         """Energy by what it is spent on."""
-        return {"kernel": self.kernel_mj, "idle": self.idle_mj, "link": self.link_mj}
+        return {"kernel": self.kernel_mj, "idle": self.idle_mj, "host": self.host_mj, "link": self.link_mj}
 
     @property
     def energy_mj(self) -> float:
-        """Of the modules and the link; the host's is its own."""
+        """Of the modules, the link, and the CPU that works for them; what the host draws anyway is its own."""
         return sum(self.energy_parts_mj.values())
 
     @property
@@ -260,7 +266,7 @@ class Pricing:
         kernel_us = spec.launch_us + cycles / spec.clock_mhz
         retrieve_us = tally.retrieved / (retrieving_gb_per_s(spec, tally.retrieved / max(tally.cores, 1)) * 1e3)
         merge_us = self._merging_us(tally)
-        waiting_us = load_us + retrieve_us + merge_us
+        working_us = load_us + retrieve_us + merge_us
         return AggregationCost(
             load_us,
             kernel_us,
@@ -269,9 +275,11 @@ class Pricing:
             tally.loaded,
             tally.retrieved,
             round(cycles),
-            spec.dimms * spec.energy.dimm_w * kernel_us * 1e-3,
-            spec.dimms * spec.energy.idle_dimm_w * waiting_us * 1e-3,
+            spec.dimms * max(spec.energy.dimm_w - spec.energy.idle_dimm_w, 0.0) * kernel_us * 1e-3,
+            spec.static_w * (working_us + kernel_us) * 1e-3,
+            spec.energy.copying_w * working_us * 1e-3,
             (tally.loaded + tally.retrieved) * spec.energy.link_pj_per_byte * 1e-9,
+            spec.launch_us,
         )
 
     def _merging_us(self, tally: _Tally) -> float:

@@ -104,10 +104,14 @@ class HostMerge:
 
 @dataclass(frozen=True)
 class UpmemEnergy:
-    """What the modules draw."""
+    """What the modules draw, and the CPU before them while it works for them."""
 
     dimm_w: Amount  # one module while its cores run
     idle_dimm_w: Amount  # one module while they do not
+    copying_w: Amount  # the CPU while it copies, quantises and merges, more than while it waits
+    waiting_w: (
+        Amount  # the CPU all the time, where another unit is the machine's host; that host's own power is its own
+    )
     link_pj_per_byte: Amount  # between host and banks, either way
     pcie_pj_per_byte: Amount  # between the memories of CPU and GPU
 
@@ -147,6 +151,11 @@ class UpmemSpec(Unit):
     def widened(self) -> bool:
         """Whether integers add up in int64."""
         return self.accumulator == "int64" and self.operand != "fp32"
+
+    @property
+    def static_w(self) -> float:
+        """What is drawn whatever happens: by modules whose cores do not run, and by a CPU that is not the host."""
+        return self.dimms * self.energy.idle_dimm_w + self.energy.waiting_w
 
     def rank_cores(self) -> tuple[int, ...]:
         """Cores of every rank: equally many, the first ones with one more."""

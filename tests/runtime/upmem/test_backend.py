@@ -12,6 +12,7 @@ import pytest
 
 import pimflow
 from pimflow.compiled import CompiledModel
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.upmem import backend, values
 from pimflow.sparse import Graph, generate
 from pimflow.targets import Target, load_target
@@ -59,6 +60,24 @@ def test_the_way_to_the_modules_and_back_is_on_the_timeline() -> None:
         assert after.start_us == pytest.approx(before.end_us)
     spent = found.timeline.busy_us
     assert spent["transfer"] + spent["dpu"] + spent["cpu"] == pytest.approx(found.timeline.makespan_us)
+
+
+@pytest.mark.parametrize("policy", ["pim", "auto"])
+def test_modules_draw_power_while_the_host_works(policy: str) -> None:
+    """5 W each, and 25 W of the CPU and its board, whatever runs; under `auto` the host does all of it."""
+    found = compiled("gin-dynamo", GRAPH, policy)
+    assert found.timeline.energy_mj["static"] == pytest.approx((16 * 5.0 + 25.0) * found.timeline.makespan_us * 1e-3)
+    copied = found.timeline.energy_mj.get("transfer", 0.0)
+    assert copied >= 60.0 * found.timeline.busy_us.get("transfer", 0.0) * 1e-3
+    assert (copied > 0) == (policy == "pim")
+
+
+def test_starting_the_cores_is_charged_and_shown() -> None:
+    """Once for every aggregation."""
+    slow, fast = (compiled("gin-dynamo", GRAPH, launch_us=launch_us) for launch_us in (100.0, 0.0))
+    nodes = [node for node in slow.graph.nodes if node.device == "dpu"]
+    assert slow.timeline.busy_us["dpu"] - fast.timeline.busy_us["dpu"] == pytest.approx(100.0 * len(nodes))
+    assert CostModel(machine()).time_parts_us(slow.graph, nodes[0])["launch"] == 100.0
 
 
 def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
