@@ -22,6 +22,9 @@ by `onnxio/export.py` and read by `onnxio/recurrence.py`.
 """
 
 
+_INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+
+
 @dataclass(frozen=True)
 class OpaqueAttribute:
     """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): passed through, not understood."""
@@ -54,7 +57,12 @@ class OnnxOp(Op):
         return not self.domain and self.op_type in ("If", "Loop", "Scan")
 
     def content_positions(self, inputs: int) -> tuple[int, ...]:
-        """All inputs of what has bodies: how often they run, and the shapes within them, may follow from constants."""
+        """All inputs of what has bodies: how often they run, and the shapes within them, may follow from constants.
+
+        Of what reads or writes by an index, the index: which of it a cache holds follows from it.
+        """
+        if self.op_type in _INDEXED and not self.domain:
+            return (1,)
         return tuple(range(inputs)) if self.has_bodies else ()
 
     def shape_rule(self, shapes: Shapes) -> Shape:

@@ -15,7 +15,7 @@ from pimflow.runtime.gpu.cost import GpuCost, gpu_cost
 from pimflow.runtime.gpu.sparse_work import exporter_pattern
 from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, gpu_work
 from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, Cache, SparseWork
-from pimflow.sparse import Graph, generate, like, reordered
+from pimflow.sparse import Graph, generate, like, reordered, stack_distance
 from pimflow.targets import GpuSpec, MeasuredGpuSpec, load_target
 from support.lru import misses
 
@@ -66,6 +66,32 @@ def test_an_aggregation_moves_what_streams_and_what_misses_the_cache(name: str) 
     assert cost.flops == 2 * edges * WIDTH
     assert cost.memory_us == pytest.approx(cost.bytes / (32 * 28e3 * 0.8), rel=0.2)  # or the L2, where most rows hit
     assert cost.unknown == ""
+
+
+KEPT_ASIDE: dict[str, Callable[[], Graph]] = {
+    "uniform": lambda: generate.uniform(9000, 60_000, seed=11),
+    "dense": lambda: generate.uniform(1500, 60_000, seed=11),
+    "power law": lambda: generate.power_law(9000, 60_000, 900, seed=11),
+    "power law by degree": lambda: reordered(generate.power_law(9000, 60_000, 900, seed=12), "degree"),
+    "R-MAT": lambda: generate.rmat(13, 60_000, 11),
+    "streets by RCM": lambda: reordered(generate.road_grid(120, 120, seed=11), "rcm"),
+    "blocks": lambda: generate.block_model(9000, 60_000, 60, 0.2, seed=11),
+    "blocks by community": lambda: reordered(generate.block_model(9000, 60_000, 60, 0.2, seed=12), "community"),
+    "proteins": lambda: like("ogbn-proteins", 0.03, seed=11, keep="density"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_ASIDE)
+def test_a_sampled_price_is_within_a_tenth_of_an_exact_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of graphs too large to be counted whole."""
+    monkeypatch.setattr(stack_distance, "EXACT_ACCESSES", 0)
+    graph = KEPT_ASIDE[name]()
+    edges, row_bytes = graph.num_edges, 2 * WIDTH
+    streamed = 8 * (graph.num_dst + 1) + (4 + 2) * edges + graph.num_dst * row_bytes
+    for cache_kib in (16.0, 64.0, 256.0):
+        cost = spmm_cost(graph, replace(GPU, l2_kib=cache_kib))
+        fetched = misses(graph.col.tolist(), int(cache_kib * 1024) // row_bytes) * row_bytes
+        assert cost.bytes - streamed == pytest.approx(fetched, rel=0.1)
 
 
 def test_equal_shapes_do_not_cost_the_same() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from pimflow.ir import OnnxOp, Op
 from pimflow.ir.registry import Registry
+from pimflow.runtime.gpu.kept.indexed import indexed
 from pimflow.runtime.gpu.work import (
     GPU_WORK,
     OPERATIONS,
@@ -100,6 +101,9 @@ def _kept(op: OnnxOp, operands: Operands) -> NodeWork | None:
     rule = KEPT.get((op.domain, op.op_type))
     if rule is not None:
         return rule(op, operands)
+    by_index = indexed(op, operands)
+    if by_index is not None:
+        return by_index
     work = _streaming(op, operands)
     if op.op_type in _UNCOUNTED or (op.domain and op.op_type not in _STREAMS.get(op.domain, ())):
         return partly(work, "its arithmetic is not modelled")
