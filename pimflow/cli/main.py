@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from pimflow.cli import verbs as verb_files
+from pimflow.cli.completion import PrintCompletion
 from pimflow.cli.output import any_text, say
 from pimflow.cli.parsing import Parser
 from pimflow.errors import OptionError, PimflowError
@@ -43,6 +44,7 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
+    parser.add_argument("--completion", action=PrintCompletion)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     for name in verb_names() if described is None else described:
         importlib.import_module(f"{verb_files.__name__}.{name}").add(verbs)
@@ -63,8 +65,9 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 def _described(words: Sequence[str]) -> Sequence[str] | None:
     """The verbs that a command line needs to have described."""
-    if words and words[0] in verb_names():
-        return words[:1]
+    verb = words[0].replace("-", "_") if words else ""
+    if verb in verb_names():
+        return (verb,)
     return () if words[:1] == ["--version"] else None
 
 

@@ -1,0 +1,57 @@
+"""Scripts that complete the command line, tried in the shell itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from support.cli import Capture, assert_one_line, run
+
+
+def script(shell: str, capsys: Capture) -> str:
+    with pytest.raises(SystemExit) as ended:
+        run("--completion", shell)
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def completed(words: str, capsys: Capture) -> list[str]:
+    """What bash offers for the last of some words."""
+    *before, last = words.split(" ")
+    program = (
+        f"{script('bash', capsys)}\n"
+        f"COMP_WORDS=({' '.join(before)} '{last}'); COMP_CWORD={len(before)}\n"
+        "_shtab_pimflow pimflow; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("pimflow exp", "explain"), ("pimflow tune", "tune-graph"), ("pimflow inspect --roo", "--roofline"),
+     ("pimflow verify --pim v", "values")],
+)  # fmt: skip
+def test_bash_completes_verbs_options_and_values(words: str, offered: str, capsys: Capture) -> None:
+    assert completed(words, capsys) == [offered]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_have_all_verbs(shell: str, capsys: Capture) -> None:
+    text = script(shell, capsys)
+    assert all(verb in text for verb in ("compile", "tune-graph", "explain", "diff"))
+
+
+def test_without_shtab_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert run("--completion", "bash") == 2
+    assert_one_line(capsys, "pip install 'pimflow[completion]'")
+
+
+def test_a_shell_that_there_is_none_for(capsys: Capture) -> None:
+    assert run("--completion", "fish") == 2
+    assert_one_line(capsys, "bash, zsh, tcsh")
