@@ -18,15 +18,36 @@ def shared(rowptr: Longs, strategy: Strategy, spec: UpmemSpec) -> tuple[Cores, T
 
 
 def simulated(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) -> int:
-    """What the tasklets do, by the rows that the partition gives them."""
-    _, parts = shared(rowptr, strategy, spec)
+    """Cycles of the one core."""
+    cores, tasklets = shared(rowptr, strategy, spec)
+    return core_cycles(programs_of(rowptr, cores, tasklets, 0, strategy, spec, columns), spec.issue_cycles)
+
+
+def programs_of(
+    rowptr: Longs, cores: Cores, tasklets: Tasklets, core: int, strategy: Strategy, spec: UpmemSpec, columns: int
+) -> list[list[Step]]:
+    """What the tasklets of a core do with rows of int32, by the rows that the partition gives them."""
+    costs = _costs(strategy, spec, columns)
+    first, end = tasklets.first[core], tasklets.end[core]
+    if strategy.format == "csr":
+        next_row = int(cores.first_row[core])
+        own = []
+        for count in tasklets.rows[core]:
+            own.append([int(size) for size in np.diff(rowptr)[next_row : next_row + count]])
+            next_row += int(count)
+        return csr(own, costs)
     rows = np.repeat(np.arange(len(rowptr) - 1), np.diff(rowptr))
+    shares = [list(np.unique(rows[a:b], return_counts=True)[1]) for a, b in zip(first, end, strict=True)]
+    return coo(shares, strategy.sync, int(cores.rows[core]), costs)
+
+
+def _costs(strategy: Strategy, spec: UpmemSpec, columns: int) -> Costs:
     kernel, row_bytes = spec.kernel, columns * 4
 
     def transfer(table: tuple[float, ...], size: int) -> float:
         return float(np.interp(size, spec.mram.transfer_bytes, table)) * spec.clock_mhz
 
-    costs = Costs(
+    return Costs(
         nonzero=kernel.nonzero + kernel.multiply_add.int32 * columns + kernel.coo_nonzero * (strategy.format == "coo"),
         row=kernel.row + kernel.row_element * columns,
         add=kernel.add_element * columns,
@@ -39,14 +60,3 @@ def simulated(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) 
         refill=transfer(spec.mram.read_us, 32),
         elements_per_refill=[8, 8] + [8] * (strategy.format == "coo"),
     )
-    first, end = parts.first[0], parts.end[0]
-    if strategy.format == "csr":
-        next_row = 0
-        own = []
-        for count in parts.rows[0]:
-            own.append([int(size) for size in np.diff(rowptr)[next_row : next_row + count]])
-            next_row += int(count)
-        return core_cycles(csr(own, costs), spec.issue_cycles)
-    shares = [list(np.unique(rows[a:b], return_counts=True)[1]) for a, b in zip(first, end, strict=True)]
-    programs: list[list[Step]] = coo(shares, strategy.sync, len(rowptr) - 1, costs)
-    return core_cycles(programs, spec.issue_cycles)
