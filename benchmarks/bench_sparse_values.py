@@ -1,4 +1,4 @@
-"""Values of sparse ops: our kernels beside what scipy and numpy have for the same, in seconds of processor time.
+"""Values of sparse ops: our kernels beside what scipy and numpy have for the same, in ms of processor time.
 
 Processor time of all threads, so that other jobs on the machine show little. Peaks of memory are not compared: ours
 work in blocks, the others make a row for every edge where scipy has no product.
