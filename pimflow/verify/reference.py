@@ -64,6 +64,7 @@ class UnitReference:
         operand: the element type that units multiply; None for each one's own.
         jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds, and `FLIPPED` of those
             that are quantised by a step; None leaves them.
+        sums_rtol: the bound of products on the host, over their largest magnitude.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class UnitReference:
         units: Mapping[str, Backend[Any, Any]],
         operand: str | None,
         jitter_seed: int | None = None,
+        sums_rtol: float = SUMS_RTOL,
     ) -> None:
         self.graph = graph
         self.units = units
         self.operand = operand
+        self.sums_rtol = sums_rtol
         self.overflow: Overflow | None = None
         self._kernels = NodeKernels(graph)
         self._random = None if jitter_seed is None else np.random.default_rng(jitter_seed)
@@ -91,7 +94,7 @@ class UnitReference:
             return [_stepped(array, self._random) for array in results]
         if unit is None and not node.op.is_contraction:
             return results
-        rtol = SUMS_RTOL if unit is None else self.tolerance(node)
+        rtol = self.sums_rtol if unit is None else self.tolerance(node)
         return [self._moved(array, rtol, self._random) for array in results]
 
     def tolerance(self, node: Node) -> float:

@@ -149,7 +149,8 @@ def test_a_skeleton_is_the_model_without_its_weights(built: onnx.ModelProto) -> 
     assert list(built.graph.output) == list(bare.graph.output)
     kinds, bare_kinds = ([(t.name, t.data_type, list(t.dims)) for t in m.graph.initializer] for m in (built, bare))
     assert kinds == bare_kinds
-    assert sum(len(tensor.raw_data) for tensor in bare.graph.initializer) < 2_000_000
+    held, whole = (sum(len(tensor.raw_data) for tensor in m.graph.initializer) for m in (bare, built))
+    assert held < max(2_000_000, whole / 50)  # a value a channel, and what shapes follow from
     assert all(len(tensor.raw_data) >= 4 * math.prod(tensor.dims) for tensor in built.graph.initializer)
 
 
