@@ -194,7 +194,8 @@ def verify_compiled(
         actual = run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
     signal = _signal(original, graph, expected, seed, bound)
     if rtol is None:
-        evidence.measure(original, feeds, bound, actual)
+        # What programs round is told node by node below: it says nothing of the model in single precision.
+        evidence.measure(original, feeds, bound, {} if programs is not None else actual)
         if programs is not None or memory is not None:
             evidence.node_by_node(feeds, actual, reference, progress)
         checks = evidence.checks(actual, signal)
@@ -261,8 +262,7 @@ class _Evidence:
         many layers may make that of the order of sums alone.
         """
         narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
-        alike = all(check.passed for check in compare_outputs(self.expected, actual, DEFAULT_RTOL))
-        if alike and not narrow and not quantised:
+        if not narrow and not quantised and not self._differs_in_values(actual):
             return
         given = load_model(original, {name: array.shape for name, array in (*feeds.items(), *bound.items())})
         inputs = [name for name in given.inputs if name not in bound]
@@ -280,6 +280,11 @@ class _Evidence:
             self.ways["roundings near a half"] = run_nodes(
                 self.graph, feeds, UnitReference(self.graph, {}, None, jitter_seed=0)
             )
+
+    def _differs_in_values(self, actual: Mapping[str, Any]) -> bool:
+        """Whether an output is off by more than the default, and none in any other way."""
+        problems = {check.problem for check in compare_outputs(self.expected, actual, DEFAULT_RTOL) if not check.passed}
+        return problems == {"values differ"}
 
     def node_by_node(
         self,
