@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pimflow.api.models import profile as profile
     from pimflow.api.outputs import diff as diff
     from pimflow.api.outputs import explain as explain
+    from pimflow.api.reports import HtmlReport as HtmlReport
+    from pimflow.api.reports import html_report as html_report
     from pimflow.codegen import ConvProblem as ConvProblem
     from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
@@ -66,6 +68,7 @@ _HOME = {
     "Difference": "pimflow.report.difference",
     "Explanation": "pimflow.report.explanation",
     "Graph": "pimflow.ir",
+    "HtmlReport": "pimflow.api.reports",
     "Inspection": "pimflow.report.inspection",
     "LayerReport": "pimflow.report.layer",
     "Listing": "pimflow.report.records",
@@ -83,6 +86,7 @@ _HOME = {
     "compile": "pimflow.compiler",
     "diff": "pimflow.api.outputs",
     "explain": "pimflow.api.outputs",
+    "html_report": "pimflow.api.reports",
     "inspect": "pimflow.api.models",
     "layer": "pimflow.api.machines",
     "list_passes": "pimflow.api.machines",
@@ -109,6 +113,7 @@ __all__ = [
     "Difference",
     "Explanation",
     "Graph",
+    "HtmlReport",
     "Inspection",
     "LayerReport",
     "Listing",
@@ -127,6 +132,7 @@ __all__ = [
     "compile",
     "diff",
     "explain",
+    "html_report",
     "inspect",
     "layer",
     "list_passes",

@@ -323,14 +323,15 @@ class CompiledModel:
             self._title,
             self.machine.target.devices,
             *parts,
-            about=self._about(),
+            about=self.about,
             basis=self.gpu_basis,
             verbose=verbose,
             by=by,
         )
 
-    def _about(self) -> list[tuple[str, str]]:
-        """The lines of the summary on what it was compiled for, and by what."""
+    @property
+    def about(self) -> list[tuple[str, str]]:
+        """What it was compiled for, and by what: (what, text)."""
         machine = TargetRecord.of(self.machine.target)
         digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"

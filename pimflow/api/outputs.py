@@ -36,7 +36,7 @@ def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Differ
         ArgumentError: one is neither.
         ModelError: a folder is not an output, or is damaged.
     """
-    first, second = _opened("a", a), _opened("b", b)
+    first, second = opened_model("a", a), opened_model("b", b)
     sides = (_side("A" if first is a else str(a), first), _side("B" if second is b else str(b), second))
     return difference_of(*sides, _pairs(first, second))
 
@@ -58,13 +58,19 @@ def explain(
         ArgumentError: the first is neither, or there is no such node.
         ModelError: a folder is not an output, or is damaged.
     """
-    opened, name = _opened("compiled", compiled), read_argument("node", str, node)
+    opened, name = opened_model("compiled", compiled), read_argument("node", str, node)
     machine = opened.machine
-    graph = _original(opened)
+    graph = original_graph(opened)
     return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, telling(progress))
 
 
-def _opened(name: str, given: Any) -> CompiledModel:
+def opened_model(name: str, given: Any) -> CompiledModel:
+    """What an argument of this name is: a compiled model, or the folder of one.
+
+    Raises:
+        ArgumentError: it is neither.
+        ModelError: a folder is not an output, or is damaged.
+    """
     if isinstance(given, CompiledModel):
         return given
     if not isinstance(given, (str, os.PathLike)):
@@ -95,11 +101,11 @@ def _pairs(a: CompiledModel, b: CompiledModel) -> dict[str, str]:
     names_a, names_b = ({row.name: row.op for row in compiled.report.nodes} for compiled in (a, b))
     if names_a.items() == names_b.items():
         return {name: name for name in names_a}
-    return dict(align(_original(a), _original(b)).pairs)
+    return dict(align(original_graph(a), original_graph(b)).pairs)
 
 
-def _original(compiled: CompiledModel) -> Graph:
-    """The graph that the search saw."""
+def original_graph(compiled: CompiledModel) -> Graph:
+    """The graph that the search saw: the original, read again and cleaned up."""
     options = compiled.options
     if compiled.network is not None:
         options = replace(options, graph=compiled.network.adjacency)

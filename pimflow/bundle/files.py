@@ -116,14 +116,23 @@ def folder_around(place: Path) -> Iterator[None]:
         raise
 
 
+def check_new(path: Path) -> None:
+    """Refuses a file that is there already; called before long work, so that the refusal comes at once.
+
+    Raises:
+        OutputError: it exists.
+    """
+    if path.exists():
+        raise OutputError(f"{path} exists", "choose another name, or remove it first")
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """One file, whole or not at all; an existing file is not overwritten, missing folders around it are made.
 
     Raises:
         OutputError: it exists, or cannot be written.
     """
-    if path.exists():
-        raise OutputError(f"{path} exists", "choose another name, or remove it first")
+    check_new(path)
     try:
         with folder_around(path):
             _write_aside(path, data)

@@ -112,7 +112,9 @@ class NodeChange:
     @property
     def differs(self) -> bool:
         """Whether anything of it does, names apart."""
-        moved = self.a is None or self.b is None or _place(self.a) != _place(self.b) or self.program_a != self.program_b
+        moved = (
+            self.a is None or self.b is None or place_of(self.a) != place_of(self.b) or self.program_a != self.program_b
+        )
         return moved or abs(self.change_us) > _LEAST_US or abs(self.change_mj) > _LEAST_MJ
 
     def as_json(self) -> dict[str, Any]:
@@ -251,7 +253,7 @@ _NODE_KEYS = ("name", "runs_on", "program", "time_us", "share_us", "energy_mj", 
 def _node_json(row: NodeRow | None, program: str) -> dict[str, Any] | None:
     if row is None:
         return None
-    values = (row.name, _place(row), program, row.time_us, row.share_us, row.energy_mj, row.why)
+    values = (row.name, place_of(row), program, row.time_us, row.share_us, row.energy_mj, row.why)
     return dict(zip(_NODE_KEYS, values, strict=True))
 
 
@@ -259,7 +261,7 @@ def _of(row: NodeRow | None, quantity: str) -> float:
     return 0.0 if row is None else float(getattr(row, quantity))
 
 
-def _place(row: NodeRow) -> str:
+def place_of(row: NodeRow) -> str:
     """Where a node runs: "GPU", "60 % PIM", "PIM, pipelined"."""
     parts = [
         device.upper() if fraction == 1 else f"{100 * fraction:.3g} % {device.upper()}"
@@ -276,17 +278,18 @@ def _line(node: NodeChange) -> tuple[str, ...]:
     return (
         name,
         node.row.op,
-        "-" if a is None else _place(a),
-        "-" if b is None else _place(b),
+        "-" if a is None else place_of(a),
+        "-" if b is None else place_of(b),
         number(_of(a, "share_us") or None, 2),
         number(_of(b, "share_us") or None, 2),
         f"{node.change_us:+,.2f}",
         f"{node.change_mj:+,.4f}",
-        "; ".join(_notes(node)),
+        "; ".join(notes_of(node)),
     )
 
 
-def _notes(node: NodeChange) -> Iterable[str]:
+def notes_of(node: NodeChange) -> Iterable[str]:
+    """What else there is to say of a node, beside where it runs and what it costs."""
     if node.a is None:
         yield "only in B"
     elif node.b is None:

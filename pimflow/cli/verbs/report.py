@@ -1,0 +1,49 @@
+"""`pimflow report`: an output folder as one HTML page, or two side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pimflow.cli.output import Progress, say
+from pimflow.cli.parsing import Parser, add_quiet
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "report",
+        help="an output folder as one HTML page: what ran where, how much faster and why",
+        description="Writes one HTML file that any browser opens, without network: where the time goes,\n"
+        "what runs when, every node and why it runs there, energy. With a second folder, all of it as a difference.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="an output folder")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another, to be shown beside it")
+    parser.add_argument("-o", "--output", metavar="FILE.html", help="the file (default: NAME.html in this folder)")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare values with the original's, and say so on the page"
+    )
+    add_quiet(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Makes the page and writes it."""
+    import pimflow
+    from pimflow.bundle.files import check_new
+
+    path = Path(arguments.output or _default(arguments))
+    check_new(path)
+    with Progress(quiet=arguments.quiet) as progress:
+        report = pimflow.html_report(arguments.folder, arguments.other, verify=arguments.verify, progress=progress)
+        report.save(path)
+    if not arguments.quiet:
+        say(f"written to {path}  ({len(report.html.encode()) / 1e3:,.0f} kB; open it in a browser)")
+    return 0
+
+
+def _default(arguments: argparse.Namespace) -> str:
+    folders = (arguments.folder, arguments.other) if arguments.other else (arguments.folder,)
+    names = [Path(folder).absolute().name.removesuffix(".pimflow") for folder in folders]
+    return f"{'-to-'.join(names)}.html"

@@ -1,0 +1,151 @@
+"""What stands first on a page: what it is, and in a few figures and sentences what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pimflow.report.difference import Change, Difference
+from pimflow.report.page.gains import Gain
+from pimflow.report.page.markup import Markup, element, joined, shortened
+from pimflow.report.page.run import Run
+from pimflow.report.tables import energies, number, significant
+from pimflow.targets.schema.origin import spelled
+
+
+def header_of_one(run: Run) -> Markup:
+    """Model, machine, policy, the figures, and a sentence on where they come from."""
+    return element(
+        "header",
+        element("p", "pimflow report", class_="kicker"),
+        element("h1", shortened(run.model), " ", element("small", f"on {run.target}, policy {run.policy}")),
+        element("div", *_tiles(run), class_="tiles"),
+        element("p", _story(run), class_="story"),
+        _about(run.about),
+    )
+
+
+def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
+    """Both, what they were asked for, and the totals side by side."""
+    first, second = runs
+    differing = sum(node.differs for node in difference.nodes)
+    change = second.report.result.time_us - first.report.result.time_us
+    word = "slower" if change > 0 else "faster"
+    ratio = first.report.result.time_us / second.report.result.time_us if second.report.result.time_us else 1.0
+    speed = f"{max(ratio, 1 / ratio):.2f}x {word}" if change else "as fast"
+    told = f"B is {speed}: {significant(second.report.result.time_us)} us instead of "
+    told += f"{significant(first.report.result.time_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
+    told += f"; {difference.renamed:,} were matched by what they do, not by name." if difference.renamed else "."
+    return element(
+        "header",
+        element("p", "pimflow report: a difference", class_="kicker"),
+        element("h1", f"A: {first.title}", class_="side"),
+        element("h1", f"B: {second.title}", class_="side"),
+        element("p", told, class_="story"),
+        _totals(difference),
+        _changes("option", difference.options),
+        _changes("machine", difference.machine),
+        *(
+            element("details", element("summary", f"{run.label}: machine and making"), _fields(run.about))
+            for run in runs
+        ),
+    )
+
+
+def _tiles(run: Run) -> Iterator[Markup]:
+    result, alone = run.report.result, run.report.baseline
+    energy, energy_alone = energies(result.energy_mj, alone.energy_mj)
+    saved = 100 * (result.energy_mj / alone.energy_mj - 1) if alone.energy_mj else 0.0
+    time, time_alone = significant(result.time_us), significant(alone.time_us)
+    yield _tile("end to end", f"{run.report.speedup:.2f}x", f"{time} us; {run.host_alone} {time_alone} us")
+    yield _tile("energy", f"{saved:+.0f} %", f"{energy}; {run.host_alone} {energy_alone}")
+    costly = [row for row in run.report.nodes if row.time_us > 0]
+    away = sum(row.leaves_host for row in costly)
+    yield _tile(
+        f"work for other units than the {run.plan.host.upper()}", f"{away} of {len(costly)}", "nodes that take time"
+    )
+    memory = run.memory
+    reuse = f"at most alive at once; {number(memory.bytes_without_reuse / 1e6)} MB without reuse"
+    yield _tile("memory for activations", f"{number(memory.arena_bytes / 1e6)} MB", reuse)
+    verified = "passed" if run.passed else "failed"
+    yield _tile(
+        "same values as the original",
+        verified if run.verification else "not checked",
+        run.verification or "pimflow report --verify checks it",
+    )
+
+
+def _tile(what: str, figure: str, note: str) -> Markup:
+    return element(
+        "div",
+        element("span", what, class_="what"),
+        element("strong", figure),
+        element("span", note, class_="note"),
+        class_="tile",
+    )
+
+
+def _story(run: Run) -> str:
+    """Where the gain comes from, in plain words."""
+    gains = [gain for gain in run.gains if gain.change_us < -1e-9]
+    if not gains:
+        return (
+            f"Everything runs on the {run.plan.host.upper()}: no decision would make the model faster on this machine."
+        )
+    kinds: dict[str, list[Gain]] = {}
+    for gain in gains:
+        kinds.setdefault(gain.kind, []).append(gain)
+    ranked = sorted(kinds.items(), key=lambda item: sum(gain.change_us for gain in item[1]))
+    told = [f"{kind} ({_count(found)}): {sum(gain.change_us for gain in found):+,.1f} us" for kind, found in ranked]
+    lost = sum(gain.change_us for gain in run.gains if gain.change_us > 0)
+    price = f" Lending its memory channels and the like cost {lost:,.1f} us elsewhere." if lost > 1e-3 else ""
+    best = min(gains, key=lambda gain: gain.change_us)
+    more = f" and {len(best.nodes) - 1} more" if len(best.nodes) > 1 else ""
+    unknown = len(run.report.unknown)
+    left = f" What {unknown} nodes cost is not fully known." if unknown else ""
+    return (
+        f"What it gains over the {run.host_alone}: {'; '.join(told)}.{price} "
+        f"The largest single decision, on {shortened(best.nodes[0], 60)}{more}, saves {-best.change_us:,.1f} us.{left}"
+    )
+
+
+def _count(gains: Sequence[Gain]) -> str:
+    nodes = sum(len(gain.nodes) for gain in gains)
+    decisions = f"{len(gains)} decision{'s' if len(gains) > 1 else ''}"
+    return decisions if nodes == len(gains) else f"{decisions} on {nodes} nodes"
+
+
+def _about(about: Sequence[tuple[str, str]]) -> Markup:
+    return element(
+        "details", element("summary", "machine, settings, digests, versions"), _fields(about), class_="about"
+    )
+
+
+def _fields(about: Iterable[tuple[str, str]]) -> Markup:
+    pairs = [joined([element("dt", what), element("dd", shortened(text, 2_000))]) for what, text in about]
+    return element("dl", *pairs)
+
+
+def _totals(difference: Difference) -> Markup:
+    units = {"time_us": "time, us", "conv_us": "convolutions, us", "energy_mj": "energy, mJ"}
+    units |= {"speedup": "speedup over the host alone", "peak_bytes": "activations, MB at most"}
+    before, after = difference.a.totals, difference.b.totals
+    rows = []
+    for key, text in units.items():
+        a, b = (side[key] / 1e6 if key == "peak_bytes" else side[key] for side in (before, after))
+        change = f"{100 * (b / a - 1):+.1f} %" if a else "-"
+        cells = (element("td", cell, class_="number") for cell in (significant(a), significant(b), change))
+        rows.append(element("tr", element("th", text, scope="row"), *cells))
+    return _table(("in all", "A", "B", "change"), rows)
+
+
+def _changes(what: str, changes: Sequence[Change]) -> Markup:
+    rows = []
+    for change in changes:
+        sides = ("-" if side is None else shortened(spelled(side)) for side in (change.a, change.b))
+        rows.append(element("tr", element("th", change.key, scope="row"), *(element("td", side) for side in sides)))
+    return _table((what, "A", "B"), rows) if rows else Markup("")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Markup]) -> Markup:
+    head = element("tr", *(element("th", text, scope="col") for text in headings))
+    return element("table", element("thead", head), element("tbody", *rows), class_="small-table")

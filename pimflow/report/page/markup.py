@@ -1,0 +1,67 @@
+"""HTML and SVG from data: whatever is not markup already is escaped, so that no name of a model's can be obeyed."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pimflow.errors import printable
+
+LONGEST_NAME = 120
+_VOID = frozenset({"input", "link", "meta"})
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def element(name: str, /, *content: str, **attributes: str | float | bool | None) -> Markup:
+    """An element of HTML or SVG.
+
+    Args:
+        name: of the element.
+        content: text, which is escaped, and markup, which is not.
+        attributes: by name, escaped; `_` stands for `-`, and one at the end for nothing. None and False leave one out.
+    """
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_attribute(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    start = f"<{name}{written}>"
+    return Markup(start if name in _VOID else f"{start}{joined(content)}</{name}>")
+
+
+def joined(content: Iterable[str]) -> Markup:
+    """Text and markup, one after the other."""
+    return Markup("".join(item if isinstance(item, Markup) else escaped(item) for item in content))
+
+
+def escaped(text: str) -> Markup:
+    """Text as markup that shows it; what does not print is shown as escapes."""
+    return Markup(html.escape(printable(text)))
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """A name of which the middle is left out if it is longer than that."""
+    shown = printable(name)
+    half = (most - 1) // 2
+    return shown if len(shown) <= most else f"{shown[:half]}…{shown[-half:]}"
+
+
+def embedded_json(data: Any) -> Markup:
+    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # ASCII alone: no U+2028 either
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)
+
+
+def _attribute(value: str | float | bool) -> str:
+    if isinstance(value, str):
+        return html.escape(printable(value))
+    return f"{value:.10g}"

@@ -1,0 +1,238 @@
+"""One HTML page from one or two runs: no other file, no network, and most of it without a script too."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+
+from pimflow.report.difference import Difference, notes_of, place_of
+from pimflow.report.page.details import details
+from pimflow.report.page.gantt import gantt, schedule_data
+from pimflow.report.page.header import header_of_one, header_of_two
+from pimflow.report.page.markup import Markup, element, embedded_json, joined, shortened
+from pimflow.report.page.node_table import TableRow, amount, change, node_table
+from pimflow.report.page.parts import Bar, parts_chart, parts_table
+from pimflow.report.page.run import Content, Run
+from pimflow.report.page.waterfall import Step, grouped_steps, waterfall
+from pimflow.report.plan_report import Measure, NodeRow
+from pimflow.runtime.spending import PartsByPlace
+
+
+def page(content: Content) -> str:
+    """The page as text: the same content gives the same bytes."""
+    style, script = _asset("page.css"), _asset("page.js")
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'; img-src data:"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=f"{policy}; base-uri 'none'; form-action 'none'"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("link", rel="icon", href="data:,"),
+        element("title", f"{shortened(content.title)} - pimflow report"),
+        element("style", Markup(style)),
+    )
+    schedules = [run.schedule(numbers) for run, numbers in zip(content.runs, content.numbers, strict=True)]
+    data = {"runs": [schedule_data(schedule) for schedule in schedules], "shares": _shares(content)}
+    body = element(
+        "body",
+        _header(content),
+        element("main", *_sections(content)),
+        element("aside", id="inspector", hidden=True, aria_live="polite"),
+        element("div", id="tip", hidden=True, role="tooltip"),
+        element("script", embedded_json(data), type="application/json", id="data"),
+        element("script", Markup(script)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _asset(name: str) -> str:
+    return files("pimflow.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _header(content: Content) -> Markup:
+    if content.difference is None:
+        return header_of_one(content.runs[0])
+    return header_of_two(content.runs, content.difference)
+
+
+def _sections(content: Content) -> Iterator[Markup]:
+    yield _section("gains", "Where the time goes", _GAINS[len(content.runs) - 1], _waterfall(content))
+    yield _section("schedule", "What runs when", _SCHEDULE, *_schedules(content))
+    yield _section("nodes", "Every node", _NODES, _table(content))
+    yield _section("parts", "What time and energy are spent on", _PARTS, *_spent(content))
+    yield _section("details", "Node by node", _DETAILS, details(content), class_="store")
+
+
+_GAINS = (
+    "From the host alone to the plan: every column is what one decision changes, and all of them add up.",
+    "From A to B, node by node: every column is what one node's share of the run changes by, and all of them add up.",
+)
+_SCHEDULE = (
+    "One track per unit and link, one bar per kernel or copy. Drag over some time to choose what runs in it; with "
+    "the keyboard + and - zoom, arrows pan, 0 shows all."
+)
+_NODES = (
+    "Times are shares of the run, so that they add up to it. Headings sort; a row is chosen by a click or by Enter."
+)
+_PARTS = "Where kernels overlap, an instant in which n of them run counts 1/n for each; so parts add up to the run."
+_DETAILS = "What each node takes, why it runs where it does, and what else it could do, priced alone on the machine."
+
+
+def _section(name: str, title: str, lead: str, *content: str, class_: str | None = None) -> Markup:
+    heading = element("h2", title)
+    return element("section", heading, element("p", lead, class_="lead"), *content, id=name, class_=class_)
+
+
+def _waterfall(content: Content) -> Markup:
+    if content.difference is not None:
+        return _waterfall_between(content, content.difference)
+    (run,), (numbers,) = content.runs, content.numbers
+    steps = [
+        Step(gain.kind, _called(gain.nodes), gain.change_us, tuple(numbers[name] for name in gain.nodes))
+        for gain in run.gains
+    ]
+    ends = (run.host_alone, run.report.baseline.time_us), (run.policy, run.report.result.time_us)
+    return waterfall(ends[0], grouped_steps(steps), ends[1])
+
+
+def _called(nodes: tuple[str, ...]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
+
+
+def _waterfall_between(content: Content, difference: Difference) -> Markup:
+    steps = []
+    for number, node in enumerate(difference.nodes):
+        kind = "slower" if node.change_us > 0 else "faster"
+        steps.append(Step(kind, node.row.name, node.change_us, (number,)))
+    first, second = (run.report.result.time_us for run in content.runs)
+    return waterfall(("A", first), grouped_steps(steps), ("B", second))
+
+
+def _schedules(content: Content) -> Iterator[Markup]:
+    end = max(run.timeline.makespan_us for run in content.runs)
+    buttons = [
+        element("button", text, type="button", data_zoom=action)
+        for action, text in (("in", "zoom in"), ("out", "zoom out"), ("fit", "whole run"), ("brush", "zoom to choice"))
+    ]
+    yield element("div", *buttons, element("output", id="brushed"), class_="controls needs-script")
+    for side, (run, numbers) in enumerate(zip(content.runs, content.numbers, strict=True)):
+        schedule = run.schedule(numbers)
+        if len(content.runs) > 1:
+            yield element("h3", run.label)
+        yield gantt(schedule, side, end)
+        if schedule.left_out:
+            yield element("p", f"{schedule.left_out:,} later events are left out.", class_="note")
+
+
+def _table(content: Content) -> Markup:
+    labels: dict[str, str] = {}
+    for run in content.runs:
+        labels |= {device: device.upper() for device in run.devices}
+    if content.difference is not None:
+        return _table_of_two(content, content.difference, labels)
+    run = content.runs[0]
+    longest = max((row.share_us for row in run.report.nodes), default=0.0)
+    most = max((row.energy_mj for row in run.report.nodes), default=0.0)
+    alone = {name: verdict.times_us[run.plan.host] or 0.0 for name, verdict in run.verdicts.items()}
+    whole = run.report.result.time_us or 1.0
+    rows = [
+        TableRow(
+            number,
+            row.name,
+            row.op,
+            (_place(run, row),),
+            _devices(run, row),
+            (
+                amount(row.share_us, longest),
+                amount(100 * row.share_us / whole, 0.0, 1),
+                amount(alone[row.name], 0.0),
+                amount(row.energy_mj, most),
+            ),
+            row.why,
+            row.time_us > 0,
+            _hue(run, row),
+        )
+        for number, row in enumerate(run.report.nodes)
+    ]
+    columns = ("time, us", "% of the run", f"{run.host_alone}, us", "energy, mJ")
+    return node_table(("runs on",), columns, rows, labels, "why")
+
+
+def _table_of_two(content: Content, difference: Difference, labels: dict[str, str]) -> Markup:
+    most_us = max((abs(node.change_us) for node in difference.nodes), default=0.0)
+    most_mj = max((abs(node.change_mj) for node in difference.nodes), default=0.0)
+    rows = []
+    for number, node in enumerate(difference.nodes):
+        sides = tuple(zip(content.runs, (node.a, node.b), strict=True))
+        there = [(run, row) for run, row in sides if row is not None]
+        cells = [amount(0.0 if row is None else row.share_us, 0.0) for _, row in sides]
+        rows.append(
+            TableRow(
+                number,
+                node.row.name,
+                node.row.op,
+                tuple(((), "-") if row is None else _place(run, row) for run, row in sides),
+                tuple(dict.fromkeys(device for run, row in there for device in _devices(run, row))),
+                (change(node.change_us, most_us), *cells, change(node.change_mj, most_mj)),
+                "; ".join(notes_of(node)),
+                any(row.time_us > 0 for _, row in there),
+                _hue(*there[-1]),
+            )
+        )
+    columns = ("change, us", "A, us", "B, us", "change, mJ")
+    return node_table(("A runs on", "B runs on"), columns, rows, labels, "what else")
+
+
+def _devices(run: Run, row: NodeRow) -> tuple[str, ...]:
+    """Where any of it runs; what costs nothing, where it would."""
+    busy = tuple(device for device in run.devices if row.busy_us.get(device))
+    return busy or (row.mode if row.mode in run.titles else run.plan.host,)
+
+
+def _place(run: Run, row: NodeRow) -> tuple[Sequence[str], str]:
+    return [f"d{min(run.devices.index(device), 3)}" for device in _devices(run, row)], place_of(row)
+
+
+def _hue(run: Run, row: NodeRow) -> str:
+    """Of the device that does most of it."""
+    devices = _devices(run, row)
+    most = max(devices, key=lambda device: row.busy_us.get(device, 0.0))
+    return f"d{min(run.devices.index(most), 3)}"
+
+
+def _spent(content: Content) -> Iterator[Markup]:
+    devices = tuple(dict.fromkeys(device for run in content.runs for device in run.devices))
+    measures: list[tuple[str, str, Measure]] = []
+    for side, run in enumerate(content.runs):
+        prefix = f"{run.label}, " if len(content.runs) > 1 else ""
+        measures.append((f"{prefix}{run.host_alone}", f"alone{side}", run.report.baseline))
+        measures.append((f"{prefix}{run.policy}", f"run{side}", run.report.result))
+    for what, unit in (("time", "us"), ("energy", "mJ")):
+        bars = [Bar(label, _parts(found, what), f"{key} {what}") for label, key, found in measures]
+        table = element("details", element("summary", f"{what} in figures"), parts_table(unit, bars, devices))
+        yield element("h3", f"{what}, {unit}")
+        yield joined([parts_chart(what, unit, bars, devices), table])
+
+
+def _parts(found: Measure, what: str) -> PartsByPlace:
+    return found.spent.share_parts_us if what == "time" else found.spent.energy_parts_mj
+
+
+def _shares(content: Content) -> dict[str, list[float]]:
+    """For the bars of parts, each node's share of them; what a node alone on the host draws is not known apart."""
+    shares: dict[str, list[float]] = {}
+    for side, run in enumerate(content.runs):
+        rows = [row[side] for row in content.rows]
+        host_us = {name: verdict.times_us[run.plan.host] or 0.0 for name, verdict in run.verdicts.items()}
+        result, alone = run.report.result, run.report.baseline
+        shares[f"run{side} time"] = [_share(row.share_us if row else 0.0, result.time_us) for row in rows]
+        shares[f"run{side} energy"] = [_share(row.energy_mj if row else 0.0, result.energy_mj) for row in rows]
+        shares[f"alone{side} time"] = [_share(host_us[row.name] if row else 0.0, alone.time_us) for row in rows]
+    return shares
+
+
+def _share(amount: float, whole: float) -> float:
+    return round(amount / whole, 5) if whole else 0.0

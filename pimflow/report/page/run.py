@@ -1,0 +1,125 @@
+"""What a page is made from: one compiled model, or two beside each other, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pimflow.codegen.backend import Lane, Roof
+from pimflow.ir import Graph, Plan
+from pimflow.report.difference import Difference
+from pimflow.report.explanation import Alternative
+from pimflow.report.inspection import NodeVerdict
+from pimflow.report.network import NetworkReport
+from pimflow.report.page.gains import Gain, gains_of
+from pimflow.report.page.gantt import Schedule
+from pimflow.report.plan_report import NodeRow, PlanReport, origin_of
+from pimflow.report.tuning import Tuning
+from pimflow.runtime.memory import MemoryPlan
+from pimflow.runtime.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Run:
+    """A compiled model, and what was asked about it.
+
+    Args:
+        label: what it is called beside another.
+        model, target, policy: what was compiled for what.
+        about: lines on the machine and the making: what, text.
+        titles: what every device is called, the host first.
+        plan, graph, report, timeline, memory: of the compiled model.
+        verdicts: by node of the original: its work, and what devices take for it.
+        roofs: what devices can do at most, by name.
+        lanes: by node of the rewritten graph, when which channel of a unit is busy with it.
+        verification: what became of a verification, as a clause; "" if there was none.
+        passed: whether it passed.
+        what_if: by node of the original, the ways to run it with their prices.
+        unpriced: nodes that cost something and were not priced in other ways.
+        network: of a graph network, its graph.
+        tunings: strategies for its aggregations, by how many features each has.
+    """
+
+    label: str
+    model: str
+    target: str
+    policy: str
+    about: Sequence[tuple[str, str]]
+    titles: Mapping[str, str]
+    plan: Plan
+    graph: Graph
+    report: PlanReport
+    timeline: Timeline
+    memory: MemoryPlan
+    verdicts: Mapping[str, NodeVerdict]
+    roofs: Mapping[str, Roof]
+    lanes: Mapping[str, tuple[Lane, ...]]
+    verification: str = ""
+    passed: bool = False
+    what_if: Mapping[str, Sequence[Alternative]] = field(default_factory=dict)
+    unpriced: int = 0
+    network: NetworkReport | None = None
+    tunings: Mapping[int, Tuning] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What it is, as one clause."""
+        return f"{self.model} on {self.target}, policy {self.policy}"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The machine's, the host first."""
+        return tuple(self.titles)
+
+    @property
+    def host_alone(self) -> str:
+        """What the run is compared with."""
+        return f"{self.plan.host.upper()} alone"
+
+    @cached_property
+    def gains(self) -> tuple[Gain, ...]:
+        """What every decision gains over the host alone."""
+        host_us = {name: verdict.times_us[self.plan.host] or 0.0 for name, verdict in self.verdicts.items()}
+        return gains_of(self.plan, self.graph, self.timeline, host_us)
+
+    def schedule(self, numbers: Mapping[str, int]) -> Schedule:
+        """Its Gantt chart, nodes of the original numbered."""
+        origins = {node.name: origin_of(node) for node in self.graph.nodes}
+        known = {name: numbers[origin] for name, origin in origins.items() if origin in numbers}
+        return Schedule(self.titles, self.timeline, known, origins, self.lanes)
+
+
+@dataclass(frozen=True)
+class Content:
+    """One run, or two with their difference.
+
+    Args:
+        runs: one or two.
+        difference: of two, node by node.
+    """
+
+    runs: tuple[Run, ...]
+    difference: Difference | None = None
+
+    @cached_property
+    def rows(self) -> Sequence[tuple[NodeRow | None, ...]]:
+        """A node of the page each: what every run makes of it."""
+        if self.difference is None:
+            return [(row,) for row in self.runs[0].report.nodes]
+        return [(node.a, node.b) for node in self.difference.nodes]
+
+    @cached_property
+    def numbers(self) -> Sequence[Mapping[str, int]]:
+        """For each run the number of the page's node by its name there."""
+        return [
+            {row[side].name: number for number, row in enumerate(self.rows) if (row[side]) is not None}  # type: ignore[union-attr]
+            for side in range(len(self.runs))
+        ]
+
+    @property
+    def title(self) -> str:
+        """What the page is about."""
+        if self.difference is None:
+            return self.runs[0].title
+        return f"{self.runs[0].label} and {self.runs[1].label}"

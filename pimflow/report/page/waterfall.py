@@ -1,0 +1,159 @@
+"""From one time to another, step by step: a column for each change, floating where the one before it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pimflow.report.page.axes import WIDTH, Scale, chart, tick_text, vertical_axis
+from pimflow.report.page.markup import Markup, element, joined, shortened
+from pimflow.report.tables import significant
+
+MOST_STEPS = 36
+_TOP, _BOTTOM, _LEFT = 44.0, 300.0, 64.0
+_HEIGHT = 376.0
+_END_WIDTH = 84.0
+_LEAST_LABELLED = 34.0
+_LEAST_US = 1e-9  # less is how sums are rounded
+_LOW_SHARE = 0.7  # what is left below the changes, over them, where the axis does not start at 0
+_LEAST_CUT = 0.3  # of the times: less is not worth an axis that does not start at 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change.
+
+    Args:
+        kind: what it is grouped under.
+        name: what it is called.
+        change_us: below 0 if it gains.
+        nodes: numbers of the page's nodes that it is about.
+    """
+
+    kind: str
+    name: str
+    change_us: float
+    nodes: tuple[int, ...] = ()
+
+
+def grouped_steps(steps: Iterable[Step], most: int = MOST_STEPS) -> list[Step]:
+    """Steps by kind, the largest first in each; beyond `most` they become one a kind.
+
+    Steps that change nothing are left out. What is added up is the same.
+    """
+    changing = sorted(
+        (step for step in steps if abs(step.change_us) > _LEAST_US), key=lambda step: -abs(step.change_us)
+    )
+    shown, rest = changing[:most], changing[most:]
+    kinds: dict[str, float] = {}
+    for step in changing:
+        kinds[step.kind] = kinds.get(step.kind, 0.0) + step.change_us
+    result = []
+    for kind in sorted(kinds, key=lambda kind: -kinds[kind] if kinds[kind] > 0 else kinds[kind]):
+        result += [step for step in shown if step.kind == kind]
+        others = [step for step in rest if step.kind == kind]
+        if others:
+            nodes = tuple(node for step in others for node in step.nodes)
+            result.append(Step(kind, f"{len(others)} more", sum(step.change_us for step in others), nodes))
+    return result
+
+
+def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str, float]) -> Markup:
+    """The chart.
+
+    Args:
+        before, after: what the two ends are called, and their times in us.
+        steps: what lies between them, kinds together (`grouped_steps`).
+    """
+    levels = [before[1]]
+    for step in steps:
+        levels.append(levels[-1] + step.change_us)
+    scale = _scale([*levels, after[1]])
+    axis = vertical_axis(scale, _LEFT, "time, us", WIDTH, tick_text)
+    left = _LEFT + 12 + _END_WIDTH + 12
+    right = WIDTH - _END_WIDTH - 12
+    width = min(90.0, (right - left) / max(1, len(steps)))
+    bars = [*_break(scale), _end(before, _LEFT + 12, scale)]
+    for index, step in enumerate(steps):
+        bars.append(_column(step, left + index * width, width, levels[index], scale))
+    bars.append(_end(after, left + len(steps) * width + 12, scale))
+    label = f"{before[0]} {before[1]:,.1f} us, {after[0]} {after[1]:,.1f} us"
+    return chart(_HEIGHT, label, axis, *bars, *_brackets(steps, left, width), class_="waterfall")
+
+
+def _scale(levels: Sequence[float]) -> Scale:
+    """From 0 where changes are large beside the times; else from a round value, so that they can be seen."""
+    low, high = min(levels), max(levels)
+    start = max(0.0, low - _LOW_SHARE * (high - low))
+    if start < _LEAST_CUT * high:
+        return Scale(0.0, high * 1.02 or 1.0, _BOTTOM, _TOP)
+    step = 10.0 ** math.floor(math.log10(max(high - start, high * 1e-6)))
+    start = math.floor(start / step) * step
+    return Scale(start, high + 0.02 * (high - start) or 1.0, _BOTTOM, _TOP)
+
+
+def _break(scale: Scale) -> Iterable[Markup]:
+    """What says that the axis does not start at 0."""
+    if not scale.low:
+        return
+    yield element(
+        "text", f"the axis starts at {scale.low:,g} us", x=WIDTH, y=_TOP - 22, class_="tick", text_anchor="end"
+    )
+
+
+def _end(end: tuple[str, float], x: float, scale: Scale) -> Markup:
+    name, time_us = end
+    top, middle = scale(time_us), x + _END_WIDTH / 2
+    cut = f"M{x - 4:g} {_BOTTOM - 14:g}l23 -8l23 8l23 -8l23 8" if scale.low else None
+    return element(
+        "g",
+        element("rect", x=x, y=top, width=_END_WIDTH, height=max(1.0, _BOTTOM - top), class_="total"),
+        element("path", d=cut, class_="cut") if cut else "",
+        element("text", f"{significant(time_us)} us", x=middle, y=top - 6, class_="value", text_anchor="middle"),
+        element("text", shortened(name, 16), x=middle, y=_BOTTOM + 18, class_="name", text_anchor="middle"),
+    )
+
+
+def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> Markup:
+    begin, end = scale(start), scale(start + step.change_us)
+    top, height = min(begin, end), max(1.0, abs(end - begin))
+    told = f"{shortened(step.name)}: {step.change_us:+,.2f} us ({step.kind})"
+    label = ""
+    if width >= _LEAST_LABELLED:
+        y = top - 5 if step.change_us > 0 else top + height + 13
+        text = f"{step.change_us:+.3g}"
+        label = element("text", text, x=x + width / 2, y=y, class_="small", text_anchor="middle")
+    return element(
+        "g",
+        element("title", told),
+        element("rect", x=x, y=_TOP, width=width, height=_BOTTOM - _TOP, class_="hit"),
+        element("line", x1=x - 2, x2=x + width, y1=begin, y2=begin, class_="join"),
+        element("rect", x=x + 1, y=top, width=max(1.0, width - 3), height=height),
+        label,
+        class_=f"mark {'gain' if step.change_us < 0 else 'loss'}",
+        data_n=" ".join(map(str, step.nodes)) or None,
+    )
+
+
+def _brackets(steps: Sequence[Step], left: float, width: float) -> Iterable[Markup]:
+    """Below the columns, what they have in common, and what that comes to; texts that would overlap go down in turn."""
+    first, taken = 0, [0.0, 0.0, 0.0]
+    while first < len(steps):
+        kind, last = steps[first].kind, first
+        while last + 1 < len(steps) and steps[last + 1].kind == kind:
+            last += 1
+        change = sum(step.change_us for step in steps[first : last + 1])
+        begin, end = left + first * width, left + (last + 1) * width
+        text, middle = f"{kind}: {change:+,.1f} us", (begin + end) / 2
+        half = 3.4 * len(text)
+        middle = min(max(middle, _LEFT + half), WIDTH - half)
+        row = next((row for row, until in enumerate(taken) if until <= middle - half), len(taken) - 1)
+        taken[row] = middle + half + 8
+        yield joined(
+            [
+                element("path", d=f"M{begin + 2:g} {_BOTTOM + 5:g}v5H{end - 3:g}v-5", class_="bracket"),
+                element("text", text, x=middle, y=_BOTTOM + 26 + 17 * row, class_="name", text_anchor="middle"),
+            ]
+        )
+        first = last + 1
