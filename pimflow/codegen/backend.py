@@ -29,6 +29,9 @@ P = TypeVar("P")
 Parts = Mapping[str, float]
 """Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
 
+Records = Mapping[str, str]
+"""What a unit has learnt of work: a line of ASCII text by a key of 32 hex digits."""
+
 
 class Cost(Protocol):
     """Time and energy of a piece of work on one unit, static power apart."""
@@ -306,6 +309,18 @@ class Backend(ABC, Generic[W, P]):
     def memory_channels(self) -> int:
         """How many of the host's memory channels the unit takes for itself while it is in use."""
         return 0
+
+    @property
+    def learnt_of(self) -> str:
+        """All that what is learnt of work depends on beside the code, as text; "" of a unit that learns nothing."""
+        return ""
+
+    def recall(self, records: Records) -> None:
+        """Takes what `learnt` said in other runs, by key. What turns out to be damaged is learnt again."""
+
+    def learnt(self) -> Records:
+        """What took long to find out since this was last asked, for `recall` in other runs."""
+        return {}
 
     @property
     def capacity(self) -> Capacity | None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pimflow.codegen.backend import EdgeDivision, UnitCost
+from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.ir import Array, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows, Value
 from pimflow.ir.analysis.padding import uneven_padding
@@ -42,6 +42,16 @@ class Unit(Protocol):
 
     def least_us(self, work: Any, choice: str) -> float:
         """What work takes at least, by arithmetic alone."""
+
+    @property
+    def learnt_of(self) -> str:
+        """All that what is learnt of work depends on, as text; "" of a unit that learns nothing."""
+
+    def recall(self, records: Records) -> None:
+        """Takes what was learnt in other runs."""
+
+    def learnt(self) -> Records:
+        """What has been learnt since this was last asked."""
 
 
 class Costs(Protocol):

@@ -2,7 +2,9 @@
 
 One file per (package version, code, target, cost model), a line per record:
 
-    <key: 32 hex digits> <value: float.hex() or "none"> <crc32 of the two: 8 hex digits>
+    <key: 32 hex digits> <value: float.hex(), "none", or "=" and a text> <crc32 of the two: 8 hex digits>
+
+Whole plans (`kept_plans`) and what backends have learnt of work (`Backend.learnt`) are texts in files of their own.
 
 A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
 does not fit (a torn write, a flipped bit, a truncated file), or whose value is no time that anything can take, is left
@@ -23,7 +25,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,11 +99,16 @@ def _package_fingerprint() -> str:
 
 def open_user_cache(scope: str) -> PriceCache:
     """The cache in the user's cache folder; in memory only, with a warning, if there is no such folder."""
+    return PriceCache(user_folder(), scope)
+
+
+def user_folder() -> Path | None:
+    """The user's cache folder; None, with a warning, if there is none."""
     try:
-        return PriceCache(cache_folder(), scope)
+        return cache_folder()
     except OptionError as error:
         _warn(str(error))
-        return PriceCache(None, scope)
+        return None
 
 
 class PriceCache:
@@ -119,6 +126,7 @@ class PriceCache:
     def __init__(self, folder: Path | None, scope: str, most_bytes: int = MAX_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._costs: dict[str, float | None] = {}
+        self._texts: dict[str, str] = {}
         self._fresh: list[bytes] = []
         self.path = None if folder is None else folder / f"{_digest(scope)}{_SUFFIX}"
         if self.path is not None:
@@ -136,12 +144,35 @@ class PriceCache:
 
     def put(self, key: str, cost: float | None) -> None:
         """Adds a cost (first come, first kept)."""
-        if key in self._costs:
-            return
-        self._costs[key] = cost
+        if key not in self._costs:
+            self._costs[key] = cost
+            self._write(key, cost)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """All texts by key."""
+        return self._texts
+
+    def put_text(self, key: str, text: str) -> None:
+        """Adds a text of one line (first come, first kept).
+
+        Args:
+            key: as of a cost; a text is kept beside a cost of the same key.
+            text: ASCII.
+        """
+        if key not in self._texts:
+            self._texts[key] = text
+            self._write(key, text)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file is; None if costs are kept in memory only."""
+        return None if self.path is None else self.path.parent
+
+    def _write(self, key: str, value: float | str | None) -> None:
         if self.path is None:
             return
-        self._fresh.append(_record(key, cost))
+        self._fresh.append(_record(key, value))
         if len(self._fresh) >= 4096:
             self.flush()
 
@@ -165,11 +196,12 @@ class PriceCache:
         except OSError as error:
             self._give_up(f"cannot read the price cache {path}: {error.strerror or error}")
             return
-        self._costs, damaged = _parse(content)
+        self._costs, self._texts, damaged = _parse(content)
         if damaged:
             _warn(f"{damaged} damaged records of the price cache {path} are ignored and will be computed again")
+            intact: list[tuple[str, float | str | None]] = [*self._costs.items(), *self._texts.items()]
             with contextlib.suppress(OSError):  # a file that cannot be mended is only warned of again
-                _replace(path, b"".join(_record(key, cost) for key, cost in self._costs.items()))
+                _replace(path, b"".join(_record(key, value) for key, value in intact))
 
     def _give_up(self, why: str) -> None:
         self.path = None
@@ -202,9 +234,9 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     for path in _cache_files(where):
         with contextlib.suppress(OSError):
             content = _read(path)
-            costs, damaged = _parse(content)
+            costs, texts, damaged = _parse(content)
             files, size = files + 1, size + len(content)
-            records, broken = records + len(costs), broken + damaged
+            records, broken = records + len(costs) + len(texts), broken + damaged
     for path in _cache_files(where, _STATISTICS):
         with contextlib.suppress(OSError):
             graphs, size = graphs + 1, size + path.stat().st_size
@@ -224,14 +256,16 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _record(key: str, cost: float | None) -> bytes:
-    body = f"{key} {'none' if cost is None else float(cost).hex()}"
+def _record(key: str, value: float | str | None) -> bytes:
+    text = f"={value}" if isinstance(value, str) else "none" if value is None else float(value).hex()
+    body = f"{key} {text}"
     return f"{body} {zlib.crc32(body.encode()):08x}\n".encode()
 
 
-def _parse(content: bytes) -> tuple[dict[str, float | None], int]:
-    """Intact records, and how many lines are not."""
+def _parse(content: bytes) -> tuple[dict[str, float | None], dict[str, str], int]:
+    """Intact costs, intact texts, and how many lines are neither."""
     costs: dict[str, float | None] = {}
+    texts: dict[str, str] = {}
     damaged = 0
     for line in content.split(b"\n"):
         if not line:
@@ -241,11 +275,14 @@ def _parse(content: bytes) -> tuple[dict[str, float | None], int]:
             damaged += 1
             continue
         key, _, value = body.decode("latin-1").partition(" ")
+        if value.startswith("="):
+            texts[key] = value[1:]
+            continue
         try:
             costs[key] = None if value == "none" else _price(value)
         except ValueError:
             damaged += 1
-    return costs, damaged
+    return costs, texts, damaged
 
 
 def _price(text: str) -> float:

@@ -20,19 +20,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
 from pimflow.ir.plan import MemoryLimit, Storage
 from pimflow.options import Options
 from pimflow.runtime.timeline import build_timeline
+from pimflow.search.bounds import Unit
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.policy import Policy, policy_of
 from pimflow.search.pool import Entry, Pool
-from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache
+from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.progress import SearchProgress, Tell, silent
 
@@ -82,29 +85,64 @@ def solve(
     """
     started = time.perf_counter()
     chosen = policy_of(options)
-    prices = open_cache(options, costs) if prices is None else prices
-    space = price_space(graph, chosen, costs, prices, options.time_budget_s, progress)
+    scope = cache_scope(costs)
+    folder = prices.folder if prices is not None else user_folder() if options.use_cache else None
+    records = unit_records(costs, folder)
+    plans = KeptPlans(folder, scope)
+    plan = plans.plan_of(graph, chosen, costs.target.host)
+    if plan is None:
+        prices = PriceCache(folder, scope) if prices is None else prices
+        plan, complete = _search(graph, chosen, costs, prices, options.time_budget_s, progress)
+        for unit, table in records:
+            for key, text in unit.learnt().items():
+                table.put_text(key, text)
+            table.flush()
+        if complete:
+            plans.keep(graph, chosen, plan)
+    return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
+
+
+def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:
+    """Where units keep what they learn of work, by what that depends on; they are told what is there."""
+    found = []
+    for unit in costs.units.values():
+        if unit.learnt_of:
+            table = PriceCache(folder, f"units\n{code_fingerprint()} {unit.learnt_of}")
+            unit.recall(table.texts)
+            found.append((unit, table))
+    return found
+
+
+def _search(
+    graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
+) -> tuple[Plan, bool]:
+    """The cheapest plan, and whether the time budget, if any, left time to look at everything."""
+    started = time.perf_counter()
+    space = price_space(graph, chosen, costs, prices, budget_s, progress)
+    complete = space.complete
     best = _best_in_pim_mode(space)
     if not _fits(best, costs):
-        left_s = None if options.time_budget_s is None else options.time_budget_s - (time.perf_counter() - started)
+        left_s = None if budget_s is None else budget_s - (time.perf_counter() - started)
+        complete = complete and (left_s is None or left_s > 0)
         if left_s is None or left_s > 0:
             space = price_space(graph, chosen, costs, prices, left_s, progress, prune=False)
+            complete = complete and space.complete
         best = _best_that_fits(space, best.cost, costs)
     if not chosen.pim_mode and space.baseline_us <= best.cost:
         best = _Choice(space.baseline_us, space.baseline, limit=best.limit)
     prices.flush()
-    seconds = round(time.perf_counter() - started, 6)
-    return Plan(
+    plan = Plan(
         chosen.name,
         best.decisions,
         best.cost,
         space.baseline_us,
         space.priced,
-        seconds,
+        0.0,
         space.host,
         _storage(best.kept, costs),
         best.limit,
     )
+    return plan, complete
 
 
 def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:

@@ -67,6 +67,25 @@ def test_first_cost_of_a_candidate_is_kept(tmp_path: Path) -> None:
     assert cache_info(tmp_path).bytes < 120, "and written once"
 
 
+def test_texts_are_found_beside_costs_and_damaged_ones_are_dropped(tmp_path: Path) -> None:
+    table = PriceCache(tmp_path, "scope")
+    table.put("a" * 32, 1.0)
+    table.put_text("a" * 32, '{"order": "rows"}')
+    table.put_text("b" * 32, "= none 0x1p0")
+    table.put_text("b" * 32, "second")
+    table.flush()
+    kept = {"a" * 32: '{"order": "rows"}', "b" * 32: "= none 0x1p0"}
+    again = PriceCache(tmp_path, "scope")
+    assert (again.texts, again.get("a" * 32), len(again)) == (kept, 1.0, 1)
+    assert cache_info(tmp_path).records == 3
+    path = table_file(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"rows", b"cols"))
+    with pytest.warns(CacheWarning, match="1 damaged record"):
+        mended = PriceCache(tmp_path, "scope")
+    assert (mended.texts, mended.get("a" * 32)) == ({"b" * 32: "= none 0x1p0"}, 1.0)
+    assert PriceCache(tmp_path, "scope").texts == mended.texts, "and swept out of the file"
+
+
 def test_another_scope_has_other_costs(tmp_path: Path) -> None:
     costs = fill(tmp_path)
     other = PriceCache(tmp_path, "another target")

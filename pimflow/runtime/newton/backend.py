@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pimflow.codegen.backend import Capacity, EdgeDivision, Kept, Lane, Parts, Transfer, UnitCost, WorkReport
+from pimflow.codegen.backend import Capacity, EdgeDivision, Kept, Lane, Parts, Records, Transfer, UnitCost, WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.newton import Mapping, PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
@@ -48,6 +48,9 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 """
 
 
+_NO_CYCLES = ("launch_us", "energy", "transfer_gb_per_s", "readout_functions", "accumulator")
+"""Keys of the machine that no stream's cycles depend on."""
+
 NewtonWork = MatrixProblem | SpmmProblem
 NewtonProgram = PimProgram | SpmmProgram
 
@@ -79,6 +82,20 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def memory_channels(self) -> int:
         """PIM-enabled channels do not switch mode between kernels, so the GPU loses them for the whole run."""
         return self.pim.channels
+
+    @property
+    def learnt_of(self) -> str:
+        """The timing profile, and what of the machine a mapping's cycles depend on: neither energies nor launches."""
+        values = ((part.name, getattr(self.pim, part.name)) for part in fields(self.pim) if part.name not in _NO_CYCLES)
+        return f"{self.search.profile.name} {list(values)}"
+
+    def recall(self, records: Records) -> None:
+        """Mappings that were chosen before."""
+        self.search.recall(records)
+
+    def learnt(self) -> Records:
+        """Mappings that have been searched for."""
+        return self.search.learnt()
 
     @property
     def capacity(self) -> Capacity:

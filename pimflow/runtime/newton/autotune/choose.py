@@ -5,13 +5,18 @@ Candidates are ranked by a closed-form estimate; the shortlist is lowered and ti
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pimflow.codegen import MatrixProblem
+from pimflow.codegen.backend import Records
 from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.published import channel_loads
+from pimflow.data import decode, encode
+from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.cost import PimCost, price, time_classes, total_cycles
@@ -33,6 +38,17 @@ class MappingSearch:
         self.profile = profile
         self.timer = StreamTimer(profile)
         self._known: dict[tuple[MatrixProblem, str], _Chosen | Refusal] = {}
+        self._recalled: dict[str, str] = {}
+        self._learnt: dict[str, str] = {}
+
+    def recall(self, records: Records) -> None:
+        """Takes the mappings that other searches chose on the same machine, as `learnt` gave them."""
+        self._recalled.update(records)
+
+    def learnt(self) -> Records:
+        """The mappings chosen since this was last asked."""
+        learnt, self._learnt = self._learnt, {}
+        return learnt
 
     def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The fastest mapping that a policy allows, priced.
@@ -52,8 +68,29 @@ class MappingSearch:
     def _chosen(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         key = (problem, policy)
         if key not in self._known:
-            self._known[key] = self._search(problem, policy)
+            self._known[key] = self._recall(problem, policy) or self._search_anew(problem, policy)
         return self._known[key]
+
+    def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
+        """What a mapping that was chosen before makes; None if none was, or none for this problem."""
+        text = self._recalled.get(_key(problem, policy))
+        if text is None:
+            return None
+        try:
+            mapping: Mapping = decode(Mapping, json.loads(text))
+        except (ValueError, DataError):
+            return None
+        race = _Race(problem, self.profile, self.timer)
+        race.enter([mapping])
+        chosen = race.result()
+        return None if isinstance(chosen, Refusal) else chosen
+
+    def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
+        chosen = self._search(problem, policy)
+        if not isinstance(chosen, Refusal):
+            mapping = encode(chosen.program.mapping)
+            self._learnt[_key(problem, policy)] = json.dumps(mapping, separators=(",", ":"))
+        return chosen
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         """The best of the likely mappings; of all, where the banks have no room for any of those."""
@@ -95,6 +132,10 @@ class MappingSearch:
             ranked.setdefault(tuple(sorted(set(loads))), (cycles, mapping))
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
+
+
+def _key(problem: MatrixProblem, policy: str) -> str:
+    return hashlib.blake2b(f"{policy} {problem}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Plans kept on disk: found for what they were searched for, and for nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pimflow.codegen import MatrixProblem
+from pimflow.ir import Graph, Plan
+from pimflow.options import Options
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.newton.autotune.space import Candidate, candidates
+from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.search.kept_plans import KeptPlans
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Pricer
+from pimflow.search.solver import cache_scope, solve
+from pimflow.targets import Target, load_target
+from pimflow.targets.overrides import with_values
+from support.costs import FakeCosts
+from support.graphs import inverted_residuals
+
+GRAPH = inverted_residuals()
+AUTO = find_policy("auto")
+
+
+def search(folder: Path, graph: Graph = GRAPH, policy: str = "auto") -> Plan:
+    costs = FakeCosts()
+    return solve(
+        graph, Options(policy=policy, target=costs.target), costs=costs, prices=PriceCache(folder, cache_scope(costs))
+    )
+
+
+def test_a_second_search_prices_nothing_and_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = search(tmp_path)
+
+    def nothing(*_: object) -> float:
+        raise AssertionError("priced again")
+
+    monkeypatch.setattr(Pricer, "cost", nothing)
+    monkeypatch.setattr(Pricer, "least_us", nothing)
+    assert search(tmp_path) == first
+    assert first.candidates > 100
+    with pytest.raises(AssertionError, match="priced again"):
+        search(tmp_path, policy="pimflow")
+    with pytest.raises(AssertionError, match="priced again"):
+        search(tmp_path, inverted_residuals(1, 40))
+
+
+def test_a_plan_cut_short_is_not_kept(tmp_path: Path) -> None:
+    costs = FakeCosts()
+    hasty = Options(policy="auto", target=costs.target, time_budget_s=1e-9)
+    prices = PriceCache(tmp_path, cache_scope(costs))
+    assert solve(GRAPH, hasty, costs=costs, prices=prices).predicted_us > search(tmp_path).predicted_us
+
+
+def test_a_plan_for_other_nodes_or_of_another_form_is_none(tmp_path: Path) -> None:
+    plans = KeptPlans(tmp_path, "scope")
+    plan = search(tmp_path)
+    plans.keep(GRAPH, AUTO, plan)
+    assert KeptPlans(tmp_path, "scope").plan_of(GRAPH, AUTO, "gpu") == plan
+    assert KeptPlans(tmp_path, "another machine").plan_of(GRAPH, AUTO, "gpu") is None
+    for number, wrong in enumerate((replace(plan, decisions=plan.decisions[1:]), replace(plan, predicted_us="soon"))):  # type: ignore[arg-type]
+        other = KeptPlans(tmp_path, f"wrong {number}")
+        other.keep(GRAPH, AUTO, wrong)
+        assert other.plan_of(GRAPH, AUTO, "gpu") is None
+
+
+def test_nodes_of_other_names_have_a_plan_of_their_own(tmp_path: Path) -> None:
+    plan = search(tmp_path)
+    nodes = [replace(node, name=f"{node.name}_2") for node in GRAPH.nodes]
+    fused = [node.placed(fused_into=into and f"{into}_2") for node in nodes for into in (node.placement.fused_into,)]
+    renamed = search(tmp_path, GRAPH.replace(nodes=fused))
+    assert renamed.predicted_us == plan.predicted_us
+    covered = {name for decision in renamed.decisions for name in decision.nodes}
+    assert covered == {node.name for node in nodes}
+
+
+def searches(target: Target, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, int]:
+    """The plan on a machine, and how many mappings were searched for."""
+    found: list[MatrixProblem] = []
+
+    def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
+        found.append(problem)
+        return candidates(problem, profile)
+
+    monkeypatch.setattr("pimflow.runtime.newton.autotune.choose.candidates", counted)
+    costs = CostModel(target)
+    plan = solve(
+        GRAPH, Options(policy="auto", target=target), costs=costs, prices=PriceCache(folder, cache_scope(costs))
+    )
+    return plan, len(found)
+
+
+def test_what_no_cycle_depends_on_leaves_the_mappings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target("pimflow")
+    plan, first = searches(target, tmp_path, monkeypatch)
+    assert first > 20
+    energies = {"gpu.energy.static_w": 31.0, "pim.energy.strict.activate_pj": 7.0}
+    assert searches(with_values(target, energies), tmp_path, monkeypatch) == (plan, 0), "energies are of no plan"
+    slower, count = searches(with_values(target, {"gpu.launch_cycles": 9000}), tmp_path, monkeypatch)
+    assert slower.baseline_us > plan.baseline_us
+    assert count < first // 4, "mappings that the first search had no need of"
+    assert searches(with_values(target, {"pim.channels": 12}), tmp_path, monkeypatch)[1] > 20
