@@ -153,8 +153,8 @@ class _ShapeInference:
         if self.structure.concerns(node):
             return self.structure.evaluate(node, self.values)
         try:
-            arrays = evaluate(node, self.graph, self.values, self.known)
-            return self.structure.spread(arrays) if isinstance(arrays, list) else arrays
+            arrays = self.structure.grown(node) or evaluate(node, self.graph, self.values, self.known)
+            return self.structure.spread(node, arrays) if isinstance(arrays, list) else arrays
         except ModelError as error:
             self._by_rule(node)
             raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error

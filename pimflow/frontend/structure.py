@@ -81,7 +81,7 @@ def evaluate_structure(op_type: str, arrays: Arrays, attributes: Attributes) -> 
         result = rule(arrays, attributes)
     if result is None:
         return None
-    view: Array = result.view()
+    view: Array = np.asarray(result).view()
     view.flags.writeable = False
     return view
 
@@ -274,8 +274,14 @@ def _concat(arrays: Arrays, attributes: Attributes) -> Array:
 
 @STRUCTURE.register("Tile")
 def _tile(arrays: Arrays, attributes: Attributes) -> Array:
+    """Along axes that are not repeated, or of one alone, a view stays one."""
     array, repeats = _pair(arrays)
-    return np.tile(array, tuple(int(times) for times in repeats))
+    times = [int(count) for count in repeats]
+    axes = zip(times, array.shape, array.strides, strict=True)
+    if all(count == 1 or size == 1 or not step for count, size, step in axes):
+        cut = tuple(slice(0, 1) if count != 1 else slice(None) for count in times)
+        return np.broadcast_to(array[cut], [count * size for count, size in zip(times, array.shape, strict=True)])
+    return np.tile(array, times)
 
 
 @STRUCTURE.register("Range")
@@ -307,8 +313,6 @@ def _slice(arrays: Arrays, attributes: Attributes) -> Array | None:
     by = np.ones(len(starts), np.int64) if steps is None else steps
     cuts = [slice(None)] * array.ndim
     for axis, first, last, step in zip(chosen, starts.tolist(), ends.tolist(), by.tolist(), strict=True):
-        if step < 0:
-            return None
         cuts[axis] = slice(first, last, step)
     return array[tuple(cuts)]
 
@@ -321,7 +325,18 @@ def _gather(arrays: Arrays, attributes: Attributes) -> Array:
         taken = array[(slice(None),) * axis + (int(index.reshape(())),)]
         shape = (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :])
         return _reshaped(taken, shape)
-    return np.take(array, index, axis=axis)
+    if not array.strides[axis] and array.shape[axis]:
+        return _repeated_rows(array, index, axis)
+    once = tuple(slice(0, 1) if not step else slice(None) for step in array.strides)
+    taken = np.take(array[once], index, axis=axis)
+    return np.broadcast_to(taken, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
+
+
+def _repeated_rows(array: Anything, index: Anything, axis: int) -> Array:
+    """Rows picked where all are the same one."""
+    row = array[(slice(None),) * axis + (0,)]
+    spread = row.reshape((*row.shape[:axis], *(1 for _ in index.shape), *row.shape[axis:]))
+    return np.broadcast_to(spread, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
 
 
 @STRUCTURE.register("GatherElements")

@@ -18,6 +18,9 @@ LARGE_BYTES = 1 << 20
 CONTENT_BYTES = 1 << 24
 """Arrays up to this size are the same if their elements are; larger ones if they are the same memory."""
 
+_GROWING = frozenset({"Expand", "Range", "Tile"})
+"""Operators whose results may have a row for every edge where their operands have none."""
+
 
 class StructureValues:
     """Evaluates what depends on bound inputs and constants alone.
@@ -60,11 +63,30 @@ class StructureValues:
             self.names.update(name for name in node.outputs if name)
         return results
 
-    def spread(self, arrays: list[Array]) -> list[Array]:
-        """Results beside a bound graph: ones for every edge, of which each layer makes its own, are views of one."""
+    def grown(self, node: Node) -> list[Array] | None:
+        """The result, beside a bound graph, of a node that makes much of little: a view, and of any size."""
+        op = node.op
+        if not self.names or not isinstance(op, OnnxOp) or op.domain or op.op_type not in _GROWING:
+            return None
+        if not all(name in self._known for name in node.inputs if name):
+            return None
+        result = self._once(op, [self._known[name] if name else None for name in node.inputs])
+        return None if result is None else [result]
+
+    def spread(self, node: Node, arrays: list[Array]) -> list[Array]:
+        """Results beside a bound graph: ones for every edge, of which each layer makes its own, are views of one.
+
+        Such, and the numbers of all vertices, are structure from here on, so that what follows is made of views too.
+        """
         if not self.names:
             return arrays
-        return [_as_view(array) if array.nbytes > LARGE_BYTES and is_uniform(array) else array for array in arrays]
+        for position, (name, array) in enumerate(zip(node.outputs, arrays, strict=True)):
+            uniform = array.nbytes > LARGE_BYTES and is_uniform(array)
+            if uniform and held_bytes(array) > array.itemsize:
+                arrays[position] = _as_view(array)
+            if name and (uniform or (node.kind == "Range" and array.nbytes > LARGE_BYTES)):
+                self.names.add(name)
+        return arrays
 
     def _once(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
         """The result of an operator, made once for the same operands: every layer computes the norm of a graph."""

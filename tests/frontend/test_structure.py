@@ -61,11 +61,17 @@ CASES: list[tuple[str, list[Anything], dict[str, Any]]] = [
     ("Transpose", [X], {}),
     ("Concat", [X, COLUMN], {"axis": -1}),
     ("Tile", [X, ints(2, 1)], {}),
+    ("Tile", [X[:1], ints(3, 1)], {}),
+    ("Tile", [COLUMN, ints(1, 3)], {}),
     ("Range", [np.int64(2), np.int64(11), np.int64(3)], {}),
     ("NonZero", [FLAGS], {}),
     ("NonZero", [FLAGS[:, 0]], {}),
     ("Slice", [X, ints(1, -3), ints(5, 9), ints(0, 1), ints(2, 1)], {}),
+    ("Slice", [X, ints(-1), ints(-(2**63)), ints(0), ints(-1)], {}),
+    ("Slice", [X, ints(9, 2), ints(1, -4), ints(0, 1), ints(-2, -1)], {}),
     ("Gather", [X, INDEX], {"axis": 1}),
+    ("Gather", [COLUMN, INDEX], {"axis": 0}),
+    ("Gather", [COLUMN, INDEX[None]], {"axis": 1}),
     ("Gather", [X, np.int64(-2)], {"axis": 0}),
     ("GatherElements", [X, INDEX[None].repeat(2, 0)], {"axis": -1}),
     ("GatherND", [X, INDEX[:, None]], {}),
@@ -104,7 +110,6 @@ def test_every_rule_is_tried() -> None:
     [
         ("Div", [INDEX, INDEX], {}),
         ("Range", [np.float32(0), np.float32(1), np.float32(0.25)], {}),
-        ("Slice", [X, ints(5), ints(0), ints(0), ints(-1)], {}),
         ("GatherND", [X, INDEX[:, None]], {"batch_dims": 1}),
         ("ScatterND", [X, INDEX[:, None], X[:4]], {"reduction": "add"}),
         ("OneHot", [INDEX, np.int64(4), np.array([0, 1], np.float32)], {"axis": 0}),
@@ -128,6 +133,13 @@ def test_an_index_of_edges_by_features_takes_as_much_as_one_of_edges() -> None:
     assert counts is not None
     assert held_bytes(counts) == 4 * edges
     assert is_uniform(counts)
+    spread = evaluate_structure("Expand", [np.arange(edges)[:, None], ints(edges, features)], {})
+    picked = evaluate_structure("Gather", [spread, np.arange(edges)[::-1]], {"axis": 0})
+    repeated = evaluate_structure("Tile", [spread, ints(1, 2)], {})
+    assert picked is not None
+    assert repeated is not None
+    assert held_bytes(picked) == held_bytes(repeated) == 8 * edges
+    assert repeated.shape == (edges, 2 * features)
 
 
 def test_what_repeats_is_seen_by_strides_and_by_elements() -> None:

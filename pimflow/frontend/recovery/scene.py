@@ -225,7 +225,9 @@ class Scene:
         place = (what, memory_of(array), segments.key)
         if place not in self._arranged:
             small = compact(array)
-            if len(small) == segments.edges and segments.order is not None:
+            if len(small) != segments.edges:  # all rows are alike
+                small = np.broadcast_to(small, (segments.edges, *small.shape[1:]))
+            elif segments.order is not None:
                 small = small[segments.order]
             self._arranged[place] = (array, self.constant(what, _narrowed(small) if what == _SOURCES else small))
         return self._arranged[place][1]
@@ -269,7 +271,7 @@ def placed_constants(scene: Scene) -> None:
     graph, editor = scene.graph, scene.editor
     for node in graph.nodes:
         names = [name for name in node.outputs if name]
-        if not names or not all(name in scene.structural for name in names):
+        if not names or not _follows_from_graph(scene, node, names):
             continue
         if any(name not in scene.known for name in names):
             editor.replace_node(node.name, ())  # let go: nothing but structure read it
@@ -281,6 +283,13 @@ def placed_constants(scene: Scene) -> None:
             for name in names:
                 editor.set_constant(name, scene.known[name])
             editor.replace_node(node.name, ())
+
+
+def _follows_from_graph(scene: Scene, node: Node, names: Sequence[str]) -> bool:
+    """Whether a bound graph decides all that a node makes: by its edges, or, as a Shape reads them, by their number."""
+    if all(name in scene.structural for name in names):
+        return True
+    return all(name in scene.known for name in names) and not scene.structural.isdisjoint(node.inputs)
 
 
 def _make_output(scene: Scene, node: Node) -> None:

@@ -15,9 +15,9 @@ import pytest
 from onnx import helper
 
 from pimflow.errors import ModelError
-from pimflow.frontend import Loaded, bound_inputs, load_with_graph
+from pimflow.frontend import Loaded, bound_inputs, load_with_graph, structure_values
 from pimflow.ir import EdgeSoftmax, Graph, Spmm
-from pimflow.onnxio import to_onnx
+from pimflow.onnxio import folding, to_onnx
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import random_inputs, run_graph
@@ -123,6 +123,35 @@ def ops(graph: Graph) -> dict[str, int]:
 )
 def test_nothing_of_the_exporters_pattern_is_left(name: str, expected: dict[str, int]) -> None:
     assert ops(cleaned(read(name, *GRAPHS["many edges"]))) == expected
+
+
+@pytest.mark.parametrize("name", [*EXPORTS, *KEPT])
+def test_a_large_graph_is_recovered_as_a_small_one_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All limits lowered: lists of edges are let go, and nothing of their size is left to ONNX Runtime."""
+    pairs, vertices = EXPORTED_SIZE if "static" in name else GRAPHS["many edges"]
+    expected = ops(cleaned(read(name, pairs, vertices)))
+    for module, limit, least in ((structure_values, "LARGE_BYTES", 0), (structure_values, "FOLD_LIMIT_BYTES", 1000)):
+        monkeypatch.setattr(module, limit, least)
+    monkeypatch.setattr(folding, "GROWTH_LIMIT", 0)
+    monkeypatch.setattr(folding.evaluate, "__defaults__", (1000,))
+    loaded = read(name, pairs, vertices)
+    assert ops(cleaned(loaded)) == expected
+    if name not in KEPT:
+        assert max(errors_of(name, loaded)) < 1e-5
+
+
+def test_the_shape_of_a_list_of_edges_that_is_let_go_is_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["edge_index"], ["pairs"]),
+        helper.make_node("Shape", ["pairs"], ["sizes"]),
+        helper.make_node("Expand", ["x", "sizes"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (5, 1), "edge_index": (2, 5)}, ["y"], {}, 18)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    monkeypatch.setattr(structure_values, "LARGE_BYTES", 0)
+    loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 5))
+    x = np.arange(5, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(run_graph(loaded.graph, {"x": x})["y"], x.repeat(2, 1))
 
 
 def test_layers_share_the_constants_of_a_graph() -> None:
