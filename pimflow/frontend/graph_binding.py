@@ -13,6 +13,7 @@ from pimflow.ir import Array
 from pimflow.sparse import Graph as Adjacency
 
 _EDGE_WORDS = ("edge", "rel")
+_VERTEX_SYMBOLS = ("n", "v", "nodes", "num_nodes", "n_nodes", "vertices", "num_vertices")
 _INTEGERS = ("int64", "int32")
 
 
@@ -26,6 +27,7 @@ class GraphInputs:
         edge_type: the input of one integer for every edge, or None.
         edges: all other inputs with a row for every edge.
         vertices: inputs with a row for every vertex.
+        others: all others of a known rank; one may have its vertices along a later axis.
     """
 
     edge_index: Declared
@@ -33,6 +35,7 @@ class GraphInputs:
     edge_type: Declared | None = None
     edges: tuple[Declared, ...] = ()
     vertices: tuple[Declared, ...] = ()
+    others: tuple[Declared, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,15 @@ def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
     of_edges = [item for item in others if _is_of_edges(item, index)]
     weight = next((item for item in of_edges if item.dtype.startswith("float") and _is_column(item)), None)
     kinds = next((item for item in of_edges if item.dtype in _INTEGERS and _is_column(item)), None)
-    vertices = [item for item in others if item not in of_edges and item.dtype.startswith("float")]
+    matrices = [item for item in others if item.dtype.startswith("float") and len(item.dims or ()) == 2]
+    vertices = [item for item in matrices if item not in of_edges]
     return GraphInputs(
         index,
         weight,
         kinds,
         tuple(item for item in of_edges if item not in (weight, kinds)),
-        tuple(item for item in vertices if len(item.dims or ()) == 2),
+        tuple(vertices),
+        tuple(item for item in others if item not in of_edges and item not in vertices),
     )
 
 
@@ -159,7 +164,7 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
     vertices, edges = adjacency.num_dst, adjacency.num_edges
     pairs = [(found.edge_index, 1, edges)]
     pairs += [(item, 0, edges) for item in (found.weight, found.edge_type, *found.edges) if item is not None]
-    pairs += [(item, 0, vertices) for item in found.vertices]
+    pairs += [(item, axis, vertices) for item, axis in _of_vertices(found, shapes, vertices)]
     baked = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
     if baked:
         _refuse_other_size(found, adjacency, shapes)
@@ -172,6 +177,55 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
         elif isinstance(dim, str) and all(isinstance(other, int) for place, other in enumerate(dims) if place != axis):
             sizes[item.name] = tuple(size if place == axis else int(other) for place, other in enumerate(dims))
     return sizes
+
+
+def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[tuple[Declared, int]]:
+    """Inputs with their axis of vertices: that of rows, or of batches [B, N, F] and the like one that is plain.
+
+    Args:
+        found: inputs.
+        shapes: what the user says of sizes.
+        vertices: how many there are; None where that is asked.
+
+    Raises:
+        ShapeError: one of several sizes may be the number of vertices.
+    """
+    if found.vertices:
+        return [(item, 0) for item in found.vertices]
+    axes = [(item, axis) for item in found.others for axis in range(max(len(item.dims or ()) - 1, 1))]
+    free = [place for place in axes if isinstance(_dim(place), str) and _dim(place) != _dim((found.edge_index, 1))]
+    named = [place for place in free if str(_dim(place)).lower() in _VERTEX_SYMBOLS]
+    if len({_dim(place) for place in named}) == 1:
+        return named
+    if vertices is not None and any(_given_size(*place, shapes) == vertices for place in axes):
+        return []
+    free = [place for place in free if _given_size(*place, shapes) is None] or free
+    sole = len({_dim(place) or place for place in free}) == 1
+    if vertices is not None and free and not (sole and all(axis >= len(item.dims or ()) - 2 for item, axis in free)):
+        spelled = ", ".join(dict.fromkeys(f"{item.name} {_spelled(item)}" for item, _ in free))
+        raise ShapeError(
+            f"which size in {spelled} is the number of vertices ({vertices:,}) does not follow from the model",
+            f"say it: {' or '.join(dict.fromkeys(_typed(place, vertices) for place in free))}",
+        )
+    return free or [(item, len(item.dims or ()) - 2) for item in found.others if len(item.dims or ()) > 2]
+
+
+def _dim(place: tuple[Declared, int]) -> int | str:
+    item, axis = place
+    return (item.dims or ())[axis]
+
+
+def _spelled(item: Declared) -> str:
+    return f"[{', '.join(str(dim) if dim != '' else '?' for dim in item.dims or ())}]"
+
+
+def _typed(place: tuple[Declared, int], size: int) -> str:
+    """What the user types to bind a size."""
+    item, axis = place
+    dims = item.dims or ()
+    if dims[axis]:
+        return f"--shape {dims[axis]}={size}"
+    return f"--shape {item.name}:{'x'.join(str(size if at == axis else dim or 1) for at, dim in enumerate(dims))}"
 
 
 def _given_size(item: Declared, axis: int, shapes: ShapeBindings) -> int | None:
@@ -188,7 +242,8 @@ def _given_size(item: Declared, axis: int, shapes: ShapeBindings) -> int | None:
 
 def _refuse_other_size(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
     edges = _given_size(found.edge_index, 1, shapes)
-    vertices = next((_given_size(item, 0, shapes) for item in found.vertices), None)
+    places = _of_vertices(found, shapes, adjacency.num_dst)
+    vertices = next((_given_size(item, axis, shapes) for item, axis in places), None)
     known = [f"{vertices:,} vertices"] if vertices is not None else []
     known += [f"{edges:,} edges"] if edges is not None else []
     raise ShapeError(
@@ -241,7 +296,7 @@ def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | 
     if found is None:
         return None
     edges = _given_size(found.edge_index, 1, shapes)
-    vertices = next((_given_size(item, 0, shapes) for item in found.vertices), None)
+    vertices = next((_given_size(item, axis, shapes) for item, axis in _of_vertices(found, shapes, None)), None)
     if edges is None or vertices is None:
         return None
     random = np.random.default_rng(0)

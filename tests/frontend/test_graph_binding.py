@@ -117,11 +117,48 @@ def test_what_the_graph_lacks_stays_or_is_refused() -> None:
         ({"x": (FLOAT, [64, 8]), "edge_index": (LONG, [2, 256])}, {}),
         ({"x": (FLOAT, ["N", 8]), "edge_index": (LONG, [2, "E"])}, {"N": 64, "E": 256}),
         ({"x": (FLOAT, ["", 8]), "edge_index": (LONG, [2, ""])}, {"x": (64, 8), "edge_index": (2, 256)}),
+        ({"x": (FLOAT, [2, 64, 8]), "edge_index": (LONG, [2, 256])}, {}),
+        ({"x": (FLOAT, [2, "N", 8]), "edge_index": (LONG, [2, "E"])}, {"N": 64, "E": 256}),
     ],
 )
 def test_another_size_is_refused_with_both(inputs: Inputs, shapes: dict[str, Any]) -> None:
     with pytest.raises(ShapeError, match="for 64 vertices and 256 edges, the graph has 20 vertices and 60 edges"):
         bind_graph(network(inputs), adjacency(), shapes)
+
+
+BATCHES: list[tuple[Inputs, dict[str, Any], dict[str, Any]]] = [
+    ({"x": (FLOAT, [2, "rows", 8])}, {}, {"rows": 20}),
+    ({"x": (FLOAT, ["B", "num_nodes", 8])}, {}, {"num_nodes": 20}),
+    ({"x": (FLOAT, ["B", "rows", 8])}, {"B": 2}, {"B": 2, "rows": 20}),
+    ({"x": (FLOAT, ["B", "rows", 8])}, {"rows": 20}, {"rows": 20}),
+    ({"x": (FLOAT, ["B", 20, 8])}, {}, {}),
+    ({"x": (FLOAT, [3, "", 8])}, {}, {"x": (3, 20, 8)}),
+    ({"kind": (LONG, ["atoms"]), "place": (FLOAT, ["atoms", 3])}, {}, {"atoms": 20}),
+    ({"token": (LONG, ["atoms"])}, {}, {"atoms": 20}),
+]
+
+
+@pytest.mark.parametrize(("inputs", "given", "expected"), BATCHES)
+def test_vertices_are_found_along_another_axis(inputs: Inputs, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    bound = bind_graph(network({"edges": (LONG, [2, "E"]), **inputs}), adjacency(weighted=False), given)
+    assert bound.shapes == {"E": 60, **expected}
+
+
+@pytest.mark.parametrize(
+    ("dims", "ways"),
+    [
+        (["B", "M", 8], "B=20 or --shape M=20"),
+        (["N", "V", 8], "N=20 or --shape V=20"),
+        (["B", 21, 8], "B=20"),
+        (["", "", 8], "x:20x1x8 or --shape x:1x20x8"),
+    ],
+)
+def test_where_several_sizes_may_be_that_of_vertices_the_user_is_told_what_to_say(dims: list[Any], ways: str) -> None:
+    with pytest.raises(ShapeError) as caught:
+        bind_graph(network({"edges": (LONG, [2, "E"]), "x": (FLOAT, dims)}), adjacency(), {})
+    spelled = ", ".join(str(dim) or "?" for dim in dims)
+    expected = f"which size in x [{spelled}] is the number of vertices (20) does not follow from the model"
+    assert str(caught.value) == f"{expected}; say it: --shape {ways}"
 
 
 def test_a_random_graph_has_the_sizes_that_are_known() -> None:
@@ -130,6 +167,11 @@ def test_a_random_graph_has_the_sizes_that_are_known() -> None:
     assert (bound.adjacency.num_dst, bound.adjacency.num_edges) == (30, 70)
     assert set(bound.arrays()) == {"edges", "w", "kind"}
     assert random_graph(network(DYNAMIC), {"N": 30}) is None
+    batch = network({"x": (FLOAT, [2, "N", 8]), "edges": (LONG, [2, "E"])})
+    assert random_graph(batch, {"E": 70}) is None
+    found = random_graph(batch, {"N": 30, "E": 70})
+    assert found is not None
+    assert found.adjacency.num_dst == 30
 
 
 def test_a_model_aggregates_if_a_scatter_reduces() -> None:
