@@ -1,16 +1,21 @@
-"""Time and memory of graphs from 10^5 edges on: made, written, read into rows, measured, put in order.
+"""Time and memory of graphs from 10^5 edges on: made, written, read into rows, measured, ranked, put in order.
 
-Every size runs in a process of its own, so that its peak of memory is its own; `--edges` names other sizes. Edges are
-those of an R-MAT graph with 16 per vertex, or (`--like reddit`) a data set's numbers.
+Every size runs in processes of its own, so that its peaks of memory are its own; `--edges` names other sizes. Edges are
+those of an R-MAT graph with 16 per vertex, or (`--like reddit`) a data set's numbers. Ranking is what `pimflow
+tune-graph` does once the graph is read: all strategies on `upmem`, and the host beside them; no result is kept from
+another run. Its memory is that of a process that reads the graph and ranks.
 
-Run: python benchmarks/bench_graphs.py [--edges 1e5 1e6 1e7 1e8] [--like NAME ...] [--orders]
+Run: python benchmarks/bench_graphs.py [--edges 1e5 1e6 1e7 1e8] [--per-vertex 16] [--features 32] [--like NAME ...]
+[--orders]
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -22,12 +27,13 @@ from typing import Any
 import numpy as np
 from machine import here
 
+from pimflow import gnn
 from pimflow.sparse import DATA_SETS, ORDERS, Graph, like, reordered, source_histogram
 from pimflow.sparse.generate import rmat
 from pimflow.sparse.statistics import measure
 
-EDGES_PER_VERTEX = 16
-STEPS = ("make", "read", "hash", "ranges", "statistics")
+STEPS = ("make", "read", "hash", "ranges", "statistics", "rank")
+PEAKS = f" {'peak GiB':>9} {'ranking GiB':>12} {'strategies':>10}"
 
 
 def timed(step: Callable[[], Any]) -> tuple[Any, float]:
@@ -41,13 +47,13 @@ def peak_gib() -> float:
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
 
-def make(what: str, file: Path) -> float:
+def make(what: str, per_vertex: int, file: Path) -> float:
     """Writes the edges as an exporter of PyTorch Geometric's data would; returns seconds of making them."""
     if what in DATA_SETS:
         graph, seconds = timed(lambda: like(what))
     else:
         edges = round(float(what))
-        scale = max(round(np.log2(edges / EDGES_PER_VERTEX)), 1)
+        scale = max(round(np.log2(edges / per_vertex)), 1)
         graph, seconds = timed(lambda: rmat(scale, edges))
     np.savez(file, edge_index=graph.edge_index(), num_nodes=graph.num_dst)
     return float(seconds)
@@ -64,9 +70,19 @@ def look(file: Path, orders: bool) -> tuple[str, dict[str, float], float]:
     return f"{graph.num_edges:>13,} {graph.num_dst:>10,}", seconds, peak_gib()
 
 
+def rank(file: Path, features: int) -> tuple[int, float, float]:
+    """Ranks the strategies of a graph: how many can run, seconds, peak memory in GiB with reading it."""
+    os.environ["PIMFLOW_CACHE_DIR"] = str(file.with_name("cache"))
+    graph = Graph.load(file)
+    tuning, seconds = timed(lambda: gnn.tune(graph, features, "upmem"))
+    return len(tuning.rows), seconds, peak_gib()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", nargs="*", default=["1e5", "1e6", "1e7", "1e8"], help="sizes of R-MAT graphs")
+    parser.add_argument("--per-vertex", type=int, default=16, help="edges of a vertex of theirs, in the mean")
+    parser.add_argument("--features", type=int, default=32, help="columns of the aggregation that is ranked")
     parser.add_argument(
         "--like", nargs="*", default=[], choices=list(DATA_SETS), help="data sets whose numbers to take"
     )
@@ -74,17 +90,21 @@ def main() -> None:
     asked = parser.parse_args()
     steps = (*STEPS, *(ORDERS if asked.orders else ()))
     print(here())
-    print(f"{'edges':>13} {'vertices':>10} " + " ".join(f"{step + ' s':>12}" for step in steps) + f" {'peak GiB':>9}")
+    print(f"{'edges':>13} {'vertices':>10} " + " ".join(f"{step + ' s':>12}" for step in steps) + PEAKS)
     fresh = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "graph.npz"
         for what in (*asked.edges, *asked.like):
+            shutil.rmtree(file.with_name("cache"), ignore_errors=True)
             with fresh.Pool(1) as pool:
-                making = pool.apply(make, (what, file))
+                making = pool.apply(make, (what, asked.per_vertex, file))
             with fresh.Pool(1) as pool:
                 size, seconds, peak = pool.apply(look, (file, asked.orders))
-            seconds["make"] = making
-            print(f"{size} " + " ".join(f"{seconds[step]:>12.2f}" for step in steps) + f" {peak:>9.2f}", flush=True)
+            with fresh.Pool(1) as pool:
+                strategies, ranking, ranking_peak = pool.apply(rank, (file, asked.features))
+            seconds.update(make=making, rank=ranking)
+            line = f"{size} " + " ".join(f"{seconds[step]:>12.2f}" for step in steps)
+            print(f"{line} {peak:>9.2f} {ranking_peak:>12.2f} {strategies:>10}", flush=True)
 
 
 if __name__ == "__main__":

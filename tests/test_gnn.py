@@ -50,6 +50,8 @@ def test_the_gradients_of_a_graph_are_those_of_its_transpose() -> None:
         ({"features": 2.5}, OptionError, "features is 2.5"),
         ({"features": 8, "dtype": "int64"}, OptionError, "unknown dtype 'int64'"),
         ({"features": 8, "dtype": "fp32", "wide": True}, OptionError, "fp32 does not add up"),
+        ({"features": 8, "heads": 3}, OptionError, "heads is 3"),
+        ({"features": 8, "heads": -1}, OptionError, "heads is -1"),
         ({"features": 8, "target": "pimflow"}, TargetError, "no UPMEM modules"),
     ],
 )
@@ -71,3 +73,19 @@ def test_features_that_do_not_fit_are_refused() -> None:
         gnn.aggregate(star, np.ones((1, 4)), "1x1 csr row row")
     wide = gnn.aggregate(star, np.ones((1, 4)), "1x1 csr row row", wide=True)
     assert wide.values == pytest.approx(5000)
+
+
+def test_weights_of_several_heads_are_loaded_for_every_call() -> None:
+    graph, draw = skewed(300, 2000), np.random.default_rng(0)
+    x, weights = draw.normal(size=(300, 8)).astype(np.float32), draw.random((2000, 2)).astype(np.float32)
+    found = gnn.aggregate(graph, x, "2x2 csr row nnz", dtype="fp32", weights=weights)
+    for head in range(2):
+        matrix = scipy.sparse.csr_matrix((weights[:, head], graph.col, graph.rowptr), (300, 300))
+        expected = matrix @ x[:, 4 * head : 4 * head + 4].astype(np.float64)
+        np.testing.assert_allclose(found.values[:, 4 * head : 4 * head + 4], expected, atol=1e-5)
+    assert found.cost.weights_us > 0
+    assert gnn.aggregate(graph, x, "2x2 csr row nnz", dtype="fp32").cost.weights_us == 0
+    assert gnn.tune(graph, 8, heads=2).ranking.best.cost.weights_us > 0
+    for wrong in (weights[:-1], weights[:, None], np.zeros((2000, 3)), weights * np.nan):
+        with pytest.raises(InputDataError, match="weights"):
+            gnn.aggregate(graph, x, weights=wrong)

@@ -61,6 +61,7 @@ def tune(
     dtype: str | None = None,
     *,
     wide: bool = False,
+    heads: int = 0,
     backward: bool = False,
     exhaustive: bool = False,
     baselines: bool = False,
@@ -74,6 +75,8 @@ def tune(
         target: a machine with UPMEM modules: a name, a TOML file, or a `Target`.
         dtype: int8, int16, int32 or fp32; the target's own if None.
         wide: add integers up in int64.
+        heads: weights of an edge that are computed at run time, as attention's are, each of as many features; they are
+            loaded for every aggregation. 0: edges have the graph's own weights, which are loaded once.
         backward: rank the aggregation of gradients too, which goes along the edges' other direction.
         exhaustive: time every strategy core by core, instead of the most promising ones.
         baselines: price what SparseP, GraNDe and PyGim's published tuner would do on the same modules.
@@ -84,7 +87,7 @@ def tune(
         TargetError: the target is unknown, or has no UPMEM modules.
     """
     machine, spec = modules_of(target)
-    asked = _asked(features, dtype, wide, spec)
+    asked = _asked(features, dtype, wide, heads, spec)
     say: Progress = progress or (lambda line: None)
     tuner = Tuner(spec, graph, asked)
     ranking = tuner.exhaustive() if exhaustive else tuner.rank(say)
@@ -100,10 +103,10 @@ def tune(
         asked,
         ranking,
         tuner.alternatives(ranking),
-        alone(machine, graph, asked.features),
+        alone(machine, graph, asked.features, heads),
         others,
         published,
-        overflow(graph, asked.element, wide),
+        overflow(graph, asked.element, wide, computed=asked.computed),
         reverse,
     )
 
@@ -116,6 +119,7 @@ def aggregate(
     dtype: str | None = None,
     *,
     wide: bool = False,
+    weights: npt.ArrayLike | None = None,
 ) -> Aggregated:
     """Sums the features of every destination's sources, by value, as the modules do under a strategy.
 
@@ -126,16 +130,19 @@ def aggregate(
         target: a machine with UPMEM modules.
         dtype: int8, int16, int32 or fp32; the target's own if None.
         wide: add integers up in int64.
+        weights: of edges [edges], or of edges and heads [edges, heads], in the order of the graph's rows: computed for
+            this aggregation, and loaded for it. None: the graph's own.
 
     Raises:
-        InputDataError: the features do not fit the graph, or their sums the accumulator.
+        InputDataError: features or weights do not fit the graph, or their sums the accumulator.
         OptionError: the strategy is unknown, or cannot run on the machine.
         TargetError: the target is unknown, or has no UPMEM modules.
     """
     _, spec = modules_of(target)
     x = _checked(graph, features)
-    asked = _asked(x.shape[1], dtype, wide, spec)
-    narrow = overflow(graph, asked.element, wide)
+    computed = None if weights is None else _checked_weights(graph, weights, x.shape[1])
+    asked = _asked(x.shape[1], dtype, wide, 0 if computed is None else computed[:1].size, spec)
+    narrow = overflow(graph, asked.element, wide, computed)
     if narrow is not None:
         raise InputDataError(narrow.reason, narrow.remedy)
     chosen = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
@@ -147,17 +154,21 @@ def aggregate(
     cost = Pricing(spec, asked, EdgeParts(graph)).cost(chosen)
     if isinstance(cost, Refusal):
         raise OptionError(f"{chosen}: {cost.reason}", cost.remedy)
-    return Aggregated(aggregated(spec, graph, x, chosen, asked), chosen, cost)
+    return Aggregated(aggregated(spec, graph, x, chosen, asked, computed), chosen, cost)
 
 
-def alone(machine: Target, graph: Graph, features: int) -> dict[str, float]:
+def alone(machine: Target, graph: Graph, features: int, heads: int = 0) -> dict[str, float]:
     """Microseconds of an aggregation on the devices of a machine that are not UPMEM modules, by device.
 
-    Those are its host, and other units that accept it, copies to them and back included.
+    Those are its host, and other units that accept it, copies to them and back included. With so many `heads`, edges
+    have as many weights, computed at run time; with none, the graph's own.
     """
     build = Builder("aggregation")
-    x = build.input(graph.num_src, features, name="x")
-    edges = [build.constant(array) for array in (graph.rowptr, graph.col, graph.weight) if array is not None]
+    x = build.input(graph.num_src, *((heads, features // heads) if heads else (features,)), name="x")
+    known = (graph.rowptr, graph.col) if heads else (graph.rowptr, graph.col, graph.weight)
+    edges = [build.constant(array) for array in known if array is not None]
+    if heads:
+        edges.append(build.input(graph.num_edges, heads, name="weights"))
     program = build.graph(build.op(Spmm(), x, *edges, name="spmm"))
     (node,) = program.nodes
     found = {machine.host: host_of(machine).cost(program, node)}
@@ -184,13 +195,15 @@ def modules_of(target: str | Target) -> tuple[Target, UpmemSpec]:
     raise TargetError(f"target {machine.name!r} has no UPMEM modules", "choose upmem or upmem-gpu")
 
 
-def _asked(features: int, dtype: str | None, wide: bool, spec: UpmemSpec) -> Aggregation:
+def _asked(features: int, dtype: str | None, wide: bool, heads: int, spec: UpmemSpec) -> Aggregation:
     if not _is_whole(features) or not 0 < features <= _MOST_FEATURES:
         raise OptionError(f"features is {features!r}", f"give a whole number between 1 and {_MOST_FEATURES}")
     element = spec.operand if dtype is None else choice("dtype", dtype, get_args(ElementType))
     if wide and element == "fp32":
         raise OptionError("fp32 does not add up in int64", "leave out wide, or choose an integer dtype")
-    return Aggregation(int(features), cast("ElementType", element), wide)
+    if not _is_whole(heads) or heads < 0 or features % max(heads, 1):
+        raise OptionError(f"heads is {heads!r}", f"give a number that divides {features} features, or 0 for none")
+    return Aggregation(int(features), cast("ElementType", element), wide, max(int(heads), 1), heads > 0)
 
 
 def _is_whole(number: object) -> bool:
@@ -204,9 +217,24 @@ def _checked(graph: Graph, features: npt.ArrayLike) -> npt.NDArray[Any]:
             f"features have shape {list(x.shape)}, but the graph has {graph.num_src} sources",
             "give one row per source: [sources, columns]",
         )
-    if x.dtype.kind not in "iuf" or not np.isfinite(x).all():
-        raise InputDataError(f"features hold {x.dtype.name} that are not all finite numbers", "give real numbers")
-    return x
+    return _finite("features", x)
+
+
+def _checked_weights(graph: Graph, weights: npt.ArrayLike, columns: int) -> npt.NDArray[Any]:
+    values = np.asarray(weights)
+    heads = values.shape[1] if values.ndim == 2 else 1
+    if values.ndim not in (1, 2) or len(values) != graph.num_edges or not heads or columns % heads:
+        raise InputDataError(
+            f"weights have shape {list(values.shape)} for {graph.num_edges} edges and {columns} columns",
+            "give [edges], or [edges, heads] with heads that divide the columns",
+        )
+    return _finite("weights", values)
+
+
+def _finite(what: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+        raise InputDataError(f"{what} hold {values.dtype.name} that are not all finite numbers", "give real numbers")
+    return values
 
 
 def _published(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Any:

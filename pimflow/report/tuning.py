@@ -122,6 +122,8 @@ class Tuning:
         """A table of the best ones, and why they are."""
         vertices = f"{self.graph.num_dst:,}"
         head = f"{vertices} vertices, {self.graph.num_edges:,} edges, {self.asked.features} features"
+        if self.asked.computed:
+            head += f" of {self.asked.heads} heads with weights from run time"
         lines = [f"{head}, {self.asked.element}{' in int64' if self.asked.widened else ''}, on {self.target}", ""]
         lines += [_table(self.rows), "", f"best: {self.best}: {self.why}"]
         lines += [f"{name}: {self._beside(cost)}" for name, cost in self.baselines.items()]

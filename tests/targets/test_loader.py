@@ -55,7 +55,7 @@ MAY_BE_ZERO = {
 """Besides all energies and powers, and these times and shares of kernels."""
 AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling", "mac_pj"} | {
     *("launch_us", "stack_bytes", "nonzero", "row", "row_element", "add_element", "coo_nonzero", "zero_row", "barrier"),
-    *("mutex", "wide"),
+    *("mutex", "wide", "head_nonzero"),
 }
 
 

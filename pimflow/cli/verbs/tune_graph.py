@@ -24,6 +24,9 @@ def add(verbs: Any) -> None:
     add_target(parser, "upmem")
     parser.add_argument("--dtype", choices=_ELEMENTS, help="what is added up (default: the target's)")
     parser.add_argument("--wide", action="store_true", help="add integers up in int64")
+    parser.add_argument(
+        "--heads", type=positive_int, default=0, metavar="H", help="weights of an edge that are computed at run time"
+    )
     parser.add_argument("--backward", action="store_true", help="rank the aggregation of gradients too")
     parser.add_argument("--exhaustive", action="store_true", help="time every strategy core by core")
     parser.add_argument("--baselines", action="store_true", help="what SparseP, GraNDe and PyGim's tuner would take")
@@ -46,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             machine,
             arguments.dtype,
             wide=arguments.wide,
+            heads=arguments.heads,
             backward=arguments.backward,
             exhaustive=arguments.exhaustive,
             baselines=arguments.baselines,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import prod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,12 @@ class AggregationWork(Work):
     """The sum over every destination's edges of features.
 
     Args:
-        adjacency: content hash of the edges and their weights.
+        adjacency: content hash of the edges and of weights that are known beforehand.
         sources, destinations, edges: how many there are.
-        features: columns.
+        features: columns, of all heads.
         scaled: whether the host scales rows of results.
+        heads: weights of an edge, each of as many columns.
+        computed: whether weights are computed at run time.
     """
 
     adjacency: str
@@ -45,6 +48,15 @@ class AggregationWork(Work):
     edges: int
     features: int
     scaled: bool = False
+    heads: int = 1
+    computed: bool = False
+
+
+class _Edges(NamedTuple):
+    """The edges of a graph, and weights of theirs that are known beforehand, [edges] or [edges, heads]."""
+
+    graph: Adjacency
+    weights: Array | None
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
     def __init__(self, device: str, spec: UpmemSpec) -> None:
         super().__init__(device, spec)
         self.modules = spec
-        self._adjacencies: dict[str, Adjacency] = {}
+        self._adjacencies: dict[str, _Edges] = {}
         self._costs: dict[tuple[AggregationWork, str], UpmemCost | Refusal] = {}
 
     @property
@@ -145,19 +157,21 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         if node.op.reduce != "sum" or node.op.start or node.op.empty:
             return Refusal(f"its kernels add up from zero, and do not take the {node.op.reduce}")
         shape = graph.value(node.inputs[0]).shape or ()
-        if len(shape) != 2:
-            return Refusal("its kernels add up rows of a matrix, not of several heads")
-        edges = [name for name in node.inputs[1:4] if name]
-        if not all(name in graph.constants for name in edges):
-            return Refusal(
-                "its cores are loaded with edges and weights beforehand, and these are known only at run time"
-            )
-        rowptr, col, *weight = (graph.constants[name] for name in edges)
-        key = " ".join(map(digest, (rowptr, col, *weight)))
+        if len(shape) < 2:
+            return Refusal("its kernels add up rows of a matrix")
+        if not all(name in graph.constants for name in node.inputs[1:3]):
+            return Refusal("its cores are loaded with edges beforehand, and these are known only at run time")
+        weight = node.inputs[3] if len(node.inputs) > 3 else ""
+        edges = [name for name in (*node.inputs[1:3], weight) if name in graph.constants]
+        rowptr, col, *weights = (graph.constants[name] for name in edges)
+        key = " ".join(map(digest, (rowptr, col, *weights)))
         if key not in self._adjacencies:
-            self._adjacencies[key] = Adjacency.from_csr(rowptr, col, shape[0], weight[0] if weight else None)
+            self._adjacencies[key] = _Edges(Adjacency.from_csr(rowptr, col, shape[0]), weights[0] if weights else None)
+        heads = shape[1] if weight and len(graph.shape(weight)) == 2 else 1
         scaled = len(node.inputs) > 4 and bool(node.inputs[4])
-        return AggregationWork(key, shape[0], len(rowptr) - 1, len(col), shape[1], scaled)
+        computed = bool(weight) and not weights
+        columns = prod(shape[1:])
+        return AggregationWork(key, shape[0], len(rowptr) - 1, len(col), columns, scaled, heads, computed)
 
     def cost(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
         """By the tuner's best strategy, or the one that is named."""
@@ -167,9 +181,9 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return self._costs[key]
 
     def _priced(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
-        graph = self._adjacencies[work.adjacency]
-        asked = Aggregation(work.features, self.modules.operand, self.modules.widened)
-        narrow = overflow(graph, asked.element, asked.widened)
+        graph, weights = self._adjacencies[work.adjacency]
+        asked = Aggregation(work.features, self.modules.operand, self.modules.widened, work.heads, work.computed)
+        narrow = overflow(graph, asked.element, asked.widened, weights, computed=work.computed)
         if narrow is not None:
             return narrow
         if choice == "auto":
@@ -201,10 +215,12 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         stages, energy_mj = cost.aggregation, cost.aggregation.link_mj
         loading = stages.loaded_bytes / max(stages.loaded_bytes + stages.retrieved_bytes, 1)
         given, made = work.sources * work.features, work.destinations * work.features
+        weights = work.edges * work.heads if work.computed else 0
         before = _that_take_time(
-            self._over_pcie(given),
+            self._over_pcie(given + weights),
             self._by_cpu("quantize", self._on_host_us(given)),
-            self._by_cpu("load", stages.load_us, loading * energy_mj),
+            self._by_cpu("load weights", stages.weights_us),
+            self._by_cpu("load", stages.load_us - stages.weights_us, loading * energy_mj),
         )
         after = _that_take_time(
             self._by_cpu("retrieve", stages.retrieve_us, (1 - loading) * energy_mj),
@@ -248,26 +264,28 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         self, program: UpmemProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:
         """Tasklet by tasklet, in the element type that is asked for."""
-        features, rowptr, col, weight, scale = (*inputs, None, None)[:5]
+        features, rowptr, col, weights, scale = (*inputs, None, None)[:5]
         assert features is not None
         assert rowptr is not None
         assert col is not None
-        adjacency = Adjacency.from_csr(rowptr, col, len(features), weight)
+        adjacency, work = Adjacency.from_csr(rowptr, col, len(features)), program.work
         widened = self.modules.widened and operand in BITS
-        asked = Aggregation(features.shape[1], operand, widened)  # type: ignore[arg-type]
-        sums = aggregated(self.modules, adjacency, features, program.strategy, asked)
+        asked = Aggregation(work.features, operand, widened, work.heads, work.computed)  # type: ignore[arg-type]
+        columns = features.reshape(len(features), work.features)
+        sums = aggregated(self.modules, adjacency, columns, program.strategy, asked, weights)
         if scale is not None:
             sums = sums * scale.astype(np.float32)[:, None]
-        return sums.astype(graph.value(node.output).dtype)
+        result = graph.value(node.output)
+        return sums.reshape(result.shape or sums.shape).astype(result.dtype)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
         """Features and weights in the steps that they are quantised to, as floats."""
         features, rowptr, col, weight, *others = (*inputs, None, None)[: max(len(inputs), 4)]
         if operand not in BITS or features is None or rowptr is None or col is None:
             return tuple(inputs)
-        adjacency = Adjacency.from_csr(rowptr, col, len(features), weight)
+        adjacency = Adjacency.from_csr(rowptr, col, len(features))
         element: ElementType = operand  # type: ignore[assignment]
-        bits = bits_for(adjacency, element, self.modules.widened)
+        bits = bits_for(adjacency, element, self.modules.widened, weight)
         if isinstance(bits, Refusal):
             return tuple(inputs)
         steps = (None if array is None else quantized(array, element, bits) for array in (features, weight))
@@ -296,7 +314,8 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
     def trace(self, program: UpmemProgram, part: int) -> Iterator[str]:
         """What the host and the cores of one cluster do, a line a step."""
         work, strategy, modules = program.work, program.strategy, self.modules
-        cluster = list(clusters_of(modules, work.features, strategy))[part]
+        asked = Aggregation(work.features, modules.operand, modules.widened, work.heads, work.computed)
+        cluster = list(clusters_of(modules, asked, strategy))[part]
         width = -(-work.sources // strategy.edge_parts)
         first = cluster.part * width
         left = part % strategy.feature_parts * -(-work.features // strategy.feature_parts)
@@ -304,6 +323,8 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         sources = f"sources {first}-{min(first + width, work.sources) - 1}"
         tasklets = f"{modules.tasklets} tasklets by {strategy.tasklets} {strategy.sync}"
         yield f"LOAD {sources} {columns} {modules.operand} to each of {cluster.cores} cores\n"
+        if work.computed:
+            yield f"LOAD weights of {cluster.heads} heads to {cluster.cores} cores, each its edges'\n"
         yield f"LAUNCH {strategy.format} {cluster.cores} cores by {strategy.cores} {tasklets}\n"
         yield f"RETRIEVE rows {columns} from each of {cluster.cores} cores\n"
         yield f"{'COPY' if cluster.part == 0 else 'ADD'} {work.destinations} rows {columns}\n"

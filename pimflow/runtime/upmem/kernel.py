@@ -26,7 +26,6 @@ Floats = npt.NDArray[np.float64]
 
 _INDEX_BYTES = 4  # of a row, a column, a row pointer
 _WORD = 8  # transfers are multiples of so many bytes
-STREAMS = 3  # that a tasklet reads one after another: columns, values, and rows or row pointers
 _SHARPNESS = 10
 _RAMP = 0.75  # of filling the readers' buffers of those tasklets that fill the pipeline
 _LAST = 0.5  # of the last instructions, for which no transfer of others is left
@@ -40,17 +39,24 @@ class RowForm:
         columns: features of a row.
         element: their type.
         widened: whether integers add up in int64.
+        heads: that share the columns, each with a value of its own for every edge.
     """
 
     columns: int
     element: ElementType
     widened: bool = False
+    heads: int = 1
 
     @property
     def padded(self) -> int:
         """Columns with those that fill the last word of 8 bytes."""
         together = _WORD // ELEMENT_BYTES[self.element]
         return -(-self.columns // together) * together
+
+    @property
+    def streams(self) -> int:
+        """Lists that a tasklet reads from one end: columns, every head's values, and rows or row pointers."""
+        return 2 + self.heads
 
     @property
     def read_bytes(self) -> int:
@@ -104,7 +110,7 @@ class CoreModel:
         """What no tasklet's work overlaps: filling the readers' buffers at first, the last instructions at last."""
         spec = self.spec
         working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
-        filling = STREAMS * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
+        filling = self.form.streams * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
         last = _LAST * spec.issue_cycles * nonzero.instructions * (tasklets.nonzeros > 0).any(axis=1)
         begun: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
         return begun
@@ -126,12 +132,13 @@ class CoreModel:
     def instructions(self, stored: Format) -> float:
         """Of a non-zero: loops, and multiply-adds of its features."""
         kernel, form = self.spec.kernel, self.form
-        each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded
+        heads = kernel.head_nonzero * (form.heads - 1)
+        each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded + heads
         return each + kernel.coo_nonzero if stored == "coo" else each
 
     def streamed_bytes(self, stored: Format) -> tuple[int, ...]:
-        """Bytes of a non-zero in each of the lists that are read one after another: column, value, in COO row."""
-        own = _INDEX_BYTES, ELEMENT_BYTES[self.form.element]
+        """Bytes of a non-zero in each of the lists that are read from one end: column, values, in COO row."""
+        own = _INDEX_BYTES, *[ELEMENT_BYTES[self.form.element]] * self.form.heads
         return (*own, _INDEX_BYTES) if stored == "coo" else own
 
     @property

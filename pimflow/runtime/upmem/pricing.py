@@ -7,10 +7,11 @@ time is that of the slowest one as its tasklets really share its work (`kernel.p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +20,12 @@ from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, ev
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.kernel import STREAMS, CoreModel, Floats, RowForm
+from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
 from pimflow.runtime.upmem.short_lists import core_cycles, few
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
+_FLOAT_BYTES = 4  # of what the host computes
 _FOLLOWED = 2  # cores that may be the slowest, of those whose lists are short
 
 
@@ -32,7 +34,7 @@ class AggregationCost:
     """Time of one aggregation by its stages, and what it moves and draws.
 
     Args:
-        load_us: features to the cores of every cluster.
+        load_us: features to the cores of every cluster, and what `weights_us` says.
         kernel_us: until the slowest core has ended, `launch_us` of starting them included.
         retrieve_us: results back to the host.
         merge_us: the host puts them in their places, and adds up partial ones.
@@ -43,6 +45,7 @@ class AggregationCost:
         host_mj: of the CPU that loads, retrieves and merges, more than while it waits.
         link_mj: of the link.
         launch_us: of starting the cores.
+        weights_us: of loading weights that are computed at run time: the host arranges them, every core gets its own.
     """
 
     load_us: float
@@ -57,6 +60,7 @@ class AggregationCost:
     host_mj: float
     link_mj: float
     launch_us: float
+    weights_us: float = 0.0
 
     @property
     def time_us(self) -> float:
@@ -93,22 +97,36 @@ class Aggregation:
     """What is asked: the sum over every destination's edges of the features of their sources.
 
     Args:
-        features: columns.
+        features: columns, those of one head after another.
         element: what they are aggregated in.
         widened: whether integers add up in int64.
+        heads: weights of an edge, each of as many columns.
+        computed: whether weights are computed at run time: then they are loaded for every aggregation, not once.
     """
 
     features: int
     element: ElementType
     widened: bool = False
+    heads: int = 1
+    computed: bool = False
+
+    @property
+    def head_columns(self) -> int:
+        """Columns of a head."""
+        return self.features // self.heads
+
+    def heads_of(self, first: int, columns: int) -> int:
+        """Heads that some columns are of."""
+        return (first + columns - 1) // self.head_columns - first // self.head_columns + 1
 
 
 class Cluster(NamedTuple):
-    """Ranks that aggregate one edge part for one feature part."""
+    """Ranks that aggregate one edge part for one feature part, whose columns are of so many heads."""
 
     part: int
     cores: int
     columns: int
+    heads: int = 1
 
 
 class Pricing:
@@ -131,7 +149,7 @@ class Pricing:
         refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
-        return self.cost_of(strategy, clusters_of(self.spec, self.asked.features, strategy))
+        return self.cost_of(strategy, clusters_of(self.spec, self.asked, strategy))
 
     def cost_of(self, strategy: Strategy, clusters: Iterable[Cluster]) -> AggregationCost | Refusal:
         """The same with clusters of one's own; of the strategy count the number of edge parts, format and balances."""
@@ -146,6 +164,7 @@ class Pricing:
                     return overfull
                 sources = self.parts.sources(strategy.edge_parts, part)
                 tally.add(cluster, Rows.of(cores), form, sources, count, count if part == 0 else 0)
+                tally.add_weights(cluster, int(cores.nonzeros.max()), count)
                 tally.slowest += self._slowest(strategy, cores, form, rowptr, filled)
         return self._priced(tally)
 
@@ -156,7 +175,7 @@ class Pricing:
             return refusal
         heaviest, rowptr, filled = self.parts.guess(strategy.edge_parts)
         tally = _Tally()
-        clusters = clusters_of(self.spec, self.asked.features, strategy)
+        clusters = clusters_of(self.spec, self.asked, strategy)
         for cluster, alike in _by_part(clusters)[heaviest].items():
             form = self._form(cluster)
             shares = self._shares(strategy, cluster, rowptr)
@@ -165,6 +184,7 @@ class Pricing:
                 return overfull
             sources = self.parts.sources(strategy.edge_parts, heaviest)
             tally.add(cluster, shares.rows, form, sources, alike * strategy.edge_parts, alike)
+            tally.add_weights(cluster, shares.most_nonzeros, alike * strategy.edge_parts)
             tally.slowest += self._slowest(strategy, shares.busiest, form, rowptr, filled)
         return self._priced(tally)
 
@@ -188,15 +208,15 @@ class Pricing:
 
     def _balanced(self, strategy: Strategy, cycles: float) -> AggregationCost:
         cores, graph = self.spec.cores // strategy.clusters, self.parts.graph
-        widest = -(-self.asked.features // strategy.feature_parts)
-        last = self.asked.features - (strategy.feature_parts - 1) * widest
         rows = Rows(-(-graph.num_dst // cores), graph.num_dst, 0)
+        edges = -(-graph.num_edges // (strategy.edge_parts * cores))
         tally = _Tally()
         tally.slowest = [_TimedCore(cycles)]
-        for columns, alike in ((widest, strategy.feature_parts - 1), (last, 1)):
-            cluster = Cluster(0, cores, columns)
+        for (columns, heads), alike in Counter(feature_parts(self.asked, strategy.feature_parts)).items():
+            cluster = Cluster(0, cores, columns, heads)
             sources = graph.num_src / strategy.edge_parts
             tally.add(cluster, rows, self._form(cluster), sources, alike * strategy.edge_parts, alike)
+            tally.add_weights(cluster, edges, alike * strategy.edge_parts)
         return self._priced(tally)
 
     def _balanced_cycles(self, strategies: Sequence[Strategy]) -> Floats:
@@ -211,7 +231,8 @@ class Pricing:
         longest = self.parts.longest_row // parts
         if kind.cores == "nnz-exact":
             longest = np.minimum(longest, edges)
-        form = RowForm(-(-self.asked.features // kind.feature_parts), self.asked.element, self.asked.widened)
+        columns, heads = max(feature_parts(self.asked, kind.feature_parts))
+        form = RowForm(columns, self.asked.element, self.asked.widened, heads)
         model = CoreModel(self.spec, form)
         even = model.cycles(kind, *_even_core(kind, edges, rows, self.spec.tasklets))
         hub = model.cycles(kind, *_hub_core(kind, longest, self.spec.tasklets))
@@ -222,11 +243,11 @@ class Pricing:
         key = strategy.edge_parts, self.parts.counted(strategy.edge_parts), cluster.cores, strategy.cores
         if key not in self._shared:
             cores = cores_of(rowptr, cluster.cores, strategy.cores)
-            self._shared[key] = Shares(cores, _busiest(cores), Rows.of(cores))
+            self._shared[key] = Shares(cores, _busiest(cores), Rows.of(cores), int(cores.nonzeros.max()))
         return self._shared[key]
 
     def _form(self, cluster: Cluster) -> RowForm:
-        return RowForm(cluster.columns, self.asked.element, self.asked.widened)
+        return RowForm(cluster.columns, self.asked.element, self.asked.widened, cluster.heads)
 
     def _slowest(
         self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs
@@ -254,14 +275,16 @@ class Pricing:
         rows = int(cores.rows.max())
         indices = (2 * nonzeros if strategy.format == "coo" else nonzeros + rows + 1) * _INDEX_BYTES
         sources = self.parts.sources(strategy.edge_parts, cluster.part)
-        needed = sources * form.read_bytes + rows * form.written_bytes + indices + nonzeros * values
+        needed = sources * form.read_bytes + rows * form.written_bytes + indices + nonzeros * values * form.heads
         if needed <= self.spec.mram_bytes:
             return None
         return _too_little("MRAM", needed, self.spec.mram_bytes)
 
     def _priced(self, tally: _Tally) -> AggregationCost:
         spec = self.spec
-        load_us = tally.loaded / (spec.link.host_to_pim_gb_per_s * 1e3)
+        weights, weights_us = self._weights(tally)
+        loaded = tally.loaded + weights
+        load_us = tally.loaded / (spec.link.host_to_pim_gb_per_s * 1e3) + weights_us
         cycles = tally.cycles()
         kernel_us = spec.launch_us + cycles / spec.clock_mhz
         retrieve_us = tally.retrieved / (retrieving_gb_per_s(spec, tally.retrieved / max(tally.cores, 1)) * 1e3)
@@ -272,15 +295,31 @@ class Pricing:
             kernel_us,
             retrieve_us,
             merge_us,
-            tally.loaded,
+            loaded,
             tally.retrieved,
             round(cycles),
             spec.dimms * max(spec.energy.dimm_w - spec.energy.idle_dimm_w, 0.0) * kernel_us * 1e-3,
             spec.static_w * (working_us + kernel_us) * 1e-3,
             spec.energy.copying_w * working_us * 1e-3,
-            (tally.loaded + tally.retrieved) * spec.energy.link_pj_per_byte * 1e-9,
+            (loaded + tally.retrieved) * spec.energy.link_pj_per_byte * 1e-9,
             spec.launch_us,
+            weights_us,
         )
+
+    def _weights(self, tally: _Tally) -> tuple[int, float]:
+        """Bytes of weights that are loaded for a call, and how long that takes the host; none of those of the graph.
+
+        The host puts every head's in the order of the cores' edges, in what cores hold: it reads and writes all. As a
+        copy to all cores is of one size, every core gets as many as the one with most edges. Of integers the host reads
+        them once more beforehand, for their range.
+        """
+        if not self.asked.computed:
+            return 0, 0.0
+        spec, size = self.spec, ELEMENT_BYTES[self.asked.element]
+        passes = _FLOAT_BYTES + size if self.asked.element == "fp32" else 2 * _FLOAT_BYTES + size
+        arranged = self.parts.graph.num_edges * self.asked.heads * passes
+        sent = tally.weights * size
+        return sent, arranged / (spec.link.host_gb_per_s * 1e3) + sent / (spec.link.host_to_pim_gb_per_s * 1e3)
 
     def _merging_us(self, tally: _Tally) -> float:
         copying = sum(rows * row_us(self.spec, size, True) for size, rows in tally.copied.items())
@@ -300,6 +339,7 @@ class Shares(NamedTuple):
     cores: Cores
     busiest: Cores
     rows: Rows
+    most_nonzeros: int
 
 
 class _Tally:
@@ -310,6 +350,7 @@ class _Tally:
         self.cores = 0
         self.loaded = 0
         self.retrieved = 0
+        self.weights = 0
         self.copied: dict[int, int] = defaultdict(int)
         self.added: dict[int, int] = defaultdict(int)
 
@@ -328,6 +369,10 @@ class _Tally:
         self.retrieved += alike * cluster.cores * rows.most * form.written_bytes
         self.copied[form.written_bytes] += first * (rows.all - rows.straddling)
         self.added[form.written_bytes] += (alike - first) * rows.all + first * rows.straddling
+
+    def add_weights(self, cluster: Cluster, most: int, alike: int) -> None:
+        """Of so many clusters of one kind, whose cores have so many edges at most."""
+        self.weights += alike * cluster.cores * most * cluster.heads
 
 
 class Rows(NamedTuple):
@@ -353,15 +398,21 @@ def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strateg
         return Refusal(f"{asked.features} features do not make {strategy.feature_parts} parts")
     if strategy.edge_parts > 1 and (strategy.edge_parts - 1) * -(-sources // strategy.edge_parts) >= sources:
         return Refusal(f"{sources} sources do not make {strategy.edge_parts} parts")
-    form = RowForm(-(-asked.features // strategy.feature_parts), asked.element, asked.widened)
-    buffers = form.read_bytes + form.written_bytes + 2 * STREAMS * spec.kernel.stream_buffer_bytes
-    scratchpad = spec.tasklets * (buffers + spec.stack_bytes)
+    parts = set(feature_parts(asked, strategy.feature_parts))
+    forms = [RowForm(columns, asked.element, asked.widened, heads) for columns, heads in parts]
+    scratchpad = max(_scratchpad_bytes(spec, form) for form in forms)
     if scratchpad > spec.wram_bytes:
         return _too_little("WRAM", scratchpad, spec.wram_bytes)
-    features = -(-sources // strategy.edge_parts) * form.read_bytes
+    features = -(-sources // strategy.edge_parts) * max(form.read_bytes for form in forms)
     if features > spec.mram_bytes:
         return _too_little("MRAM", features, spec.mram_bytes)
     return None
+
+
+def _scratchpad_bytes(spec: UpmemSpec, form: RowForm) -> int:
+    """What all tasklets of a core need: a row read, a row added up, two buffers a list, their stacks."""
+    buffers = form.read_bytes + form.written_bytes + 2 * form.streams * spec.kernel.stream_buffer_bytes
+    return spec.tasklets * (buffers + spec.stack_bytes)
 
 
 def _too_little(memory: str, needed: int, there: int) -> Refusal:
@@ -374,15 +425,22 @@ def _too_little(memory: str, needed: int, there: int) -> Refusal:
     )
 
 
-def clusters_of(spec: UpmemSpec, features: int, strategy: Strategy) -> Iterator[Cluster]:
+def feature_parts(asked: Aggregation, count: int) -> list[tuple[int, int]]:
+    """Columns of every feature part, and of how many heads they are."""
+    widest = -(-asked.features // count)
+    firsts = [min(part * widest, asked.features) for part in range(count + 1)]
+    return [(end - first, asked.heads_of(first, end - first)) for first, end in pairwise(firsts)]
+
+
+def clusters_of(spec: UpmemSpec, asked: Aggregation, strategy: Strategy) -> Iterator[Cluster]:
     """The clusters of a strategy: those of one edge part after another, each with the next ranks."""
     together = spec.ranks // strategy.clusters
     cores = spec.rank_cores()
-    widest = -(-features // strategy.feature_parts)
+    parts = feature_parts(asked, strategy.feature_parts)
     for place in range(strategy.clusters):
         part, feature_part = divmod(place, strategy.feature_parts)
-        columns = min(widest, features - feature_part * widest)
-        yield Cluster(part, sum(cores[place * together : (place + 1) * together]), columns)
+        own = sum(cores[place * together : (place + 1) * together])
+        yield Cluster(part, own, *parts[feature_part])
 
 
 def _by_part(clusters: Iterable[Cluster]) -> dict[int, dict[Cluster, int]]:

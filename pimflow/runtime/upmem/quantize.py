@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,37 +58,71 @@ def quantized(values: npt.NDArray[Any], element: ElementType, bits: int | None =
     return Quantized(np.rint(values.astype(np.float64) / scale).astype(dtype_of(element)), scale)
 
 
-def bits_for(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
+Weights = npt.NDArray[Any]
+"""Of edges [E], or of edges and heads [E, H]."""
+
+
+def bits_for(graph: Graph, element: ElementType, widened: bool, weights: Weights | None = None) -> int | Refusal:
     """Bits of features, and of weights if edges have any, with which no sum over the edges overflows.
 
     Features that are added up as they are have those of `BITS`: it is refused if a vertex has more edges than that
     leaves room for. Products with weights are longer than the accumulator with so many bits of each, which PyGim's
     models do without; here features and weights get as many as leave room, and it is refused below `LEAST_BITS`.
+
+    Args:
+        graph: the edges.
+        element: what features and weights are quantised to.
+        widened: whether sums are int64.
+        weights: of the edges, in place of the graph's own.
     """
+    weighted = graph.weight is not None or weights is not None
+    return _bits(graph, element, widened, partial(largest_sum, graph, element, weights=weights), weighted=weighted)
+
+
+def bits_whatever_weights(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
+    """The same for any weights, as those that are computed at run time: `bits_for` then leaves at least so many."""
+    longest = int(np.diff(graph.rowptr).max(initial=0))
+    return _bits(graph, element, widened, lambda bits: longest * 4 ** (bits - 1), weighted=True)
+
+
+def _bits(
+    graph: Graph, element: ElementType, widened: bool, most_of: Callable[[int], int], *, weighted: bool
+) -> int | Refusal:
     if element == "fp32":
         return 0
     room = 2 ** ((WIDE_BITS if widened else ACCUMULATOR_BITS[element]) - 1) - 1
     bits = BITS[element]
-    while largest_sum(graph, element, bits) > room and graph.weight is not None and bits > LEAST_BITS[element]:
+    while weighted and most_of(bits) > room and bits > LEAST_BITS[element]:
         bits -= 1
-    needed = largest_sum(graph, element, bits)
+    needed = most_of(bits)
     if needed <= room:
         return bits
     what = f"{element} sums over {graph!r} can reach {needed:.2g}, and hold {room:.2g}"
     return Refusal(what, needed, room, "steps", "add up in int64 (dpu.accumulator, --wide), or aggregate in fp32")
 
 
-def overflow(graph: Graph, element: ElementType, widened: bool) -> Refusal | None:
-    """Why sums over a graph's edges may not fit their accumulator, whatever the features are; None if they do."""
-    bits = bits_for(graph, element, widened)
+def overflow(
+    graph: Graph, element: ElementType, widened: bool, weights: Weights | None = None, *, computed: bool = False
+) -> Refusal | None:
+    """Why sums over a graph's edges may not fit their accumulator, whatever the features are; None if they do.
+
+    Weights are as in `bits_for`, or, if they are `computed` at run time, any.
+    """
+    bits = bits_whatever_weights(graph, element, widened) if computed else bits_for(graph, element, widened, weights)
     return bits if isinstance(bits, Refusal) else None
 
 
-def largest_sum(graph: Graph, element: ElementType, bits: int) -> int:
-    """The largest sum of absolute values that any row can come to, of features and weights of so many bits."""
+def largest_sum(graph: Graph, element: ElementType, bits: int, weights: Weights | None = None) -> int:
+    """The largest sum of absolute values that any row can come to, of features and weights of so many bits.
+
+    Weights are the graph's own if none are given.
+    """
     most = int(2 ** (bits - 1))
-    if graph.weight is None:
+    weights = graph.weight if weights is None else weights
+    if weights is None:
         return int(np.diff(graph.rowptr).max(initial=0)) * most
-    weights = np.abs(quantized(graph.weight, element, bits).values.astype(np.int64))
-    sums = np.concatenate([[0], np.cumsum(weights)])
-    return int(np.diff(sums[graph.rowptr]).max(initial=0)) * most
+    largest = 0
+    for head in quantized(weights, element, bits).values.reshape(len(weights), -1).T:
+        sums = np.concatenate([[0], np.cumsum(np.abs(head.astype(np.int64)))])
+        largest = max(largest, int(np.diff(sums[graph.rowptr]).max(initial=0)))
+    return largest * most

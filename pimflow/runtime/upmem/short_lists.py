@@ -18,7 +18,7 @@ import numpy as np
 
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets
 from pimflow.codegen.upmem.strategy import Strategy
-from pimflow.runtime.upmem.kernel import STREAMS, CoreModel
+from pimflow.runtime.upmem.kernel import CoreModel
 
 MOST_EVENTS = 80
 """Non-zeros and rows of a tasklet, in the mean of a core's, up to which the closed form may be off by 5 %."""
@@ -75,6 +75,7 @@ class _Kernel:
         spec, form = model.spec, model.form
         self.strategy = strategy
         self.tasklets = spec.tasklets
+        self.streams = form.streams
         buffer = spec.kernel.stream_buffer_bytes
         self.fill = Step("move", model.refill)
         self.clear = Step("run", spec.kernel.zero_row), Step("move", model.write_row)
@@ -95,7 +96,7 @@ class _Kernel:
                 yield from self.clear
             yield from self.barrier
         if own:
-            yield from [self.fill] * STREAMS
+            yield from [self.fill] * self.streams
         done = 0
         for place, count in enumerate(own):
             if self.strategy.format == "csr" and place and place % self.rows_per_buffer == 0:

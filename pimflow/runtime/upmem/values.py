@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The edges of one edge part, a row per destination: sources counted from the part's first one."""
+    """The edges of one edge part, a row per destination: sources counted from the part's first one, weights by head."""
 
     rowptr: Longs
     col: npt.NDArray[np.integer[Any]]
@@ -31,7 +31,12 @@ class Part:
 
 
 def aggregated(
-    spec: UpmemSpec, graph: Graph, features: npt.NDArray[Any], strategy: Strategy, asked: Aggregation
+    spec: UpmemSpec,
+    graph: Graph,
+    features: npt.NDArray[Any],
+    strategy: Strategy,
+    asked: Aggregation,
+    weights: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.float32]:
     """The sums of a graph's edges, float32 [destinations, columns], computed in the element type that is asked for.
 
@@ -44,25 +49,29 @@ def aggregated(
         features: [sources, columns].
         strategy: how the work is shared out.
         asked: element type and accumulator. Where sums may overflow they do, as they would on the machine.
+        weights: [edges] or [edges, heads], in place of the graph's own.
     """
-    bits = bits_for(graph, asked.element, asked.widened)
+    weights = graph.weight if weights is None else weights
+    bits = bits_for(graph, asked.element, asked.widened, weights)
     steps = None if isinstance(bits, Refusal) else bits
     x = quantized(features, asked.element, steps)
-    weight = None if graph.weight is None else quantized(graph.weight, asked.element, steps)
-    weights = None if weight is None else weight.values
+    weight = None if weights is None else quantized(weights.reshape(-1, asked.heads), asked.element, steps)
     accumulator = np.dtype(np.int64) if asked.widened else np.dtype(dtype_of(asked.element))
     total = np.zeros((graph.num_dst, features.shape[1]), accumulator)
+    whole = None if weight is None else weight.values
     parts: dict[int, Part] = {}
     widest = -(-features.shape[1] // strategy.feature_parts)
-    for place, cluster in enumerate(clusters_of(spec, features.shape[1], strategy)):
+    head_of = np.arange(features.shape[1]) // asked.head_columns
+    for place, cluster in enumerate(clusters_of(spec, asked, strategy)):
         if cluster.part not in parts:
-            parts = {cluster.part: _part(graph, weights, strategy.edge_parts, cluster.part)}
+            parts = {cluster.part: _part(graph, whole, strategy.edge_parts, cluster.part)}
         part = parts[cluster.part]
         first = place % strategy.feature_parts * widest
         own = x.values[part.first : part.first + part.sources, first : first + cluster.columns]
         element = "int64" if asked.widened else asked.element
         cuts = _cuts(part.rowptr, strategy, cluster.cores, spec.tasklets, element)
-        _add_segments(total[:, first : first + cluster.columns], own.astype(accumulator, copy=False), part, cuts)
+        columns = slice(first, first + cluster.columns)
+        _add_segments(total[:, columns], own.astype(accumulator, copy=False), part, cuts, head_of[columns])
     scale = np.float32(x.scale * (weight.scale if weight else 1.0))
     return total.astype(np.float32, copy=False) * scale if scale != 1 else total.astype(np.float32, copy=False)
 
@@ -86,8 +95,8 @@ def _cuts(rowptr: Longs, strategy: Strategy, cores: int, tasklets: int, element:
     return np.concatenate([firsts, rowptr[-1:]])
 
 
-def _add_segments(total: npt.NDArray[Any], x: npt.NDArray[Any], part: Part, cuts: Longs) -> None:
-    """Adds every segment's sum to its row; a segment is what one tasklet has of one row."""
+def _add_segments(total: npt.NDArray[Any], x: npt.NDArray[Any], part: Part, cuts: Longs, head_of: Longs) -> None:
+    """Adds every segment's sum to its row: what one tasklet has of one row. Of every column the head is given."""
     starts = np.unique(np.concatenate([part.rowptr, cuts]))
     rows = np.searchsorted(part.rowptr, starts[:-1], side="right") - 1
     block = max(1, _BLOCK_BYTES // max(x.shape[1] * x.itemsize, 1))
@@ -98,7 +107,7 @@ def _add_segments(total: npt.NDArray[Any], x: npt.NDArray[Any], part: Part, cuts
         edges = slice(int(starts[first]), int(starts[end]))
         products = x[part.col[edges]]
         if part.weight is not None:
-            products = products * part.weight[edges, None].astype(x.dtype, copy=False)
+            products = products * part.weight[edges][:, head_of].astype(x.dtype, copy=False)
         sums = np.add.reduceat(products, starts[first:end] - starts[first], axis=0, dtype=x.dtype)
         np.add.at(total, rows[first:end], sums)
         first = end

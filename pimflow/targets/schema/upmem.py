@@ -60,6 +60,7 @@ class KernelCosts:
     row_element: Amount  # of every feature of a row written: storing and clearing it
     add_element: Amount  # of every feature that is added to a row from memory
     coo_nonzero: Amount  # more of a non-zero in COO: its row, and whether it is another one
+    head_nonzero: Amount  # more of a non-zero for every further head: its value, and the loop over its columns
     zero_row: Amount  # of every row that is cleared before the non-zeros, in COO
     barrier: Amount  # of every tasklet at a barrier
     mutex: Amount  # of locking and unlocking

@@ -47,6 +47,14 @@ def test_the_element_type_matters(graph: Path, capsys: Capture) -> None:
     assert len(set(times)) == 3
 
 
+def test_weights_from_run_time_are_part_of_loading(graph: Path, capsys: Capture) -> None:
+    once, every = (document(capsys, "tune-graph", graph, "--features", 64, *given) for given in ((), ("--heads", "4")))
+    assert (every["heads"], every["computed"]) == (4, True)
+    assert (once["heads"], once["computed"]) == (1, False)
+    least = [min(row["load_us"] for row in item["ranking"] if row["strategy"] != "cpu") for item in (once, every)]
+    assert least[1] > least[0]
+
+
 def test_the_table_names_the_winner(graph: Path, capsys: Capture) -> None:
     assert run("tune-graph", graph, "--features", 32) == 0
     text = capsys.readouterr().out
@@ -60,6 +68,7 @@ def test_the_table_names_the_winner(graph: Path, capsys: Capture) -> None:
         (("--features", "0"), "0"),
         (("--features", "8", "--target", "pimflow"), "no UPMEM modules"),
         (("--features", "8", "--dtype", "int4"), "int4"),
+        (("--features", "8", "--heads", "3"), "heads is 3"),
         (("--features", "8", "--dtype", "fp32", "--wide"), "int64"),
     ],
 )

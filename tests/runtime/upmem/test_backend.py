@@ -118,8 +118,37 @@ def test_sums_that_may_overflow_stay_on_the_host_or_are_widened() -> None:
 def test_what_its_cores_have_no_kernel_for_is_said() -> None:
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=GRAPH, target=machine()).nodes
     reasons = {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}
-    assert "several heads" in reasons["Spmm"]
+    assert reasons["Spmm"] == ""
     assert "no kernel of EdgeSoftmax" in reasons["EdgeSoftmax"]
+    assert "no kernel of Sddmm" in reasons["Sddmm"]
+
+
+@pytest.mark.parametrize("model", ["gat-ts", "gatv2-dynamo", "transformer-ts"])
+@pytest.mark.parametrize("operand", ["int32", "fp32"])
+def test_attention_sums_on_the_cores_with_weights_of_every_head(model: str, operand: str) -> None:
+    found = compiled(model, GRAPH, operand=operand)
+    placed = {(node.kind, node.device) for node in found.graph.nodes if node.op.is_sparse}
+    assert placed == {("Spmm", "dpu"), ("EdgeSoftmax", "cpu"), ("Sddmm", "cpu")}
+    verification = found.verify(pim="values")
+    assert verification.passed
+    assert verification.programs is not None
+    assert verification.programs.checked == 2
+
+
+def test_weights_of_one_call_are_on_the_timeline_and_in_the_trace() -> None:
+    found = compiled("gat-ts", GRAPH)
+    first = next(node for node in found.graph.nodes if node.device == "dpu")
+    copies = CostModel(machine()).transfer(found.graph, first)
+    assert copies is not None
+    assert [copy.part for copy in copies.before] == ["quantize", "load weights", "load"]
+    assert any("LOAD weights of" in line for line in found.trace(first.name, 0))
+
+
+def test_heads_that_need_more_room_than_there_is_stay_on_the_host() -> None:
+    """Whatever a softmax makes of them: 8 bits of each leave room for 2**17 edges a vertex."""
+    hub = Graph.from_edge_index(np.stack([np.arange(200_000) % 50, np.zeros(200_000, np.int64)]), 50)
+    rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=hub, target=machine()).nodes
+    assert "can reach" in {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}["Spmm"]
 
 
 def test_a_gpu_reaches_the_modules_over_pcie() -> None:

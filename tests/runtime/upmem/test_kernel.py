@@ -19,8 +19,10 @@ PER_MS = {4: 3033.81, 8: 1762.68, 16: 963.18, 32: 507.20}
 CORE_STRATEGIES = [entry for entry in strategies_of(1) if entry.cores in ("row", "nnz-exact")]
 
 
-def modelled(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) -> float:
-    (cycles,) = CoreModel(spec, RowForm(columns, "int32")).cycles(strategy, *shared(rowptr, strategy, spec))
+def modelled(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int, heads: int = 1) -> float:
+    (cycles,) = CoreModel(spec, RowForm(columns, "int32", heads=heads)).cycles(
+        strategy, *shared(rowptr, strategy, spec)
+    )
     return float(cycles)
 
 
@@ -42,3 +44,15 @@ def test_random_lists_take_what_a_simulation_takes(strategy: Strategy, columns: 
     assert modelled(rowptr, strategy, spec, columns) == pytest.approx(
         simulated(rowptr, strategy, spec, columns), rel=0.05
     )
+
+
+@pytest.mark.parametrize("strategy", CORE_STRATEGIES, ids=str)
+@pytest.mark.parametrize(("columns", "heads"), [(8, 4), (16, 2)])
+def test_a_value_a_head_is_read_and_charged(strategy: Strategy, columns: int, heads: int) -> None:
+    spec = machine()
+    draw = random.Random(f"{strategy}{columns}")
+    degrees = [min(int(draw.paretovariate(1.2) * 8), 400) for _ in range(90)]
+    rowptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    expected = simulated(rowptr, strategy, spec, columns, heads)
+    assert modelled(rowptr, strategy, spec, columns, heads) == pytest.approx(expected, rel=0.05)
+    assert expected > simulated(rowptr, strategy, spec, columns)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pimflow.codegen.upmem.partition import cores_of
 from pimflow.codegen.upmem.strategy import Strategy, strategies_of
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
@@ -80,7 +82,7 @@ def test_modules_and_the_cpu_draw_power_in_every_stage() -> None:
 
 def test_all_clusters_together_have_all_cores_and_all_columns() -> None:
     for strategy in strategies_of(SPEC.ranks):
-        clusters = list(clusters_of(SPEC, 30, strategy))
+        clusters = list(clusters_of(SPEC, Aggregation(30, "int32"), strategy))
         assert sum(cluster.cores for cluster in clusters) == SPEC.cores
         assert sum(cluster.columns for cluster in clusters) == 30 * strategy.edge_parts
 
@@ -121,3 +123,29 @@ def test_more_cores_never_take_longer_on_even_rows() -> None:
     kernels = [cost.kernel_us - cost.launch_us for cost in times if isinstance(cost, AggregationCost)]
     assert len(kernels) == 4
     assert kernels == sorted(kernels, reverse=True)
+
+
+@pytest.mark.parametrize("element", ["int32", "int8", "fp32"])
+@pytest.mark.parametrize("text", ["1x4 csr row nnz", "2x2 coo nnz-exact nnz-exact lock-free", "4x1 csr nnz row"])
+def test_weights_of_one_call_are_loaded_to_the_cores_that_hold_the_edges(element: Any, text: str) -> None:
+    """Every core gets as many as the fullest one of its cluster has, of every head that its columns are of."""
+    graph, strategy, spec = uniform(200, 3000), Strategy.parse(text), machine(cores=64, ranks=4)
+    asked = Aggregation(12, element, heads=3, computed=True)
+    kinds = (asked, replace(asked, computed=False))
+    cost, once = (Pricing(spec, kind, EdgeParts(graph)).cost(strategy) for kind in kinds)
+    assert isinstance(cost, AggregationCost)
+    assert isinstance(once, AggregationCost)
+    size, sent = {"int32": 4, "int8": 1, "fp32": 4}[element], 0
+    width, columns = -(-200 // strategy.edge_parts), -(-12 // strategy.feature_parts)
+    own = spec.cores // strategy.clusters
+    for part in range(strategy.edge_parts):
+        inside = (graph.col >= part * width) & (graph.col < (part + 1) * width)
+        rowptr = np.concatenate([[0], np.cumsum(inside)])[graph.rowptr]
+        fullest = int(cores_of(rowptr, own, strategy.cores).nonzeros.max())
+        heads = [len({column // 4 for column in range(first, first + columns)}) for first in range(0, 12, columns)]
+        sent += own * fullest * sum(heads) * size
+    assert cost.loaded_bytes - once.loaded_bytes == sent
+    arranged = 3000 * 3 * (4 + size + (0 if element == "fp32" else 4))
+    assert cost.weights_us == pytest.approx(sent / 43.73e3 + arranged / 23.1e3)
+    assert cost.load_us == pytest.approx(once.load_us + cost.weights_us)
+    assert cost.kernel_us == pytest.approx(once.kernel_us)

@@ -10,8 +10,9 @@ import pytest
 import scipy.sparse
 
 from pimflow.codegen.upmem.strategy import Strategy, strategies_of
+from pimflow.ir import Refusal
 from pimflow.runtime.upmem.pricing import Aggregation
-from pimflow.runtime.upmem.quantize import BITS, bits_for, largest_sum, overflow, quantized
+from pimflow.runtime.upmem.quantize import BITS, bits_for, bits_whatever_weights, largest_sum, overflow, quantized
 from pimflow.runtime.upmem.values import aggregated
 from pimflow.sparse import Graph
 from support.upmem.machine import machine
@@ -65,6 +66,36 @@ def test_quantised_sums_are_those_of_whole_numbers(element: Any, weighted: bool)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
     error = np.abs(found - reference(graph, features)).max() / np.abs(found).max()
     assert 0 < error < {"int8": 0.3, "int16": 0.01, "int32": 1e-4}[element]
+
+
+@pytest.mark.parametrize("strategy", ["1x4 csr row nnz", "2x2 coo nnz-exact nnz-exact lock", "4x1 csr nnz nnz"])
+@pytest.mark.parametrize("element", ["int32", "fp32"])
+def test_every_head_has_its_own_weights(strategy: str, element: Any) -> None:
+    """Three heads of four columns over four, two or one feature parts: parts have columns of one head or of several."""
+    graph = graph_of(weighted=False)
+    draw = np.random.default_rng(7)
+    features = draw.normal(size=(graph.num_src, 12)).astype(np.float32)
+    weights = draw.normal(size=(graph.num_edges, 3)).astype(np.float32)
+    asked = Aggregation(12, element, heads=3, computed=True)
+    found = aggregated(SPEC, graph, features, Strategy.parse(strategy), asked, weights)
+    for head in range(3):
+        own = slice(4 * head, 4 * head + 4)
+        alone = Graph.from_csr(graph.rowptr, graph.col, graph.num_src, weights[:, head])
+        expected = reference(alone, features[:, own])
+        assert np.abs(found[:, own] - expected).max() < (1e-6 if element == "fp32" else 1e-3) * np.abs(expected).max()
+
+
+def test_weights_that_are_not_known_yet_have_the_bits_that_any_leave_room_for() -> None:
+    graph = graph_of(weighted=False)
+    bits = bits_whatever_weights(graph, "int32", widened=False)
+    assert isinstance(bits, int)
+    longest = int(np.diff(graph.rowptr).max())
+    assert longest * 4 ** (bits - 1) <= 2**31 - 1 < longest * 4**bits
+    for weights in (np.ones(graph.num_edges), np.random.default_rng(2).normal(size=(graph.num_edges, 2))):
+        found = bits_for(graph, "int32", False, weights)
+        assert isinstance(found, int)
+        assert found >= bits
+    assert isinstance(bits_whatever_weights(graph, "int8", widened=False), Refusal)
 
 
 def test_sums_that_may_not_fit_are_found() -> None:

@@ -26,6 +26,7 @@ class Costs:
     write_row: float
     refill: float
     elements_per_refill: Sequence[int]
+    lists: int = 3
 
 
 class Program:
@@ -71,7 +72,7 @@ def csr(rows: Sequence[Sequence[int]], costs: Costs) -> list[list[Step]]:
     for own in rows:
         program = Program()
         if own:
-            for _ in range(3):
+            for _ in range(costs.lists):
                 program.add("move", costs.refill)
         done = 0
         for place, count in enumerate(own):
@@ -96,7 +97,7 @@ def coo(rows: Sequence[Sequence[int]], sync: str, core_rows: int, costs: Costs) 
         program.add("run", costs.barrier)
         program.sync("barrier")
         if own:
-            for _ in range(3):
+            for _ in range(costs.lists):
                 program.add("move", costs.refill)
         _body(program, own, index, len(rows), sync, costs)
         programs.append(program.steps)

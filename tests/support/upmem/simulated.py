@@ -17,17 +17,25 @@ def shared(rowptr: Longs, strategy: Strategy, spec: UpmemSpec) -> tuple[Cores, T
     return cores, tasklets_of(rowptr, filled_before(rowptr), cores, spec.tasklets, strategy, "int32")
 
 
-def simulated(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) -> int:
+def simulated(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int, heads: int = 1) -> int:
     """Cycles of the one core."""
     cores, tasklets = shared(rowptr, strategy, spec)
-    return core_cycles(programs_of(rowptr, cores, tasklets, 0, strategy, spec, columns), spec.issue_cycles)
+    programs = programs_of(rowptr, cores, tasklets, 0, strategy, spec, columns, heads)
+    return core_cycles(programs, spec.issue_cycles)
 
 
 def programs_of(
-    rowptr: Longs, cores: Cores, tasklets: Tasklets, core: int, strategy: Strategy, spec: UpmemSpec, columns: int
+    rowptr: Longs,
+    cores: Cores,
+    tasklets: Tasklets,
+    core: int,
+    strategy: Strategy,
+    spec: UpmemSpec,
+    columns: int,
+    heads: int = 1,
 ) -> list[list[Step]]:
     """What the tasklets of a core do with rows of int32, by the rows that the partition gives them."""
-    costs = _costs(strategy, spec, columns)
+    costs = _costs(strategy, spec, columns, heads)
     first, end = tasklets.first[core], tasklets.end[core]
     if strategy.format == "csr":
         next_row = int(cores.first_row[core])
@@ -41,14 +49,15 @@ def programs_of(
     return coo(shares, strategy.sync, int(cores.rows[core]), costs)
 
 
-def _costs(strategy: Strategy, spec: UpmemSpec, columns: int) -> Costs:
+def _costs(strategy: Strategy, spec: UpmemSpec, columns: int, heads: int) -> Costs:
     kernel, row_bytes = spec.kernel, columns * 4
+    further = kernel.coo_nonzero * (strategy.format == "coo") + kernel.head_nonzero * (heads - 1)
 
     def transfer(table: tuple[float, ...], size: int) -> float:
         return float(np.interp(size, spec.mram.transfer_bytes, table)) * spec.clock_mhz
 
     return Costs(
-        nonzero=kernel.nonzero + kernel.multiply_add.int32 * columns + kernel.coo_nonzero * (strategy.format == "coo"),
+        nonzero=kernel.nonzero + kernel.multiply_add.int32 * columns + further,
         row=kernel.row + kernel.row_element * columns,
         add=kernel.add_element * columns,
         zero_row=kernel.zero_row,
@@ -58,5 +67,6 @@ def _costs(strategy: Strategy, spec: UpmemSpec, columns: int) -> Costs:
         read_result=transfer(spec.mram.read_us, row_bytes),
         write_row=transfer(spec.mram.write_us, row_bytes),
         refill=transfer(spec.mram.read_us, 32),
-        elements_per_refill=[8, 8] + [8] * (strategy.format == "coo"),
+        elements_per_refill=[8] * (1 + heads) + [8] * (strategy.format == "coo"),
+        lists=2 + heads,
     )
