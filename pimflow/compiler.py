@@ -20,6 +20,7 @@ from pimflow.passes import (
     CLEANUP,
     COMPILATION,
     ManagerResult,
+    NarrowProducts,
     OrderAggregation,
     Pass,
     PassManager,
@@ -81,8 +82,9 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
 
 
 def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
-    """The graph that the search sees: cleaned up, sums over edges where they cost least."""
-    clean = _step(CLEANUP, options).run(graph)
+    """The graph that the search sees: cleaned up, products of few bits marked, sums in their cheapest order."""
+    narrow = (NarrowProducts(),) if any(unit.narrow_operands for unit in machine.costs.units.values()) else ()
+    clean = _step((*CLEANUP, *narrow), options).run(graph)
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in graph.nodes):
         return clean
     started = time.perf_counter()

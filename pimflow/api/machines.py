@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 
 
 def layer(
-    work: ConvProblem | MatmulProblem, *, mapping: str = "", target: str | Path | Target = DEFAULT_TARGET
+    work: ConvProblem | MatmulProblem,
+    *,
+    mapping: str = "",
+    operand: str = "",
+    target: str | Path | Target = DEFAULT_TARGET,
 ) -> LayerReport:
     """Mapping, cycles, commands and energy of one layer, on the first unit of a machine that multiplies matrices.
 
     Args:
         work: a convolution or a product of matrices.
         mapping: one of those that the unit offers, as `pimflow layer --mapping`; "" is its best.
+        operand: the element type of its operands: the unit's own (""), or int8 where the target has `[pim.int8]`.
         target: a name, a file or a target.
 
     Returns:
@@ -42,9 +47,10 @@ def layer(
 
     Raises:
         ArgumentError: the layer or the target is none.
-        OptionError: there is no such unit or mapping, or the layer cannot run there.
+        OptionError: there is no such unit, mapping or operand, or the layer cannot run there.
     """
-    return report_layer(work, load_target(target), read_argument("mapping", str, mapping))
+    choice, kind = read_argument("mapping", str, mapping), read_argument("operand", str, operand)
+    return report_layer(work, load_target(target), choice, kind)
 
 
 def simulate(
@@ -52,6 +58,7 @@ def simulate(
     *,
     target: str | Path | Target = DEFAULT_TARGET,
     reopen_rows: bool = False,
+    operand: str = "",
 ) -> TracesReport:
     """Executes command traces, one PIM channel each, plain or gzip.
 
@@ -59,6 +66,7 @@ def simulate(
         files: their paths.
         target: a name, a file or a target.
         reopen_rows: under the timing profile `artifact`: the controller opens rows again that a refresh closed.
+        operand: the element type that the traces were written for: the machine's own (""), or int8.
 
     Returns:
         A row per file: cycles, commands, energy.
@@ -67,12 +75,14 @@ def simulate(
         ArgumentError: the files or the target are none.
         TraceError: a file cannot be read, or a line is malformed.
         CommandOrderError: the machine would refuse a command.
+        OptionError: the machine does not multiply such operands.
     """
     paths: Any = [files] if isinstance(files, (str, os.PathLike)) else files
     if not isinstance(paths, Sequence):
         raise ArgumentError(f"'files' is {kind_of(files)}", "give a path, or a list of paths")
     names = [str(a_path(path, "files")) for path in paths]
-    return report_traces(names, load_target(target), reopens_rows=reopen_rows)
+    kind = read_argument("operand", str, operand)
+    return report_traces(names, load_target(target), reopens_rows=reopen_rows, operand=kind)
 
 
 def calibrate(

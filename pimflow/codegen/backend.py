@@ -306,6 +306,21 @@ class Backend(ABC, Generic[W, P]):
         return self.operands[0]
 
     @property
+    def narrow_operands(self) -> tuple[str, ...]:
+        """Whole numbers of few bits that it multiplies too, beside `operand`; a `Placement.narrow` names one."""
+        return ()
+
+    def operand_of(self, node: Node, asked: str | None = None) -> str:
+        """The element type that a node's operands are multiplied in.
+
+        Args:
+            node: placed on the unit.
+            asked: one of `operands`, in place of the unit's own; whole numbers of few bits stay what they are.
+        """
+        narrow = node.placement.narrow
+        return narrow.dtype if narrow is not None and narrow.dtype in self.narrow_operands else asked or self.operand
+
+    @property
     def memory_channels(self) -> int:
         """How many of the host's memory channels the unit takes for itself while it is in use."""
         return 0
@@ -426,7 +441,7 @@ class Backend(ABC, Generic[W, P]):
             program: what to execute.
             graph, node: the node, and the graph that knows its shapes.
             inputs: its operands; None for absent ones.
-            operand: the element type that operands are rounded to, one of `operands`.
+            operand: the element type that operands are rounded to: what `operand_of` says.
         """
 
     @abstractmethod
@@ -469,16 +484,18 @@ class Backend(ABC, Generic[W, P]):
         """What one part executes, as lines of text."""
         return iter(())
 
-    def replay(self, path: str | Path, *, reopens_rows: bool = False) -> TraceReport:
+    def replay(self, path: str | Path, *, reopens_rows: bool = False, operand: str = "") -> TraceReport:
         """What it takes to execute the lines in a file that `trace` wrote, plain or gzip.
 
         Args:
             path: the file.
             reopens_rows: whether a memory controller opens rows again that a refresh closed, where the unit has one
                 and its timing rules leave that.
+            operand: the element type that they were written for, the unit's own or one of `narrow_operands`; "" is
+                its own.
 
         Raises:
-            OptionError: the unit's programs have no text.
+            OptionError: the unit's programs have no text, or it does not multiply such operands.
             TraceError: the file cannot be read, or a line is malformed.
             CommandOrderError: the unit would refuse a command.
         """

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pimflow.codegen.backend import Backend, P
-from pimflow.codegen.work import Work, matrix_problem
+from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
+from pimflow.errors import OptionError
 from pimflow.ir import Array, Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal
 
 
@@ -22,6 +23,16 @@ class MatrixBackend(Backend[Any, P]):
     def work(self, graph: Graph, node: Node) -> Work | Refusal:
         """Convolutions and matrix products, as `matrix_problem` has them."""
         return matrix_problem(graph, node)
+
+    def of_operand(self, problem: MatrixProblem, operand: str) -> Work:
+        """The work of a problem with operands of a type, the unit's own or one of `narrow_operands`; "" is its own.
+
+        Raises:
+            OptionError: the unit does not multiply such operands.
+        """
+        if operand not in ("", self.operand):
+            raise OptionError(f"{self.device.upper()} multiplies no {operand}", f"choose {self.operand}")
+        return problem
 
     @abstractmethod
     def multiply(self, program: P, left: Array, right: Array, operand: str) -> Array:
@@ -36,13 +47,7 @@ class MatrixBackend(Backend[Any, P]):
 
     def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
         """The product, computed by the program, and what the op does beside it."""
-        shape, source = graph.shape(node.output), inputs[0]
-        assert source is not None
-
-        def product(left: Array, right: Array) -> Array:
-            return self.multiply(program, left, right, operand).reshape(shape)
-
-        return PRODUCT_VALUES.of(node.op)(node.op, inputs, product).astype(source.dtype)
+        return value_around(graph, node, inputs, lambda left, right: self.multiply(program, left, right, operand))
 
 
 Multiply = Callable[[Array, Array], Array]
@@ -52,6 +57,14 @@ PRODUCT_VALUES: OpRules[Callable[[Any, Sequence[Array | None], Multiply], Array]
     "values of products", asks=lambda kind: kind.is_contraction
 )
 """How an op's value comes about from the product that a program computes, and what is done beside it."""
+
+
+def value_around(graph: Graph, node: Node, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
+    """A node's value from the product that a program computes, in whatever form, and what the op does beside it."""
+    shape, source = graph.shape(node.output), inputs[0]
+    assert source is not None
+    value = PRODUCT_VALUES.of(node.op)(node.op, inputs, lambda left, right: multiply(left, right).reshape(shape))
+    return value.astype(source.dtype)
 
 
 @PRODUCT_VALUES.register(Conv2d)

@@ -112,6 +112,15 @@ class MatmulProblem(Work):
 MatrixProblem = ConvProblem | MatmulProblem
 """The work of units that multiply matrices."""
 
+
+@dataclass(frozen=True)
+class NarrowProblem(Work):
+    """A matrix problem both operands of which are whole numbers of few bits, for a unit that multiplies these."""
+
+    product: MatrixProblem
+    dtype: str
+
+
 MATRIX_PROBLEMS: OpRules[Callable[[Graph, Node, Any], MatrixProblem | Refusal]] = OpRules(
     "matrix problems", asks=lambda kind: kind.is_contraction
 )

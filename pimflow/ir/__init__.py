@@ -13,7 +13,7 @@ from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttr
 from pimflow.ir.ops.rules import OpRules
 from pimflow.ir.ops.sparse import EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
-from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
+from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.text import parse_graph, print_graph
@@ -37,6 +37,7 @@ __all__ = [
     "GraphEditor",
     "MatMul",
     "MovementVerdict",
+    "NarrowOperands",
     "Node",
     "OnDevice",
     "OnnxOp",

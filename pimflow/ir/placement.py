@@ -18,6 +18,19 @@ class MovementVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowOperands:
+    """Of a product: both operands are whole numbers of few bits, each with its scale.
+
+    Args:
+        dtype: what a unit has to multiply, whatever sign it has: "int8".
+        step: the scale of the left-hand side; what it holds are whole numbers times this.
+    """
+
+    dtype: str
+    step: float
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where and when one node runs. All fields are None while nothing is decided.
 
@@ -30,6 +43,7 @@ class Placement:
         fused_into: the node whose kernel computes this one in its epilogue.
         movement: the verdict on a node that only moves elements.
         padding: of a convolution until its padding is settled: the verdict on the Pad that it or a part of it may need.
+        narrow: of a product whose operands the model keeps in few bits, where a unit of the machine multiplies those.
     """
 
     device: str | None = None
@@ -40,6 +54,7 @@ class Placement:
     fused_into: str | None = None
     movement: MovementVerdict | None = None
     padding: MovementVerdict | None = None
+    narrow: NarrowOperands | None = None
 
 
 UNPLACED = Placement()

@@ -1,15 +1,17 @@
 """Placements as ONNX node metadata and back: the only place where they are strings.
 
 Every field that is set is an entry "pimflow.FIELD"; the verdict on a movement is "free: REASON", "kept: REASON", or
-"kept 0,2: REASON" where only some inputs of a Concat are copied. Tags are entries of their own names.
+"kept 0,2: REASON" where only some inputs of a Concat are copied; narrow operands are "TYPE STEP". Tags are entries of
+their own names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from typing import Any
 
-from pimflow.ir.placement import MovementVerdict, Placement
+from pimflow.ir.placement import MovementVerdict, NarrowOperands, Placement
 
 PREFIX = "pimflow."
 """What the names of our entries in a node's `metadata_props` begin with."""
@@ -24,7 +26,7 @@ def metadata_of(placement: Placement, tags: Iterable[tuple[str, str]] = ()) -> d
     for field in fields(placement):
         value = getattr(placement, field.name)
         if value is not None:
-            entries[field.name] = _verdict_text(value) if isinstance(value, MovementVerdict) else str(value)
+            entries[field.name] = _text(value)
     return {PREFIX + key: entries[key] for key in sorted(entries)}
 
 
@@ -47,8 +49,20 @@ def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[st
         fused_into=texts["fused_into"],
         movement=verdicts["movement"],
         padding=verdicts["padding"],
+        narrow=None if texts["narrow"] is None else _narrow(texts["narrow"]),
     )
     return placement, tuple(sorted(entries.items()))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, NarrowOperands):
+        return f"{value.dtype} {value.step!r}"
+    return _verdict_text(value) if isinstance(value, MovementVerdict) else str(value)
+
+
+def _narrow(text: str) -> NarrowOperands:
+    dtype, _, step = text.partition(" ")
+    return NarrowOperands(dtype, float(step))
 
 
 def _verdict_text(verdict: MovementVerdict) -> str:

@@ -12,6 +12,7 @@ from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
+from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, parse_pipeline, place
 from pimflow.passes.pipelining import Pipelining
@@ -35,6 +36,7 @@ __all__ = [
     "ManagerResult",
     "MdDpSplit",
     "MovementElimination",
+    "NarrowProducts",
     "OrderAggregation",
     "Pass",
     "PassManager",

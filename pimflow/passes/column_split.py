@@ -164,6 +164,7 @@ class _Writer:
             fused_into=None if into is None else fused.get(into, self._site.first_parts.get(into, into)),
             movement=node.placement.movement,
             padding=node.placement.padding,
+            narrow=node.placement.narrow,
         )
         fused[node.name] = written
         self._site.first_parts.setdefault(node.name, written)

@@ -73,7 +73,8 @@ class DevicePlacement(DecisionPass):
         for new in write_out(site.editor, apart):
             on_device = new.name == apart.product
             device, choice = (self.device, self.choice or None) if on_device else (self.host, None)
-            placement = Placement(device, site.region, choice=choice, origin=node.placement.origin or node.name)
+            origin, narrow = node.placement.origin or node.name, node.placement.narrow if on_device else None
+            placement = Placement(device, site.region, choice=choice, origin=origin, narrow=narrow)
             name = site.editor.new_node_name(new.name)
             made.append(replace(new, name=name, placement=placement, tags=node.tags))
         site.first_parts[node.name] = made[-1].name

@@ -20,6 +20,7 @@ from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
+from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
@@ -55,6 +56,7 @@ def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, .
 COMPILATION: tuple[type[Pass], ...] = (
     *map(type, CLEANUP),
     OrderAggregation,
+    NarrowProducts,
     ApplyPlan,
     UnfuseEpilogues,
     ExplicitPadding,
@@ -81,6 +83,7 @@ for _kind in (
     UnfuseEpilogues,
     UnfuseAttention,
     OrderAggregation,
+    NarrowProducts,
     ExplicitPadding,
     RemoveIdentity,
     RemoveDeadCode,

@@ -76,18 +76,19 @@ class LayerReport(Records):
         return render_fields(lines)
 
 
-def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> LayerReport:
+def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand: str = "") -> LayerReport:
     """Prices one layer on the first device that multiplies matrices, and says what its time is spent on.
 
     Args:
         work: the layer.
         target: the machine.
         choice: one of the backend's choices (a mapping policy); "" is its best.
+        operand: the element type of its operands, the device's own or one of its `narrow_operands`; "" is its own.
 
     Raises:
         ArgumentError: the layer is none.
-        OptionError: its sizes make no layer, there is no such device, it does not offer the choice, or the layer cannot
-            run on it.
+        OptionError: its sizes make no layer, there is no such device, it does not offer the choice or the operands, or
+            the layer cannot run on it.
     """
     _check(work)
     costs = CostModel(target)
@@ -95,7 +96,7 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "") -> Layer
     if not units:
         raise OptionError(f"no unit of target {target.name!r} multiplies matrices", "choose another target")
     unit, device = units[0], units[0].device
-    report = unit.explain(work, unit.resolve(choice or unit.choices[-1]))
+    report = unit.explain(unit.of_operand(work, operand), unit.resolve(choice or unit.choices[-1]))
     if isinstance(report, Refusal):
         gap = f" ({report.gap} too many)" if report.gap is not None else ""
         hint = f"choose another layer, or {report.remedy or 'another target'}"

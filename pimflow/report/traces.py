@@ -60,19 +60,21 @@ class TracesReport(Records):
         return f"{render_table(header, rows, right=range(1, len(header)))}\n\n{about}"
 
 
-def report_traces(files: Sequence[str], target: Target, *, reopens_rows: bool = False) -> TracesReport:
+def report_traces(
+    files: Sequence[str], target: Target, *, reopens_rows: bool = False, operand: str = ""
+) -> TracesReport:
     """Executes traces, plain or gzip, of any length.
 
     Args:
         files: one trace each.
         target: the machine.
-        reopens_rows: as in `Backend.replay`.
+        reopens_rows, operand: as in `Backend.replay`.
 
     Raises:
         TraceError: a file cannot be read, or a line is malformed; names file, line and column.
         CommandOrderError: the machine would refuse a command; names file, line and the command's index.
-        OptionError: the programs of the target's first device beside the host have no text.
+        OptionError: the programs of the target's first device beside the host have no text, or no such operands.
     """
     unit = next(iter(units_of(target).values()))
-    played = ((file, unit.replay(file, reopens_rows=reopens_rows)) for file in files)
+    played = ((file, unit.replay(file, reopens_rows=reopens_rows, operand=operand)) for file in files)
     return TracesReport(TargetRecord.of(target), tuple(played))

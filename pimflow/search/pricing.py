@@ -171,6 +171,8 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         moved = "" if verdict is None else f" free={verdict.free} copied={verdict.copied}"
         padding = node.placement.padding
         moved += "" if padding is None else f" padding={padding.free}"
+        narrow = node.placement.narrow
+        moved += "" if narrow is None else f" narrow={narrow.dtype}"
         content = content_of(graph, node)
         moved += f" content={content}" if content else ""
         lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")

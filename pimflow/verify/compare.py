@@ -301,7 +301,10 @@ class _Evidence:
         if reference.units:
             moved = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=0)
             bounds = _bounds(same, [run_nodes(self.graph, feeds, moved)])
-        operands = sorted({reference.operand or unit.operand for unit in reference.units.values()})
+        units, asked = reference.units, reference.operand
+        placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
+        used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
+        operands = sorted(used or {asked or unit.operand for unit in units.values()})
         narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"

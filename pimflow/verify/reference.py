@@ -101,11 +101,11 @@ class UnitReference:
         """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
         unit = self.units[node.device or ""]
         dtype = self.graph.value(node.output).dtype
-        return unit.tolerance(self.operand or unit.operand) + _STEP.get(dtype, 0.0)
+        return unit.tolerance(unit.operand_of(node, self.operand)) + _STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
         """The result of a node on a unit, from operands that are rounded as the unit does."""
-        operand = self.operand or unit.operand
+        operand = unit.operand_of(node, self.operand)
         rounded = unit.rounded(inputs, operand)
         for given, used in zip(inputs, rounded, strict=True):
             if given is not None and used is not None and used is not given:

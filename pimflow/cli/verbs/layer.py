@@ -22,6 +22,9 @@ def add(verbs: Any) -> None:
     layer.add_argument("--conv", metavar="ic=16,oc=96,h=112,w=112,k=1,...", help="a convolution")
     layer.add_argument("--matmul", metavar="m=1,k=1280,n=1000", help="a matrix product")
     parser.add_argument("--mapping", default="auto", metavar="newton+|newton++|auto", help="default: auto")
+    parser.add_argument(
+        "--operand", default="", metavar="TYPE", help="int8, where the target has it; default: the target's own type"
+    )
     add_target(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -33,6 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     from pimflow.cli.layers import parse_conv, parse_matmul
 
     problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
-    report = pimflow.layer(problem, mapping=arguments.mapping, target=target_of(arguments))
+    report = pimflow.layer(problem, mapping=arguments.mapping, operand=arguments.operand, target=target_of(arguments))
     show("layer", report, arguments)
     return 0

@@ -23,6 +23,9 @@ def add(verbs: Any) -> None:
         action="store_true",
         help="under `artifact`: the controller opens rows again that a refresh closed, as for streams of `auto`",
     )
+    parser.add_argument(
+        "--operand", default="", metavar="TYPE", help="what they were written for: int8; default: the target's own type"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -31,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plays the traces and prints what they cost."""
     import pimflow
 
-    report = pimflow.simulate(arguments.files, target=target_of(arguments), reopen_rows=arguments.reopen_rows)
+    reopen_rows, operand = arguments.reopen_rows, arguments.operand
+    report = pimflow.simulate(arguments.files, target=target_of(arguments), reopen_rows=reopen_rows, operand=operand)
     show("simulate", report, arguments)
     return 0

@@ -99,12 +99,12 @@ class SourceView:
         """Columns of the matrix."""
         return math.prod(count for count, _ in self.k_radix)
 
-    def flatten(self, source: Array) -> Array:
-        """The padded tensor as one vector, ready for `gather`."""
+    def flatten(self, source: Array, zero: float = 0.0) -> Array:
+        """The padded tensor as one vector, ready for `gather`; `zero` is what stands for 0 in it."""
         array = np.asarray(source).reshape(self.shape)
         if any(self.pads):
             top, left, bottom, right = self.pads
-            array = np.pad(array, ((0, 0), (0, 0), (top, bottom), (left, right)))
+            array = np.pad(array, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=zero)
         return array.ravel()
 
     def gather(self, flat: Array, pixel: Positions, k: Positions) -> Array:

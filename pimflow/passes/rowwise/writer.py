@@ -74,6 +74,7 @@ class PartWriter:
             fused_into=self._fused_into(job),
             movement=node.placement.movement,
             padding=node.placement.padding if any(uneven_padding(job.part.op)) else None,
+            narrow=node.placement.narrow,
         )
         self._nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)

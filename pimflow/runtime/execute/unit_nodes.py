@@ -49,5 +49,4 @@ class UnitExecutor:
             raise GraphError(f"node {node.name!r} has no program for {node.device}")
         unit = self.units[node.device or ""]
         self.progress(f"executing {node.name} on {unit.device.upper()}")
-        program, operand = self.programs[node.name], self.operand or unit.operand
-        return [unit.execute(program, self.graph, node, inputs, operand)]
+        return [unit.execute(self.programs[node.name], self.graph, node, inputs, unit.operand_of(node, self.operand))]

@@ -7,16 +7,21 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pimflow.codegen.backend import Capacity, EdgeDivision, Kept, Lane, Parts, Records, Transfer, UnitCost, WorkReport
-from pimflow.codegen.matrix import MatrixBackend
+from pimflow.codegen.matrix import MatrixBackend, value_around
 from pimflow.codegen.newton import Mapping, PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.newton.trace import write_trace
-from pimflow.codegen.work import MatrixProblem, matrix_problem
-from pimflow.ir import Array, Graph, Node, Refusal, Spmm
+from pimflow.codegen.work import MatrixProblem, NarrowProblem, matrix_problem
+from pimflow.errors import DataError, OptionError
+from pimflow.ir import Array, Conv2d, Graph, Node, Refusal, Spmm
+from pimflow.ir.analysis.narrow import weight_steps
+from pimflow.ir.ops.contraction import Contraction
 from pimflow.ir.readout import Functions
 from pimflow.runtime.newton.aggregation import (
     Aggregations,
@@ -32,7 +37,7 @@ from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.spmm_cost import SpmmCost
 from pimflow.runtime.newton.trace_timing import TraceResult, simulate_file
-from pimflow.runtime.newton.values import OPERANDS, execute, round_to
+from pimflow.runtime.newton.values import OPERANDS, execute, execute_bytes, round_to
 from pimflow.targets import PimSpec
 
 SUM_RTOL = 2e-5
@@ -51,7 +56,7 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 _NO_CYCLES = ("launch_us", "energy", "transfer_gb_per_s", "readout_functions", "accumulator")
 """Keys of the machine that no stream's cycles depend on."""
 
-NewtonWork = MatrixProblem | SpmmProblem
+NewtonWork = MatrixProblem | NarrowProblem | SpmmProblem
 NewtonProgram = PimProgram | SpmmProgram
 
 
@@ -70,13 +75,19 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         super().__init__(device, spec)
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
-        self._archived: dict[tuple[MatrixProblem, Mapping], tuple[tuple[StreamClass, ...], Any]] = {}
+        self._in_int8 = None if spec.int8 is None else MappingSearch(timing_profile(spec.in_int8))
+        self._archived: dict[tuple[MatrixProblem, Mapping, str], tuple[tuple[StreamClass, ...], Any]] = {}
         self.aggregations = Aggregations(self.search.timer)
 
     @property
     def operand(self) -> str:
         """The target's."""
         return self.pim.operand
+
+    @property
+    def narrow_operands(self) -> tuple[str, ...]:
+        """As the target says."""
+        return self.pim.narrow_operands
 
     @property
     def memory_channels(self) -> int:
@@ -89,13 +100,18 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         values = ((part.name, getattr(self.pim, part.name)) for part in fields(self.pim) if part.name not in _NO_CYCLES)
         return f"{self.search.profile.name} {list(values)}"
 
+    @property
+    def _searches(self) -> tuple[MappingSearch, ...]:
+        return (self.search,) if self._in_int8 is None else (self.search, self._in_int8)
+
     def recall(self, records: Records) -> None:
         """Mappings that were chosen before."""
-        self.search.recall(records)
+        for search in self._searches:
+            search.recall(records)
 
     def learnt(self) -> Records:
         """Mappings that have been searched for."""
-        return self.search.learnt()
+        return {key: text for search in self._searches for key, text in search.learnt().items()}
 
     @property
     def capacity(self) -> Capacity:
@@ -118,7 +134,31 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def work(self, graph: Graph, node: Node) -> NewtonWork | Refusal:
         """Convolutions and matrix products, and sums over the edges of a graph."""
-        return self.aggregations.work(graph, node) if isinstance(node.op, Spmm) else matrix_problem(graph, node)
+        if isinstance(node.op, Spmm):
+            return self.aggregations.work(graph, node)
+        problem = matrix_problem(graph, node)
+        return problem if isinstance(problem, Refusal) else self.of_operand(problem, self.operand_of(node))
+
+    def of_operand(self, problem: MatrixProblem, operand: str) -> MatrixProblem | NarrowProblem:
+        """The work of a problem with operands of a type, the target's own or one of `narrow_operands`.
+
+        Raises:
+            OptionError: the channels do not multiply such operands.
+        """
+        return problem if self._search_in(operand) is self.search else NarrowProblem(problem, operand)
+
+    def _searched(self, work: MatrixProblem | NarrowProblem) -> tuple[MappingSearch, MatrixProblem]:
+        """Where the mappings of work are searched, and of what problem."""
+        return (self._search_in(work.dtype), work.product) if isinstance(work, NarrowProblem) else (self.search, work)
+
+    def _search_in(self, operand: str) -> MappingSearch:
+        """Mappings on the channels as they multiply operands of a type; "" is the target's own."""
+        if operand in ("", self.operand):
+            return self.search
+        if self._in_int8 is None or operand not in self.narrow_operands:
+            own = " or ".join((self.operand, *self.narrow_operands))
+            raise OptionError(f"the PIM channels multiply no {operand}", f"choose {own}, or another target")
+        return self._in_int8
 
     def in_vain(self, work: NewtonWork, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
         """Where groups of sources have too few edges."""
@@ -138,19 +178,22 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """Exact cycles, commands and energy of the fastest mapping that the choice allows."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.choose(work, choice)
-        return self.search.choose(work, choice)
+        search, problem = self._searched(work)
+        return search.choose(problem, choice)
 
     def least_us(self, work: NewtonWork, choice: str) -> float:
         """Of products COMPs and what has to interrupt them; of sums over edges their COMPs."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.least_us(work)
-        return least_us(work, self.search.profile)
+        search, problem = self._searched(work)
+        return least_us(problem, search.profile)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.time_parts_us(work, choice)
-        cost = self.search.choose(work, choice)
+        search, problem = self._searched(work)
+        cost = search.choose(problem, choice)
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
         cycles = {"placement": cost.placement_cycles, **cycle_breakdown(cost).parts}
@@ -160,17 +203,19 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """The command streams under the mapping that the price was made with."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.program(work, choice)
-        return self.search.program(work, choice)
+        search, problem = self._searched(work)
+        return search.program(problem, choice)
 
     def explain(self, work: NewtonWork, choice: str) -> WorkReport | Refusal:
         """The mapping, the cost, and what the cycles are spent on."""
         if isinstance(work, SpmmProblem):
             return super().explain(work, choice)
-        cost = self.search.choose(work, choice)
+        search, problem = self._searched(work)
+        cost = search.choose(problem, choice)
         if isinstance(cost, Refusal):
             return cost
-        profile = self.search.profile
-        return NewtonLayer(profile.name, cost, cycle_breakdown(cost), self.time_parts_us(work, choice))
+        operand, profile = search.profile.pim.operand, search.profile
+        return NewtonLayer(profile.name, operand, cost, cycle_breakdown(cost), self.time_parts_us(work, choice))
 
     def execute(
         self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
@@ -178,7 +223,26 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """Computed from the streams alone; what the op does beside the product is added."""
         if isinstance(program, SpmmProgram):
             return aggregate(program, inputs, operand)
+        if program.pim.operand in self.narrow_operands:
+            return self._of_bytes(program, graph, node, inputs)
         return super().execute(program, graph, node, inputs, operand)
+
+    def _of_bytes(self, program: PimProgram, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
+        """The whole numbers that operands are multiples of, multiplied by the program; scaled, and what the op adds."""
+        narrow = node.placement.narrow
+        assert narrow is not None, "the program is of a product that was marked"
+        assert isinstance(node.op, Contraction)
+        steps = weight_steps(graph, node.inputs[1], node.op.channel_axis)
+        assert not isinstance(steps, Refusal), "the weights are those that were marked"
+        step, own = narrow.step, steps.astype(np.float64)
+        spatial = own.ndim > 0 and isinstance(node.op, Conv2d)
+        of_weights, of_result = (own.reshape(-1, 1, 1, 1), own.reshape(-1, 1, 1)) if spatial else (own, own)
+
+        def product(left: Array, right: Array) -> Array:
+            sums = execute_bytes(program, np.rint(np.divide(left, step)), np.rint(np.divide(right, of_weights)))
+            return np.asarray(sums * (step * of_result), np.float32)
+
+        return value_around(graph, node, inputs, product)
 
     def multiply(self, program: NewtonProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""
@@ -186,7 +250,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return execute(program, left, right, operand)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-        """Source and weights in the operands' type; a bias is added outside, rows are scaled outside."""
+        """Source and weights in the operands' type; a bias is added outside, rows are scaled outside.
+
+        Whole numbers of few bits are multiplied as they are.
+        """
+        if operand in self.narrow_operands:
+            return tuple(inputs)
         source, weights, *others = inputs
         assert source is not None
         assert weights is not None
@@ -200,7 +269,10 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def describe(self, program: NewtonProgram) -> str:
         """Its mapping; sums over edges have one."""
-        return "" if isinstance(program, SpmmProgram) else program.mapping.text
+        if isinstance(program, SpmmProgram):
+            return ""
+        operand = program.pim.operand
+        return f"{operand} operands, {program.mapping.text}" if operand != self.operand else program.mapping.text
 
     def encode(self, program: NewtonProgram) -> Any:
         """Problem, mapping and the streams of all channels as loop nests.
@@ -209,18 +281,25 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """
         if isinstance(program, SpmmProgram):
             return archive_aggregation(program)
-        key = (program.problem, program.mapping)
+        key = (program.problem, program.mapping, program.pim.operand)
         classes, archived = self._archived.get(key, (None, {}))
         if classes is not program.classes:
             archived = archive_program(program)
             self._archived[key] = (program.classes, archived)
-        return {**archived, "first_row": program.first_row}
+        narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
+        return {**archived, "first_row": program.first_row, **narrow}
 
     def decode(self, data: Any) -> NewtonProgram:
         """The program with the streams that were archived."""
         if isinstance(data, dict) and "blocks" in data:
             return restore_aggregation(data, self.pim)
-        return restore_program(data, self.pim)
+        if not isinstance(data, dict) or "operand" not in data:
+            return restore_program(data, self.pim)
+        rest = dict(data)
+        operand = rest.pop("operand")
+        if operand not in self.narrow_operands:
+            raise DataError(f"'operand' is {operand!r}, which this machine does not multiply")
+        return restore_program(rest, self.pim.in_int8)
 
     def parts(self, program: NewtonProgram) -> int:
         """Channels."""
@@ -237,9 +316,9 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """The commands of one channel."""
         return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
-    def replay(self, path: str | Path, *, reopens_rows: bool = False) -> TraceResult:
+    def replay(self, path: str | Path, *, reopens_rows: bool = False, operand: str = "") -> TraceResult:
         """Cycles, commands and energy of one channel's commands."""
-        return simulate_file(path, self.pim, reopens_rows=reopens_rows)
+        return simulate_file(path, self._search_in(operand).profile.pim, reopens_rows=reopens_rows)
 
     def violations_of(self, cost: UnitCost) -> dict[str, int]:
         """COMPs that ran while some bank group had no open row, as the published controller lets them."""

@@ -15,20 +15,22 @@ class NewtonLayer:
     """A layer's mapping and cost, and what its cycles and its time are spent on."""
 
     timing: str
+    operand: str
     cost: PimCost
     spent: CycleBreakdown
     time_parts_us: Mapping[str, float]
 
     @property
     def setting(self) -> str:
-        """The timing profile."""
-        return f"timing {self.timing}"
+        """The timing profile, and whole numbers of few bits if these are multiplied."""
+        return f"timing {self.timing}" + (", int8 operands" if self.operand == "int8" else "")
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
         cost = self.cost
         return {
             "timing": self.timing,
+            "operand": self.operand,
             "mapping": cost.mapping.as_json(),
             "pim_cycles": cost.cycles,
             "placement_cycles": cost.placement_cycles,

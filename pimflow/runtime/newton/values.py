@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from pimflow.errors import CommandOrderError, choice
 from pimflow.ir import Array
 from pimflow.targets import PimSpec
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
 
 OPERANDS = ("fp16", "bf16", "fp32")
 ACCUMULATORS = ("fp32", "fp16")
@@ -57,6 +58,37 @@ def execute(
     )
     machine.run_groups(program, lambda channel: program.layout.fill_banks(channel, matrix, program.shape, program.pim))
     return result.tensor(machine.result.reshape(result.pixels, -1)).astype(np.float32)
+
+
+def execute_bytes(program: PimProgram, source: Array, weights: Array) -> npt.NDArray[np.float64]:
+    """What the program's streams compute of whole numbers: exactly, as sums of 32 bits are.
+
+    The buffers hold bytes: the source less its least element, so that 0, and with it the padding, is another byte. What
+    that adds to a sum is a constant of its column, and is taken off.
+
+    Args:
+        program: the lowered problem, of operands of 8 bits.
+        source: whole numbers as for `execute`, the largest at most 255 above the least.
+        weights: whole numbers of 8 bits with a sign.
+
+    Raises:
+        ValueError: numbers of more bits.
+        CommandOrderError: as `execute`.
+    """
+    least = min(0.0, float(source.min()))
+    if source.max() - least > 255 or weights.min() < -128 or weights.max() > 127:
+        raise ValueError("operands of more than 8 bits")
+    matrix, view, result = program.weights.matrix(weights).astype(np.float64), program.source, program.result
+    contents = view.flatten(np.subtract(source, least), -least)
+    shape = (result.pixels, result.channels)
+    machine = _Machine(program.pim, view, contents, shape, half=False, dtype=np.float64)
+    machine.run_groups(program, lambda channel: program.layout.fill_banks(channel, matrix, program.shape, program.pim))
+    added = np.zeros((matrix.shape[0], result.padded))
+    added[:, : result.columns] = least * matrix.sum(axis=1)
+    sums = machine.result.reshape(result.pixels, -1)
+    if program.shape.groups > 1 and result.groups == 1:  # groups of pixels, each with weights of its own
+        added = np.repeat(added, program.shape.pixels, axis=0)
+    return result.tensor(sums + added.reshape(-1, sums.shape[1])).astype(np.float64)
 
 
 def execute_spmm(
@@ -125,14 +157,23 @@ class _State:
 class _Machine:
     """Source and result memory, and the channels that work on them one after the other."""
 
-    def __init__(self, pim: PimSpec, view: SourceView, source: Array, result: tuple[int, int], half: bool) -> None:
+    def __init__(
+        self,
+        pim: PimSpec,
+        view: SourceView,
+        source: Array,
+        result: tuple[int, int],
+        half: bool,
+        dtype: type[np.floating[Any]] = np.float32,
+    ) -> None:
         self.pim = pim
         self.view = view
         self.source = source
         self.half = half
+        self.dtype = dtype  # single precision, or one that holds sums of whole numbers exactly
         self.pixels = result[0]
         self.tiles = result[1] // self.pim.banks
-        self.result = np.zeros((self.pixels * self.tiles, self.pim.banks), np.float32)
+        self.result = np.zeros((self.pixels * self.tiles, self.pim.banks), dtype)
         self._fills: dict[bytes, Floats] = {}
 
     def run_groups(self, program: PimProgram | SpmmProgram, banks_of: Callable[[int], Array]) -> None:
@@ -147,10 +188,10 @@ class _Machine:
         """Executes one channel's stream on its bank rows; returns a digest of the fills that it saw."""
         pim = self.pim
         state = _State(
-            np.zeros((pim.buffers_per_channel, pim.buffer_columns, pim.multipliers), np.float32),
+            np.zeros((pim.buffers_per_channel, pim.buffer_columns, pim.multipliers), self.dtype),
             np.zeros(pim.buffers_per_channel, np.bool_),
             np.full(pim.bank_groups, -1),
-            np.zeros(pim.banks, np.float32),
+            np.zeros(pim.banks, self.dtype),
         )
         for piece in flatten(stream.body):
             self._run_piece(piece, banks, state, stream.channel)
@@ -221,7 +262,7 @@ class _Machine:
 
     def _gather_fills(self, pixel: Ints, k: Ints, shape: Ints) -> Floats:
         size = self.pim.buffer_elements
-        fills = np.zeros((len(pixel), size), np.float32)
+        fills = np.zeros((len(pixel), size), self.dtype)
         alike, group = np.unique(np.column_stack([k, shape[:, :4]]), axis=0, return_inverse=True)
         for index, (start, pixels, depth, pitch, copies) in enumerate(alike.tolist()):
             members = np.flatnonzero(group.ravel() == index)
@@ -261,7 +302,7 @@ class _Machine:
 
     def _accumulate(self, events: _Events, contents: Floats, banks: Array, number: int) -> Floats:
         """Latch contents at every READRES (and at the end): [number, banks]."""
-        latches = np.zeros((number, self.pim.banks), np.float32)
+        latches = np.zeros((number, self.pim.banks), self.dtype)
         same = bool((events.rows == events.rows[:1]).all())
         width = self.pim.banks if same else self.pim.banks_per_group
         for part in range(self.pim.banks // width):
@@ -280,7 +321,7 @@ class _Machine:
         if not self.half:
             stacked = weights.transpose(0, 2, 1).reshape(comps * lanes, -1)
             with np.errstate(invalid="ignore", over="ignore"):  # operands that overflowed give infinities and NaN
-                return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, np.float32)
+                return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, self.dtype)
         latch = np.zeros((count, weights.shape[1]), np.float16)
         for index in range(comps):
             latch = (latch + vectors[:, index] @ weights[index].T).astype(np.float16)

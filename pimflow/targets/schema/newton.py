@@ -221,6 +221,16 @@ MOST_BUFFERS_PER_CHANNEL = 64
 FewBuffers = Annotated[int, Limits(least=1, most=MOST_BUFFERS_PER_CHANNEL)]
 
 
+@dataclass(frozen=True)
+class Int8:
+    """What multiplies operands of 8 bits, of either sign, and adds their products up in 32 bits: `[pim.int8]`."""
+
+    multipliers: Count  # per bank: operands of 8 bits per column I/O
+    result_bytes: Count  # bytes that one bank returns in a READRES
+    multiply_pj: Amount  # one multiplication, under every profile
+    add_pj: Amount  # one addition into 32 bits, under every profile
+
+
 @register_kind
 @dataclass(frozen=True)
 class PimSpec(Unit):
@@ -240,7 +250,7 @@ class PimSpec(Unit):
     buffers_per_channel: FewBuffers  # buffers that one channel can hold filled at a time
     any_slot_any_column: bool  # whether COMP may pair any buffer slot with any column of the row
     gwrite_latency: Literal["hidden", "exposed"]
-    operand: Literal["fp16", "bf16", "fp32"]
+    operand: Literal["fp16", "bf16", "fp32", "int8"]
     accumulator: Literal["fp32", "fp16"]
     result_bytes: Count  # bytes that one bank returns in a READRES
     # Functions of one element, by ONNX op_type, that are applied as results are read out; else a GPU kernel does it
@@ -251,6 +261,36 @@ class PimSpec(Unit):
     # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:
     # nothing is copied, as GWRITE and READRES move data over the crossbar, within the streams.
     transfer_gb_per_s: Positive | None = None
+    # Operands of 8 bits beside its own type, for products that a model keeps in them. None: it has no such multipliers.
+    int8: Int8 | None = None
+
+    @property
+    def narrow_operands(self) -> tuple[str, ...]:
+        """Whole numbers that it multiplies as they are."""
+        return () if self.int8 is None else ("int8",)
+
+    @property
+    def in_int8(self) -> PimSpec:
+        """The same channels as they multiply operands of 8 bits: twice as many fit into a column and a buffer as of 16.
+
+        Raises:
+            ValueError: they do not.
+        """
+        if self.int8 is None:
+            raise ValueError("the channels multiply no operands of 8 bits")
+        multiply, add = self.int8.multiply_pj, self.int8.add_pj
+        tables: dict[str, Any] = {}
+        if "artifact" in self.energy.tables:
+            tables["artifact"] = replace(self.energy.artifact, multiply_pj=multiply, add_pj=add)
+        tables["strict"] = replace(self.energy.strict, mac_pj=multiply + add)
+        return replace(
+            self,
+            operand="int8",
+            multipliers=self.int8.multipliers,
+            result_bytes=self.int8.result_bytes,
+            energy=self.energy.with_tables(**tables),
+            int8=None,
+        )
 
     @property
     def summary(self) -> str:
@@ -261,7 +301,8 @@ class PimSpec(Unit):
     def settings(self) -> Mapping[str, Any]:
         """Timing profile, channels, buffers, GWRITE latency, and the element type."""
         names = ("channels", "buffers", "buffers_per_channel", "gwrite_latency", "operand")
-        return {"timing": self.timing.default, **{name: getattr(self, name) for name in names}}
+        kinds = ", ".join((self.operand, *self.narrow_operands))
+        return {"timing": self.timing.default, **{name: getattr(self, name) for name in names}, "operand": kinds}
 
     @property
     def buffer_elements(self) -> int:
@@ -276,10 +317,11 @@ class PimSpec(Unit):
     @property
     def element_bytes(self) -> int:
         """Bytes of one operand."""
-        return 4 if self.operand == "fp32" else 2
+        return {"fp32": 4, "int8": 1}.get(self.operand, 2)
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """Sizes that do not fit each other or the GPU, and profiles without tables."""
+        yield from self._operand_problems()
         if self.banks % self.bank_groups:
             yield "bank_groups", "must divide pim.banks"
         if self.buffers > self.channels:
@@ -287,6 +329,16 @@ class PimSpec(Unit):
         for device, unit in units.items():
             if isinstance(unit, Gpu) and self.channels >= unit.memory_channels:
                 yield "channels", f"must be below {device}.memory_channels"
+        yield from self._profile_problems()
+
+    def _operand_problems(self) -> Iterator[tuple[str, str]]:
+        if self.operand == "int8":
+            yield "operand", "holds for every model, and most have no numbers of 8 bits: use the table [pim.int8]"
+        column_bytes = self.multipliers * self.element_bytes
+        if self.int8 is not None and self.int8.multipliers > column_bytes:
+            yield "int8.multipliers", f"must not exceed the {column_bytes} bytes of a column I/O"
+
+    def _profile_problems(self) -> Iterator[tuple[str, str]]:
         profiles = dict.fromkeys(("strict", self.timing.default, *self.timing.tables, *self.energy.tables))
         for name in profiles:
             for where, tables in (("timing", self.timing.tables), ("energy", self.energy.tables)):

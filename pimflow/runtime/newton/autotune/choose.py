@@ -73,7 +73,7 @@ class MappingSearch:
 
     def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
         """What a mapping that was chosen before makes; None if none was, or none for this problem."""
-        text = self._recalled.get(_key(problem, policy))
+        text = self._recalled.get(self._key(problem, policy))
         if text is None:
             return None
         try:
@@ -85,11 +85,15 @@ class MappingSearch:
         chosen = race.result()
         return None if isinstance(chosen, Refusal) else chosen
 
+    def _key(self, problem: MatrixProblem, policy: str) -> str:
+        text = f"{policy} {self.profile.pim.operand} {problem}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
     def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         chosen = self._search(problem, policy)
         if not isinstance(chosen, Refusal):
             mapping = encode(chosen.program.mapping)
-            self._learnt[_key(problem, policy)] = json.dumps(mapping, separators=(",", ":"))
+            self._learnt[self._key(problem, policy)] = json.dumps(mapping, separators=(",", ":"))
         return chosen
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
@@ -132,10 +136,6 @@ class MappingSearch:
             ranked.setdefault(tuple(sorted(set(loads))), (cycles, mapping))
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
-
-
-def _key(problem: MatrixProblem, policy: str) -> str:
-    return hashlib.blake2b(f"{policy} {problem}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)

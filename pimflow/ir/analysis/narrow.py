@@ -1,0 +1,113 @@
+"""Products of whole numbers of 8 bits: their operands are dequantised, or weights that are whole numbers themselves.
+
+A sum of products of x = (q - z) s and w = (p - y) t is s t times the sum of (q - z)(p - y). A unit that multiplies
+bytes computes the sum of q (p - y), in 32 bits; z times the sum of a column of weights is a constant that is taken off.
+So q may have any zero point, weights less theirs have to fit into 8 bits, and their scales are a column's at most.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.expansion import expand, is_expandable
+from pimflow.ir.graph import Array, Graph, Node
+from pimflow.ir.ops.base import Op
+from pimflow.ir.ops.contraction import Contraction
+from pimflow.ir.ops.movement import Pad, Reshape, Slice, Transpose
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.placement import NarrowOperands
+from pimflow.ir.refusal import Refusal
+
+BYTE = "int8"
+_BYTES = ("int8", "uint8")
+_LARGEST_DEPTH = (1 << 31) // (255 * 128)
+"""Of a dot product whose sum fits into 32 bits, whatever the bytes are."""
+
+
+def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
+    """What a product, or the product in an operator that has one, is of; or why it is not one of bytes."""
+    scope: tuple[Graph, ...] = (graph,)
+    if is_expandable(node.op):
+        apart = expand(graph, node)
+        if isinstance(apart, Refusal):
+            return apart
+        scope, node = (apart.graph, graph), apart.graph.node(apart.product)
+    if not isinstance(node.op, Contraction):
+        return Refusal("it is no product of matrices")
+    step = _source_step(scope, node.inputs[0])
+    if isinstance(step, Refusal):
+        return step
+    home = next((part for part in scope if part.is_constant(node.inputs[1])), graph)
+    steps = weight_steps(home, node.inputs[1], node.op.channel_axis)
+    if isinstance(steps, Refusal):
+        return steps
+    shape = home.shape(node.inputs[1])
+    depth = math.prod(shape) // shape[node.op.channel_axis]
+    if depth > _LARGEST_DEPTH:
+        return Refusal("its sums are of more bytes than 32 bits hold", depth, _LARGEST_DEPTH, "products of bytes")
+    return NarrowOperands(BYTE, step)
+
+
+def weight_steps(graph: Graph, name: str, channel_axis: int) -> npt.NDArray[np.float32] | Refusal:
+    """The scales of weights that are whole numbers of 8 bits: one for all [], or one a column [columns]; or why not.
+
+    Args:
+        graph: has the weights.
+        name: of the weights.
+        channel_axis: their axis along which the product's columns are.
+    """
+    array = graph.constants.get(name)
+    if array is None:
+        return Refusal("its right-hand side is computed")
+    packed = graph.packed_form(name)
+    if packed is None:
+        return np.ones((), np.float32) if _are_bytes(array) else Refusal("its weights are not kept in 8 bits")
+    elements, scale, zero = (*packed.operands, None)[:3]
+    attributes = dict(packed.op.attributes)
+    if elements is None or scale is None or elements.dtype.name not in _BYTES or attributes.get("block_size"):
+        return Refusal("its weights are not kept in 8 bits with a scale a column")
+    axis = attributes.get("axis", 1)
+    assert isinstance(axis, int)
+    if scale.size > 1 and axis % elements.ndim != channel_axis % elements.ndim:
+        return Refusal("its weights have scales along the depth of the product")
+    along = [-1 if place == axis % elements.ndim else 1 for place in range(elements.ndim)]
+    least = np.zeros((), np.int32) if zero is None else zero.astype(np.int32).reshape(along if zero.size > 1 else [])
+    if not _are_bytes(np.subtract(elements.astype(np.int32), least)):
+        return Refusal("its weights less their zero points take more than 8 bits")
+    return scale.astype(np.float32).reshape(-1 if scale.size > 1 else ())
+
+
+def _are_bytes(array: Array) -> bool:
+    """Whether elements are whole numbers of 8 bits with a sign."""
+    if not array.size or array.min() < -128 or array.max() > 127:
+        return False
+    return array.dtype.kind in "iu" or bool((array == np.rint(array)).all())
+
+
+def _source_step(scope: tuple[Graph, ...], name: str) -> float | Refusal:
+    """The scale of what is dequantised, and only moved since."""
+    home, maker = _maker(scope, name)
+    while maker is not None and _only_moves(maker.op):
+        home, maker = _maker(scope, maker.inputs[0])
+    if maker is None or not isinstance(maker.op, OnnxOp) or maker.op.op_type != "DequantizeLinear":
+        return Refusal("its left-hand side is not dequantised")
+    scale = next((part.constants[maker.inputs[1]] for part in scope if part.is_constant(maker.inputs[1])), None)
+    if home.value(maker.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
+        return Refusal("its left-hand side is not of 8 bits with one scale that is known before the run")
+    step = float(scale.reshape(-1)[0])
+    return step if 0 < step < math.inf else Refusal("the scale of its left-hand side is no positive number")
+
+
+def _maker(scope: tuple[Graph, ...], name: str) -> tuple[Graph, Node | None]:
+    """The node that makes a value, and the graph that it is in."""
+    found = ((graph, graph.producer(name)) for graph in scope)
+    return next(((graph, maker) for graph, maker in found if maker is not None), (scope[0], None))
+
+
+def _only_moves(op: Op) -> bool:
+    if isinstance(op, Pad):
+        return op.value == 0
+    return isinstance(op, (Slice, Reshape, Transpose)) or (isinstance(op, OnnxOp) and op.op_type == "Gather")

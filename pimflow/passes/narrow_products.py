@@ -1,0 +1,34 @@
+"""Marks products whose operands the model keeps in few bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pimflow.ir import Graph, Node, Refusal
+from pimflow.ir.analysis.narrow import narrow_operands
+from pimflow.ir.expansion import is_expandable
+from pimflow.passes.base import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class NarrowProducts(Pass):
+    """Sets `narrow` of products of whole numbers of 8 bits (QDQ, QLinearConv, ConvInteger, ...).
+
+    A compilation runs it where a unit of the machine multiplies such operands as they are. It looks at the whole graph:
+    what is priced, divided and run later is a part of it, without the DequantizeLinear before the product.
+    """
+
+    name: ClassVar[str] = "narrow-products"
+
+    def run(self, graph: Graph) -> PassResult:
+        nodes: list[Node] = []
+        notes = []
+        for node in graph.nodes:
+            found = narrow_operands(graph, node) if node.op.is_contraction or is_expandable(node.op) else None
+            if isinstance(found, Refusal):
+                notes.append(f"{node.name}: {found.reason}")
+            narrow = None if isinstance(found, Refusal) else found
+            nodes.append(node if narrow == node.placement.narrow else node.placed(narrow=narrow))
+        changed = any(new is not old for new, old in zip(nodes, graph.nodes, strict=True))
+        return PassResult(graph.replace(nodes=nodes) if changed else graph, changed, tuple(notes))
