@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pimflow.ir.placement import MovementVerdict, Placement
+from pimflow.ir.placement import MovementVerdict, NarrowOperands, Placement
 from pimflow.onnxio.placement import metadata_of, placement_of
 
 NAMES = st.text(min_size=1, max_size=8)
@@ -22,6 +22,8 @@ PLACEMENTS = st.builds(
     origin=st.none() | NAMES,
     fused_into=st.none() | NAMES,
     movement=st.none() | VERDICTS,
+    padding=st.none() | VERDICTS,
+    narrow=st.none() | st.builds(NarrowOperands, st.just("int8"), st.floats(1e-300, 1e300)),
 )
 
 
@@ -47,7 +49,13 @@ def test_the_words_in_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"pimflow.region": "first"}, {"pimflow.movement": "perhaps: so"}, {"pimflow.movement": "kept x: so"}]
+    "metadata",
+    [
+        {"pimflow.region": "first"},
+        {"pimflow.movement": "perhaps: so"},
+        {"pimflow.movement": "kept x: so"},
+        {"pimflow.narrow": "int8 x"},
+    ],
 )
 def test_damaged_entries_are_errors(metadata: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"first|perhaps|x"):

@@ -12,7 +12,7 @@ from pimflow.errors import TextError, did_you_mean
 from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.ops.base import OPS
 from pimflow.ir.ops.opaque import OpaqueAttribute
-from pimflow.ir.placement import UNPLACED, MovementVerdict, Placement
+from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.text.literals import BARE_NAME, Bits, digest, parse_array, type_text
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _TOKEN = re.compile(
     |(?P<mark>[\[\]{{}}()=:,*?])""",
     re.VERBOSE,
 )
-_FIELD_TYPES: dict[str, type] = {kind.__name__: kind for kind in (OpaqueAttribute, MovementVerdict)}
+_FIELD_TYPES: dict[str, type] = {kind.__name__: kind for kind in (OpaqueAttribute, MovementVerdict, NarrowOperands)}
 _SCALARS: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,

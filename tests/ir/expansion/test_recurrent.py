@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import pimflow
+from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Refusal
 from pimflow.ir.expansion import expand
 from pimflow.ir.ops.opaque import PREPARED, OnnxOp
+from pimflow.onnxio.export import to_onnx
 from support.expansions import check_expansion, reason
-from support.kept import integers, kept_model, normal
+from support.kept import CONTRIB, integers, kept_model, normal
 from support.onnx_models import model_of
+from support.values import assert_varies
 
 STEPS, BATCH, FEATURES, HIDDEN = 6, 3, 40, 16
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -94,6 +99,36 @@ def test_computed_states(tmp_path: Path) -> None:
     assert loaded.verify(pim="values").passed
 
 
+def _batches_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of an input [steps, batch, ..] or a result [(steps,) directions, batch, ..] what `layout` 1 makes."""
+    at = shape.index(BATCH) if BATCH in shape else 0
+    return (shape[at], *shape[:at], *shape[at + 1 :])
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_batches_first(op_type: str, direction: str) -> None:
+    """ONNX Runtime runs no `layout` 1, and says so; onnx's own evaluation is the judge of what is written out."""
+    given = model(op_type, direction, layout=1)
+    with pytest.raises(ModelError, match="Batchwise recurrent operations"):
+        pimflow.compile(given, use_cache=False)
+    graph = load_model(model(op_type, direction))
+    (node,) = graph.nodes
+    assert isinstance(node.op, OnnxOp)
+    first = replace(node.op, attributes=(*node.op.attributes, ("layout", 1)))
+    turned = {name: replace(value, shape=_batches_first(graph.shape(name))) for name, value in graph.values.items()}
+    values = {**graph.values, **{name: turned[name] for name in ("x", "y", "h")}}
+    graph = graph.replace(nodes=[replace(node, op=first)], values=values)
+    apart = expand(graph, graph.nodes[0])
+    assert not isinstance(apart, Refusal)
+    assert [node.kind for node in apart.graph.nodes] == ["MatMul", op_type]
+    feeds = {"x": normal(BATCH, STEPS, FEATURES)}
+    expected, found = (ReferenceEvaluator(proto).run(None, feeds) for proto in (given, to_onnx(apart.graph)))
+    for before, after in zip(expected, found, strict=True):
+        assert_varies(before, op_type)
+        np.testing.assert_allclose(after, before, atol=1e-5)
+
+
 def test_the_steps_stay_and_are_paid_for() -> None:
     compiled = pimflow.compile(model("LSTM"), policy="pim", use_cache=False)
     (row,) = compiled.report.nodes
@@ -139,3 +174,20 @@ def test_why_not() -> None:
     apart = expand(graph, graph.nodes[0], elements=False)
     assert isinstance(apart, Refusal)
     assert "16400 gates are more than 16384" in apart.reason
+
+
+def test_one_that_multiplies_in_8_bits_stays_whole() -> None:
+    """It rounds every step's input and state by what they hold, and takes no product that is made already."""
+    constants: dict[str, Array] = {
+        "w": integers(1, FEATURES, 4 * HIDDEN),
+        "r": integers(1, HIDDEN, 4 * HIDDEN),
+        **{f"{name}_scale": np.full(1, 0.005, np.float32) for name in "wr"},
+        **{f"{name}_zero": np.zeros(1, np.int8) for name in "wr"},
+    }
+    order = ["x", "w", "r", "", "", "", "", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    inputs = {"x": (STEPS, BATCH, FEATURES)}
+    given = kept_model("DynamicQuantizeLSTM", inputs, constants, order, domain=CONTRIB, hidden_size=HIDDEN)
+    assert "its steps multiply in 8 bits, and take no products that are made already" in reason(given)
+    compiled = pimflow.compile(given, policy="pim", use_cache=False)
+    assert [(node.kind, node.device) for node in compiled.graph.nodes] == [("DynamicQuantizeLSTM", "gpu")]
+    assert compiled.verify().passed
