@@ -13,6 +13,7 @@ from onnx import inliner
 
 from pimflow.errors import ModelError
 from pimflow.onnxio.captures import subgraphs
+from pimflow.onnxio.tensors import ONNX_ERRORS
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""
@@ -28,7 +29,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without local functions; the one that is given may be changed.
 
     Raises:
-        ModelError: an operator of a function means something else in the model's opset.
+        ModelError: an operator of a function means something else in the model's opset, or a call cannot be replaced.
     """
     opset = _own_opset(model.opset_import)
     functions = {function_key(function): function for function in model.functions}
@@ -37,7 +38,10 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
         for node in all_nodes(nodes):
             _give_defaults(node, functions.get(function_key(node)))
-    return inliner.inline_local_functions(model)
+    try:
+        return inliner.inline_local_functions(model)
+    except ONNX_ERRORS as error:
+        raise ModelError(f"the model's functions cannot take the place of their calls: {error}") from error
 
 
 def _give_defaults(call: onnx.NodeProto, function: onnx.FunctionProto | None) -> None:

@@ -13,7 +13,7 @@ from pimflow.frontend.reading import Source, is_external, load_tensor
 from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import CAPTURES, abstract_captures
-from pimflow.onnxio.export import PLACEHOLDER, set_external
+from pimflow.onnxio.export import PLACEHOLDER, set_external, stripped
 from pimflow.onnxio.placement import placement_of
 from pimflow.onnxio.tensors import attribute_value, sparse_to_array, to_tensor, type_text
 
@@ -122,17 +122,10 @@ def import_node(proto: onnx.NodeProto, name: str, annotations: bool = False) -> 
     if captured:
         values[CAPTURES] = len(captured)
     domain = "" if proto.domain == "ai.onnx" else proto.domain
-    inputs, outputs = _stripped(proto.input), _stripped(proto.output)
+    inputs, outputs = stripped(proto.input, proto.op_type, domain), stripped(proto.output)
     placement, tags = _annotations(proto) if annotations else (UNPLACED, ())
     op = OnnxOp(proto.op_type, domain, tuple(sorted(values.items())))
     return Node(op, (*inputs, *captured), outputs, name, placement, tags)
-
-
-def _stripped(names: Iterable[str]) -> tuple[str, ...]:
-    kept = list(names)
-    while kept and not kept[-1]:
-        kept.pop()
-    return tuple(kept)
 
 
 def _annotations(proto: onnx.NodeProto) -> tuple[Placement, tuple[tuple[str, str], ...]]:

@@ -10,25 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 from onnx import shape_inference
-from onnx.checker import ValidationError
-from onnx.defs import SchemaError
-from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
-from pimflow.frontend.screening import screen_constants, unfit_bias
+from pimflow.frontend.screening import screen_constants, unfit_operands
 from pimflow.frontend.structure_values import StructureValues
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
-from pimflow.onnxio.session import ort_dtype
+from pimflow.onnxio.session import ort_dtype, ran_out
 from pimflow.onnxio.tensors import (
+    MOST_DIMS,
     MOST_ELEMENTS,
     NUMPY_NATIVE,
+    ONNX_ERRORS,
     dtype_code,
+    is_boundless,
     sparse_to_array,
     static_shape,
     to_array,
@@ -42,6 +42,9 @@ SMALL_ELEMENTS = 1024
 
 TRIAL_ELEMENTS = 2**26
 """A node whose operands hold more elements is not run to see whether it does."""
+
+TRIAL_S = 5.0
+"""Such a run, of a Loop say, is ended after so many seconds."""
 
 _PREFIX = re.compile(r"^ONNX Runtime refuses model '.*?': (Node \(.*?\) Op \(.*?\) )?(\[\w+\] )?")
 """What ONNX Runtime says before it comes to why it refuses a node."""
@@ -136,9 +139,9 @@ class _ShapeInference:
         node = _without_like(node, self.values)
         self.nodes.append(node)
         screen_constants(node, self.known)
-        overread = unfit_bias(node, self.values)
-        if self.judge and overread:
-            raise self._cannot_run(node, overread)
+        unfit = unfit_operands(node, self.values)
+        if unfit:
+            raise self._cannot_run(node, unfit)
         arrays = self._evaluate(node)
         if arrays is None or isinstance(arrays, Refusal):
             self.values |= self._types(node)
@@ -203,7 +206,8 @@ class _ShapeInference:
 
     def _cannot_run(self, node: Node, misfit: str) -> ModelError:
         reads = ", ".join(f"{name!r} {self.values[name].type_text}" for name in node.inputs if name)
-        return ModelError(f"node {node.name!r} ({node.kind}) cannot run: {misfit}; it reads {reads}")
+        hint = f"it reads {reads}" if reads else ""
+        return ModelError(f"node {node.name!r} ({node.kind}) cannot run: {misfit}", hint)
 
     def _may_run(self, node: Node) -> bool:
         """Whether ONNX Runtime runs the node on some data, or cannot be asked."""
@@ -214,9 +218,10 @@ class _ShapeInference:
             return True
         try:
             session = node_session(node, self.graph, self.values, {})
-            session.run({v.name: self.known[v.name] if v.name in self.known else _example(v, 0) for v in fed})
-        except ModelError:
-            return False
+            feeds = {v.name: self.known[v.name] if v.name in self.known else _example(v, 0) for v in fed}
+            session.run(feeds, limit_s=TRIAL_S)
+        except ModelError as error:
+            return ran_out(error)
         return True
 
     def _reads_computed_integers(self, node: Node) -> bool:
@@ -250,7 +255,7 @@ class _ShapeInference:
                 {value.name: to_tensor(value.name, self.known[value.name]) for value in inputs if self._small(value)},
                 opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opset.items()],
             )
-        except (SchemaError, InferenceError, ValidationError, RuntimeError, ValueError):
+        except ONNX_ERRORS:
             return {}  # ONNX Runtime is asked next
         self.partial |= found
         return {name: Value(name, static_shape(proto), type_text(proto)) for name, proto in found.items()}
@@ -287,7 +292,8 @@ class _ShapeInference:
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)
-            runs = [session.run({value.name: _example(value, seed) for value in fed}) for seed in (0, 1)]
+            draws = [{value.name: _example(value, seed) for value in fed} for seed in (0, 1)]
+            runs = [session.run(feeds, limit_s=TRIAL_S) for feeds in draws]
         except ModelError:
             return {}
         return {
@@ -300,11 +306,12 @@ class _ShapeInference:
         return {name: self.declared[name] for name in node.outputs if name in self.declared}
 
     def finish(self) -> Graph:
-        """The graph without constants that nobody reads."""
+        """The graph without nodes that make nothing, and without constants that nobody reads."""
+        nodes = [node for node in self.nodes if any(node.outputs)]
         used = {*self.graph.inputs, *self.graph.outputs}
-        used.update(name for node in self.nodes for name in (*node.inputs, *node.outputs) if name)
+        used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
         return self.graph.replace(
-            nodes=self.nodes,
+            nodes=nodes,
             values={name: value for name, value in self.values.items() if name in used},
             constants={name: array for name, array in self.constants.items() if name in used},
         )
@@ -312,12 +319,11 @@ class _ShapeInference:
 
 def _check_sizes(node: str, values: Iterable[Value]) -> None:
     for value in values:
-        if value.shape is not None and value.elements > MOST_ELEMENTS:
+        if value.shape is not None and is_boundless(value.shape):
             made = f"node {node!r} makes" if node else "the model takes"
-            raise ModelError(
-                f"{made} {value.name!r} of {value.elements:.3g} elements; {MOST_ELEMENTS:.3g} is the most",
-                "correct its sizes",
-            )
+            size = f"shape {value.shape}" if value.elements <= MOST_ELEMENTS else f"{value.elements:.3g} elements"
+            most = f"{MOST_ELEMENTS:.3g} elements and {MOST_DIMS} dims are the most"
+            raise ModelError(f"{made} {value.name!r} of {size}; {most}", "correct its sizes")
 
 
 def _reason(error: ModelError) -> str:

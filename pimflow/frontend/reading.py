@@ -12,16 +12,15 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, helper
-from onnx.checker import ValidationError
 
 from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
-from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, to_array
+from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 """What protobuf can serialise in one message."""
@@ -119,7 +118,7 @@ def _check(source: Source, label: str) -> None:
     """
     try:
         onnx.checker.check_model(outline(source.proto) if source.handle is None else source.handle)
-    except (ValidationError, EncodeError, ValueError) as error:
+    except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
         whole = source.proto.SerializeToString() if source.handle is None else source.handle

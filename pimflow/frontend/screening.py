@@ -20,6 +20,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.functions import FunctionKey, all_nodes, function_key
 from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.captures import subgraphs
+from pimflow.onnxio.tensors import brief, to_array
 
 MOST_NODES = 200_000
 """Of a model, with functions written out: a few functions that each call another twice are more."""
@@ -56,11 +57,13 @@ def screen(proto: onnx.ModelProto) -> None:
     """Checks names and attributes of all nodes, in subgraphs and functions too.
 
     Raises:
-        ModelError: two nodes of a graph have one name, an attribute is out of range, or functions have no end.
+        ModelError: two nodes of a graph have one name, an attribute is out of range or does not hold what it says, a
+            size is below 1, functions have no end, or a call does not fit its function.
     """
     _screen(proto.graph.node, "graph")
     for function in proto.functions:
         _screen(function.node, f"function {function.name!r}")
+    _screen_sizes(proto.graph, {})
     _check_calls(proto)
 
 
@@ -69,6 +72,7 @@ def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
     _check_names(nodes, where)
     for node in nodes:
         for attribute in node.attribute:
+            _check_content(node, attribute)
             _check_attribute(node, attribute)
         if node.op_type == "TfIdfVectorizer":
             _check_vectoriser(node)
@@ -77,16 +81,21 @@ def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
 
 
 def _check_calls(proto: onnx.ModelProto) -> None:
-    """Refuses functions that call themselves, and those that call others so often that nobody can write it out."""
+    """Refuses functions that call themselves, and those that call others so often that nobody can write it out.
+
+    Functions that nobody calls are looked at too: ONNX Runtime and onnx's inliner refuse them as they do the others.
+    """
     functions = {function_key(function): function for function in proto.functions}
     sizes: dict[FunctionKey, int] = {}
 
     def size(nodes: Iterable[onnx.NodeProto], within: tuple[FunctionKey, ...]) -> int:
-        return sum(1 + called(function_key(node), within) for node in all_nodes(nodes))
+        return sum(1 + called(node, within) for node in all_nodes(nodes))
 
-    def called(key: FunctionKey, within: tuple[FunctionKey, ...]) -> int:
+    def called(node: onnx.NodeProto, within: tuple[FunctionKey, ...]) -> int:
+        key = function_key(node)
         if key not in functions:
             return 0
+        _check_call(node, functions[key])
         if key in within:
             raise ModelError(f"the function {key[1]!r} calls itself", "ONNX has no recursion")
         if len(within) >= DEEPEST_CALLS:
@@ -98,6 +107,18 @@ def _check_calls(proto: onnx.ModelProto) -> None:
     total = size(proto.graph.node, ())
     if total > MOST_NODES:
         raise ModelError(f"with its functions written out the model has {total} nodes; {MOST_NODES} is the most")
+    for function in proto.functions:
+        size(function.node, (function_key(function),))
+
+
+def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
+    """Refuses a call with more operands or results than the function has; fewer are left out."""
+    for what, given, taken in (("inputs", call.input, function.input), ("outputs", call.output, function.output)):
+        if len(given) > len(taken):
+            raise ModelError(
+                f"node {_label(call)} has {len(given)} {what}, the function {function.name!r} has {len(taken)}",
+                "export the model again",
+            )
 
 
 def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
@@ -106,6 +127,40 @@ def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
         if count > 1:
             kinds = ", ".join(node.op_type for node in nodes if node.name == name)
             raise ModelError(f"{where}: {count} nodes ({kinds}) are named {name!r}", "give every node its own name")
+
+
+_FIELDS: Mapping[int, str] = {
+    AttributeProto.INT: "i",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRING: "s",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
+"""Where an attribute of a type keeps its value."""
+
+
+def _check_content(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    """Refuses an attribute that holds a value of another type than it says: readers differ in which they believe.
+
+    Nothing at all is an empty list, or the 0 that some writers leave out.
+    """
+    held = {field.name for field, _ in attribute.ListFields() if field.name in _FIELDS.values()}
+    if held and _FIELDS.get(attribute.type) not in held:
+        said = AttributeProto.AttributeType.Name(attribute.type) if attribute.type in _FIELDS else "nothing"
+        found = ", ".join(AttributeProto.AttributeType.Name(kind) for kind, name in _FIELDS.items() if name in held)
+        raise ModelError(
+            f"node {_label(node)}: the attribute {attribute.name!r} says that it is {said} and holds {found}",
+            "export or download the model again",
+        )
 
 
 def _check_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
@@ -139,40 +194,96 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{node.name or next(iter(node.output), '')!r} ({node.op_type})"
 
 
+class _Size(NamedTuple):
+    """An operand of sizes above 0 that is read before it is looked at; `is_one`: it must be one number."""
+
+    name: str
+    is_one: bool = True
+
+
+_SIZES: Mapping[str, Mapping[int, _Size]] = {
+    "OneHot": {1: _Size("depth")},
+    "SplitToSequence": {1: _Size("split", is_one=False)},
+    "STFT": {1: _Size("frame_step"), 3: _Size("frame_length")},
+}
+"""By operator and place."""
+
+
 def screen_constants(node: Node, known: Mapping[str, Array]) -> None:
     """Checks the sizes that a node is given as constants.
 
     Raises:
         ModelError: one is out of range.
     """
-    if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "STFT"):
-        return
-    for what, name in zip(("frame_step", "", "frame_length"), node.inputs[1:], strict=False):
-        array = known.get(name) if what else None
-        if array is not None and (array.size != 1 or int(array.reshape(-1)[0]) < 1):
-            raise ModelError(f"node {node.name!r} (STFT): {what} is {array.tolist()}; it must be 1 or more")
+    if isinstance(node.op, OnnxOp) and not node.op.domain and node.op.op_type in _SIZES:
+        arrays = {place: known[name] for place, name in enumerate(node.inputs) if name in known}
+        _check_sizes(f"{node.name!r} ({node.op.op_type})", _SIZES[node.op.op_type], arrays)
+
+
+def _screen_sizes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
+    """Checks the sizes that nodes read from initialisers and Constants, in subgraphs too.
+
+    ONNX Runtime infers shapes from these when a session is made, before anything can be asked about a node.
+    """
+    tensors = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output and node.attribute and node.attribute[0].HasField("t"):
+            tensors[node.output[0]] = node.attribute[0].t
+    for node in graph.node:
+        if node.op_type in _SIZES and node.domain in ("", "ai.onnx"):
+            given = {place: tensors[name] for place, name in enumerate(node.input) if name in tensors}
+            arrays = {place: to_array(tensor) for place, tensor in given.items() if not tensor.external_data}
+            _check_sizes(_label(node), _SIZES[node.op_type], arrays)
+        for body in subgraphs(node.attribute):
+            _screen_sizes(body, tensors)
+
+
+def _check_sizes(label: str, sizes: Mapping[int, _Size], arrays: Mapping[int, Array]) -> None:
+    for place, size in sizes.items():
+        array = arrays.get(place)
+        if array is None or array.dtype.kind not in "iuf":
+            continue
+        if (size.is_one and array.size != 1) or (array.size == 1 and not array.reshape(-1)[0] >= 1):
+            raise ModelError(f"node {label}: {size.name} is {brief(array)}; it must be 1 or more")
 
 
 _CONVOLUTIONS: Mapping[str, tuple[int, int]] = {"Conv": (1, 2), "ConvTranspose": (1, 2), "QLinearConv": (3, 8)}
 """Where convolutions read their weights and their bias."""
 
+_EMPTY: Mapping[str, str] = {"GRU": "steps, batch and features", "LSTM": "a batch"}
+"""What ONNX Runtime's kernels need to have a size above 0."""
 
-def unfit_bias(node: Node, values: Mapping[str, Value]) -> str | None:
+
+def unfit_operands(node: Node, values: Mapping[str, Value]) -> str | None:
+    """Why a kernel would fail below Python on operands of these shapes; None where none does."""
+    if not isinstance(node.op, OnnxOp) or node.op.domain:
+        return None
+    if node.op.op_type in _CONVOLUTIONS:
+        return _unfit_bias(node, node.op, values)
+    shapes = [values[name].shape if name else None for name in node.inputs]
+    if node.op.op_type == "STFT" and len(shapes) > 2 and shapes[2] is not None and len(shapes[2]) != 1:
+        return f"window {shapes[2]} has not one dim"
+    if node.op.op_type not in _EMPTY or not shapes or shapes[0] is None:
+        return None
+    batch = 0 if dict(node.op.attributes).get("layout", 0) else 1
+    sizes = shapes[0][batch : batch + 1] if node.op.op_type == "LSTM" else shapes[0]
+    return f"it needs {_EMPTY[node.op.op_type]}, and its input is {shapes[0]}" if 0 in sizes else None
+
+
+def _unfit_bias(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> str | None:
     """Why a convolution would read past the end of its bias, or leave some of it; None where it does not.
 
     Kernels of ONNX Runtime up to 1.23 do not look at the size of the bias.
     """
-    if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in _CONVOLUTIONS:
-        return None
-    of_weights, of_bias = _CONVOLUTIONS[node.op.op_type]
+    of_weights, of_bias = _CONVOLUTIONS[op.op_type]
     if len(node.inputs) <= of_bias or not node.inputs[of_bias]:
         return None
     weights, bias = values[node.inputs[of_weights]].shape, values[node.inputs[of_bias]].shape
     if weights is None or len(weights) < 3 or bias is None:
         return None
     channels = weights[0]
-    if node.op.op_type == "ConvTranspose":
-        group = dict(node.op.attributes).get("group", 1)
+    if op.op_type == "ConvTranspose":
+        group = dict(op.attributes).get("group", 1)
         channels = weights[1] * group if isinstance(group, int) else weights[1]
     if bias == (channels,):
         return None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper, shape_inference
-from onnx.checker import ValidationError
-from onnx.shape_inference import InferenceError
 
 from pimflow.ir import (
     Array,
@@ -35,7 +33,15 @@ from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import PREPARED, AttributeValue
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
 from pimflow.onnxio.placement import metadata_of
-from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, dtype_code, numpy_dtype, to_tensor, value_info
+from pimflow.onnxio.tensors import (
+    NUMPY_NATIVE,
+    ONNX_ERRORS,
+    attribute_proto,
+    dtype_code,
+    numpy_dtype,
+    to_tensor,
+    value_info,
+)
 
 IR_VERSION = 10
 """The IR version written, unless the opset needs a later one. Node metadata needs 10."""
@@ -108,7 +114,7 @@ def _add_output_ranks(model: onnx.ModelProto) -> None:
     light = helper.make_model(light, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
         inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
-    except (InferenceError, ValidationError, RuntimeError):
+    except ONNX_ERRORS:
         return  # ONNX Runtime needs no rank
     for info in bare:
         if not _lacks_rank(inferred[info.name]):
@@ -163,12 +169,18 @@ def opaque_proto(node: Node, op: OnnxOp, taken: Collection[str]) -> onnx.NodePro
 def _node_proto(
     node: Node, op_type: str, domain: str, inputs: Sequence[str], attributes: Sequence[onnx.AttributeProto]
 ) -> onnx.NodeProto:
-    names = list(inputs)
-    while names and not names[-1]:
-        names.pop()
+    names = stripped(inputs, op_type, domain)
     return onnx.NodeProto(
         op_type=op_type, domain=domain, name=node.name, input=names, output=node.outputs, attribute=attributes
     )
+
+
+def stripped(names: Iterable[str], op_type: str = "", domain: str = "") -> tuple[str, ...]:
+    """Operands without the absent ones at the end; the first two of a Loop may be absent, but have to be listed."""
+    kept, least = list(names), 2 if (domain, op_type) == ("", "Loop") else 0
+    while len(kept) > least and not kept[-1]:
+        kept.pop()
+    return tuple(kept)
 
 
 class OnnxWriter:

@@ -6,12 +6,10 @@ results in place of the nodes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from onnx import AttributeProto, helper
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Packed, Refusal, Value
@@ -20,7 +18,7 @@ from pimflow.ir.ops.opaque import AttributeValue
 from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
-from pimflow.onnxio.tensors import MOST_ELEMENTS, NUMPY_NATIVE, attribute_proto, sparse_to_array, to_array
+from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, brief, is_boundless, sparse_to_array, to_array
 
 _RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
@@ -64,9 +62,8 @@ def evaluate(
     if isinstance(node.op, OnnxOp):
         attributes = dict(node.op.attributes)
         if node.op.domain == "" and node.op.op_type in _DIRECT:
-            if node.op.op_type == "ConstantOfShape" and _elements(arrays[0]) > MOST_ELEMENTS:
-                return Refusal(f"{node.name}: no memory holds what {node.kind} makes")
-            return [_frozen(_DIRECT[node.op.op_type](arrays, attributes))]
+            array = _direct(node.op.op_type, arrays, attributes)
+            return Refusal(f"{node.name}: no memory holds what {node.kind} makes") if array is None else [array]
         if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
             return Refusal(f"{node.name}: {node.kind} has subgraphs")
     return _run(node, graph, arrays, values, limit_bytes)
@@ -107,10 +104,7 @@ def is_random(op: OnnxOp) -> bool:
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:
-    return onnx.AttributeProto.FromString(value.serialized).type in (
-        onnx.AttributeProto.GRAPH,
-        onnx.AttributeProto.GRAPHS,
-    )
+    return AttributeProto.FromString(value.serialized).type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def _frozen(array: Array) -> Array:
@@ -129,44 +123,64 @@ def _shape_of(op: OnnxOp, shape: tuple[int, ...] | None) -> list[Array] | None:
     return [_frozen(np.array(shape[bounds], np.int64))]
 
 
-def _identity(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
-    (array,) = arrays
-    assert array is not None
-    return array
+def _direct(op_type: str, arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array | None:
+    """What one of three operators makes; None where no memory holds it.
+
+    Raises:
+        ModelError: its operands or attributes are not those of such an operator.
+    """
+    given = [array for array in arrays if array is not None]
+    if len(given) != (op_type != "Constant") or len(arrays) != len(given):
+        raise ModelError(f"{op_type} does not take {len(arrays)} inputs")
+    if op_type == "Identity":
+        return _frozen(given[0])
+    if op_type == "Constant":
+        return _frozen(_constant(attributes))
+    return _constant_of_shape(given[0], attributes)
 
 
-def _constant(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
+_PLAIN = {
+    AttributeProto.FLOAT: np.float32,
+    AttributeProto.FLOATS: np.float32,
+    AttributeProto.INT: np.int64,
+    AttributeProto.INTS: np.int64,
+}
+
+
+def _constant(attributes: Mapping[str, AttributeValue]) -> Array:
+    if len(attributes) != 1:
+        raise ModelError(f"a Constant has one attribute, not {len(attributes)}", "export the model again")
     ((name, value),) = attributes.items()
     proto = attribute_proto(name, value)
-    if proto.type == onnx.AttributeProto.TENSOR:
+    if proto.type == AttributeProto.TENSOR:
         return to_array(proto.t)
-    if proto.type == onnx.AttributeProto.SPARSE_TENSOR:
+    if proto.type == AttributeProto.SPARSE_TENSOR:
         return sparse_to_array(proto.sparse_tensor)
     plain = helper.get_attribute_value(proto)
-    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if name in dtypes:
-        return np.array(plain, dtypes[name])
+    if proto.type in _PLAIN:
+        return np.array(plain, _PLAIN[proto.type])
+    if proto.type not in (AttributeProto.STRING, AttributeProto.STRINGS):
+        raise ModelError(f"a Constant's value is a {AttributeProto.AttributeType.Name(proto.type)}", "export it again")
     texts = plain if isinstance(plain, list) else [plain]
     array = np.array([text.decode("utf-8", "replace") for text in texts], object)
     return array if isinstance(plain, list) else array.reshape(())
 
 
-def _elements(shape: Array | None) -> int:
-    return math.prod(() if shape is None else (int(dim) for dim in shape.reshape(-1)))
-
-
-def _constant_of_shape(arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array:
-    """A read-only view of one element: weights filled in such a way take no memory."""
-    (shape,) = arrays
-    assert shape is not None
-    fill = np.zeros(1, np.float32)
+def _constant_of_shape(sizes: Array, attributes: Mapping[str, AttributeValue]) -> Array | None:
+    """A read-only view of one element: weights filled in such a way take no memory. None where it has too many."""
+    if sizes.ndim != 1 or sizes.dtype != np.int64 or sizes.min(initial=0) < 0:
+        raise ModelError(f"ConstantOfShape takes a list of sizes, not {sizes.dtype}{list(sizes.shape)} {brief(sizes)}")
     value = attributes.get("value")
-    if isinstance(value, OpaqueAttribute):
-        fill = numpy_helper.to_array(onnx.AttributeProto.FromString(value.serialized).t)
-    return np.broadcast_to(fill.reshape(()), tuple(int(dim) for dim in shape))
+    tensor = AttributeProto.FromString(value.serialized).t if isinstance(value, OpaqueAttribute) else None
+    fill = np.zeros(1, np.float32) if tensor is None else to_array(tensor)
+    if fill.size != 1:
+        raise ModelError(f"ConstantOfShape fills with one element, not {fill.size}")
+    shape = tuple(int(size) for size in sizes)
+    return None if is_boundless(shape) else np.broadcast_to(fill.reshape(()), shape)
 
 
-_DIRECT = {"Constant": _constant, "ConstantOfShape": _constant_of_shape, "Identity": _identity}
+_DIRECT = frozenset({"Constant", "ConstantOfShape", "Identity"})
+"""Operators whose results need no session."""
 
 
 def _run(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,17 +23,11 @@ INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
-    ort_errors.Fail,
-    ort_errors.InvalidArgument,
-    ort_errors.InvalidGraph,
-    ort_errors.InvalidProtobuf,
-    ort_errors.NoSuchFile,
-    ort_errors.NotImplemented,
-    ort_errors.NoModel,
-    ort_errors.RuntimeException,
-    ort_errors.EPFail,
+    *(kind for kind in vars(ort_errors).values() if isinstance(kind, type) and issubclass(kind, Exception)),
     RuntimeError,
     ValueError,
+    IndexError,
+    OverflowError,
 )
 """What ONNX Runtime raises for a model or an input that it refuses."""
 
@@ -75,9 +71,34 @@ def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> 
         refuse(name, error)
 
 
+@contextmanager
+def ended_after(limit_s: float | None) -> Iterator[ort.RunOptions | None]:
+    """Options of runs that end after so many seconds, at the next node; None where there is no limit."""
+    if limit_s is None:
+        yield None
+        return
+    options = ort.RunOptions()
+    options.log_severity_level = QUIET
+    timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
+
+
 def lacks_kernel(error: ModelError) -> bool:
     """Whether ONNX Runtime refuses a model for an operator that it cannot compute in that type."""
     return "Could not find an implementation" in error.what
+
+
+def ran_out(error: ModelError) -> bool:
+    """Whether a run ended for want of time or memory, which says nothing against the model."""
+    return any(words in error.what for words in _OUT_OF_MEANS)
+
+
+_OUT_OF_MEANS = ("terminate flag", "Failed to allocate memory", "bad_alloc", "bad allocation")
 
 
 def _single(item: Any) -> Any:
@@ -115,24 +136,32 @@ class GraphSession:
             options.add_external_initializers(list(self._lent), list(self._lent.values()))
         return open_session(model.SerializeToString(), options, graph.name)
 
-    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(
+        self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None, *, limit_s: float | None = None
+    ) -> dict[str, Any]:
         """Values of the outputs (all, or those named): arrays, or lists for sequences.
 
+        Args:
+            feeds: by input name.
+            fetch: names of outputs.
+            limit_s: the run is ended after so many seconds, at the next node (in a Loop's body, too).
+
         Raises:
-            ModelError: ONNX Runtime fails.
+            ModelError: ONNX Runtime fails, or is ended.
         """
         names = self.outputs if fetch is None else tuple(fetch)
         carried = [self._carried(name) for name in names]
         if self.widened:
             feeds = {name: _single(item) for name, item in feeds.items()}
-        try:
-            if any(needs_ort_value(item) for item in feeds.values()):
-                lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
-                results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent)]
-            else:
-                results = self.session.run(carried, dict(feeds))
-        except ORT_ERRORS as error:
-            refuse(self.name, error)
+        with ended_after(limit_s) as options:
+            try:
+                if any(needs_ort_value(item) for item in feeds.values()):
+                    lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
+                    results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent, options)]
+                else:
+                    results = self.session.run(carried, dict(feeds), options)
+            except ORT_ERRORS as error:
+                refuse(self.name, error)
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
         return unaliased(found, feeds)
 

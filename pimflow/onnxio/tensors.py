@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx.checker import ValidationError
+from onnx.defs import SchemaError
+from onnx.shape_inference import InferenceError
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, OpaqueAttribute, Value
 from pimflow.ir.ops.opaque import AttributeValue
+from pimflow.sparse.memory import available_bytes, size_text
 
 
 def _dtype_table() -> dict[str, int]:
@@ -30,8 +36,29 @@ NUMPY_NATIVE = frozenset(
 )
 """Element types that numpy itself knows; the others come from ml_dtypes, and strings are Python objects."""
 
+ONNX_ERRORS: tuple[type[Exception], ...] = (
+    ValidationError,
+    InferenceError,
+    SchemaError,
+    EncodeError,
+    RuntimeError,
+    ValueError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+)
+"""What onnx's own checker, shape inference and inliner raise for a model, exceptions of C++ among them."""
+
 MOST_ELEMENTS = 2**40
 """Of a value: no machine holds more, and sizes beyond say that something is wrong (pads, repeats, a dimension)."""
+
+MOST_DIMS = 32
+"""Of a value: the oldest numpy that is supported makes no arrays of more."""
+
+
+def is_boundless(shape: Sequence[int]) -> bool:
+    """Whether no array has such a shape; dims of 0 are left out, as numpy does when it asks whether an array fits."""
+    return len(shape) > MOST_DIMS or math.prod(size for size in shape if size) > MOST_ELEMENTS
 
 
 def dtype_name(code: int) -> str:
@@ -101,9 +128,11 @@ def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
     Raises:
         ModelError: the data do not fit the tensor's shape and type.
     """
+    if is_boundless(tensor.dims):
+        raise ModelError(f"tensor {tensor.name!r}: no array has the shape {list(tensor.dims)}", "correct its sizes")
     try:
         array = np.asarray(numpy_helper.to_array(tensor, base_dir))
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, MemoryError) as error:
         raise ModelError(
             f"tensor {tensor.name!r} of shape {list(tensor.dims)} cannot be decoded ({error})",
             "export or download the model again",
@@ -112,15 +141,30 @@ def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
     return array
 
 
+def brief(array: Array) -> str:
+    """The first elements, for a message."""
+    return f"[{', '.join(map(str, array.reshape(-1)[:8].tolist()))}{', ...' if array.size > 8 else ''}]"
+
+
 def sparse_to_array(sparse: onnx.SparseTensorProto) -> Array:
-    """A sparse tensor as a dense array."""
+    """A sparse tensor as a dense array.
+
+    Raises:
+        ModelError: indices or values do not fit its shape, or memory does not hold it.
+    """
     values, indices = to_array(sparse.values), to_array(sparse.indices)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    positions: Any = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
+    label, shape = f"sparse tensor {sparse.values.name!r} of shape {list(sparse.dims)}", tuple(sparse.dims)
+    if values.dtype == object:
+        raise ModelError(f"{label} holds texts", "ONNX Runtime has no sparse tensors of them")
+    size, room = values.dtype.itemsize * math.prod(shape), available_bytes()
+    if is_boundless(shape) or size > room:
+        raise ModelError(f"{label} takes {size_text(size)} as an array, but {size_text(room)} of memory are free")
     try:
+        dense = np.zeros(shape, values.dtype)
+        positions: Any = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
         dense.reshape(-1)[positions] = values
-    except IndexError as error:
-        raise ModelError(f"sparse tensor {sparse.values.name!r} has an index outside its shape ({error})") from error
+    except (IndexError, ValueError, TypeError) as error:
+        raise ModelError(f"{label} has values or indices that do not fit it ({error})") from error
     dense.flags.writeable = False
     return dense
 

@@ -131,6 +131,8 @@ def test_functions_without_end_are_refused() -> None:
     loop = [function("f", [node("g", "x", "y", domain="d")], 17), function("g", [node("f", "x", "y", domain="d")], 17)]
     with pytest.raises(ModelError, match="the function 'f' calls itself"):
         load_model(model_with([node("f", "x", "y", domain="d")], loop))
+    with pytest.raises(ModelError, match="the function 'f' calls itself"):
+        load_model(model_with([node("Relu", "x", "y")], loop))  # nobody calls it
     twice = [function("f0", [node("Relu", "x", "y")], 17)]
     for level in range(1, 40):
         calls = [node(f"f{level - 1}", "x", "a", domain="d"), node(f"f{level - 1}", "a", "y", domain="d")]
@@ -141,6 +143,26 @@ def test_functions_without_end_are_refused() -> None:
     chain += [function(f"f{n}", [node(f"f{n - 1}", "x", "y", domain="d")], 17) for n in range(1, 200)]
     with pytest.raises(ModelError, match="nested deeper than 100"):
         load_model(model_with([node("f199", "x", "y", domain="d")], chain))
+
+
+def test_a_call_with_more_than_its_function_has() -> None:
+    one = function("f", [node("Relu", "x", "y")], 17)
+    with pytest.raises(ModelError, match=r"node 'y' \(f\) has 2 inputs, the function 'f' has 1"):
+        load_model(model_with([node("f", "x x", "y", domain="d")], [one]))
+    with pytest.raises(ModelError, match=r"node 'y' \(f\) has 2 outputs, the function 'f' has 1"):
+        load_model(model_with([node("f", "x", "y z", domain="d")], [one]))
+    outer = function("g", [node("f", "x x", "y", domain="d")], 17)
+    with pytest.raises(ModelError, match="has 2 inputs, the function 'f' has 1"):
+        load_model(model_with([node("g", "x", "y", domain="d")], [one, outer]))
+
+
+def test_what_the_inliner_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: onnx.ModelProto) -> onnx.ModelProto:
+        raise onnx.checker.ValidationError("no, never")
+
+    monkeypatch.setattr("onnx.inliner.inline_local_functions", fails)
+    with pytest.raises(ModelError, match="functions cannot take the place of their calls: no, never"):
+        load_model(model_with([node("f", "x", "y", domain="d")], [function("f", [node("Relu", "x", "y")], 17)]))
 
 
 def test_an_inlined_name_takes_nobody_elses() -> None:

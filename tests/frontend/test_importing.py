@@ -11,13 +11,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError
-from pimflow.frontend import load_model
+from pimflow.frontend import inference, load_model
 from pimflow.ir import Array, GraphEditor, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.captures import capture_count
 from pimflow.runtime.execute.ort import NodeKernels, run_graph
-from support.onnx_models import model_of, run_plain, single
+from support.onnx_models import model_of, run_plain, single, with_ranks
 from support.passes import folded, kinds
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -257,6 +257,7 @@ def beside_relu(kind: str, sizes: Array) -> onnx.ModelProto:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(kind, ["sizes"], ["z"])]
     model = model_of(nodes, {"x": (2, 3)}, constants={"sizes": sizes})
     model.graph.output.append(helper.make_empty_tensor_value_info("z"))
+    model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     return model
 
 
@@ -268,9 +269,109 @@ def beside_relu(kind: str, sizes: Array) -> onnx.ModelProto:
         single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4),
         beside_relu("ConstantOfShape", np.array([1 << 31, 1 << 31])),
         beside_relu("ConstantOfShape", np.array([1 << 33, 1 << 33])),
+        beside_relu("ConstantOfShape", np.array([0, 1 << 62, 1 << 62])),
+        beside_relu("ConstantOfShape", np.ones(33, np.int64)),
     ],
-    ids=["input", "pads", "pads beyond 64 bits", "constant", "constant beyond 64 bits"],
+    ids=["input", "pads", "pads beyond 64 bits", "constant", "constant beyond 64 bits", "no elements", "dims"],
 )
 def test_sizes_that_no_machine_holds_are_refused(model: onnx.ModelProto) -> None:
-    with pytest.raises(ModelError, match=r"elements; 1\.1e\+12 is the most"):
+    with pytest.raises(ModelError, match=r"; 1\.1e\+12 elements and 32 dims are the most"):
         load_model(model)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (np.array([2, -1]), r"ConstantOfShape takes a list of sizes, not int64\[2\] \[2, -1\]"),
+        (np.array([[2, 2]]), "takes a list of sizes"),
+        (np.array([2.0]), "takes a list of sizes"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(sizes: Array, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        load_model(with_ranks(beside_relu("ConstantOfShape", sizes), 2, 2))
+
+
+def test_a_fill_of_more_than_one_element_is_refused() -> None:
+    model = beside_relu("ConstantOfShape", np.array([2]))
+    fill = helper.make_tensor("fill", onnx.TensorProto.FLOAT, (2,), [1, 2])
+    model.graph.node[1].attribute.append(helper.make_attribute("value", fill))
+    with pytest.raises(ModelError, match="fills with one element, not 2"):
+        load_model(with_ranks(model, 2, 1))
+
+
+def test_a_constant_has_one_attribute() -> None:
+    node = helper.make_node("Constant", [], ["c"], value_int=3)
+    assert load_model(model_of([node], {}, ["c"], dtype=onnx.TensorProto.INT64)).nodes
+    node.attribute.append(helper.make_attribute("value_float", 1.0))
+    for count in (2, 0):
+        del node.attribute[count:]
+        with pytest.raises(ModelError, match=f"a Constant has one attribute, not {count}"):
+            load_model(with_ranks(model_of([node], {}, ["c"], dtype=onnx.TensorProto.INT64), 1))
+
+
+def counted_loop(trips: int) -> onnx.ModelProto:
+    """A Loop without a condition, whose body doubles what it captures."""
+    info, kinds = helper.make_tensor_value_info, onnx.TensorProto
+    nodes = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["x", "x"], ["s"])]
+    inputs = [info("i", kinds.INT64, []), info("go", kinds.BOOL, [])]
+    body = helper.make_graph(nodes, "body", inputs, [info("on", kinds.BOOL, []), info("s", kinds.FLOAT, [2])])
+    loop = helper.make_node("Loop", ["trips", ""], ["y"], "loop", body=body)
+    return model_of([loop], {"x": (2,)}, constants={"trips": np.array(trips)})
+
+
+def test_a_loop_without_a_condition() -> None:
+    model, x = counted_loop(3), np.array([1, 2], np.float32)
+    graph = load_model(model)
+    assert graph.value("y").shape == (3, 2)
+    np.testing.assert_array_equal(run_graph(graph, {"x": x})["y"], run_plain(model, {"x": x})["y"])
+    assert load_model(to_onnx(graph)).value("y").shape == (3, 2)
+
+
+def test_a_loop_of_very_many_rounds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "TRIAL_S", 0.1)
+    assert load_model(counted_loop(10**9)).value("y").shape is None
+
+
+def test_a_node_that_makes_nothing_is_left_out() -> None:
+    weights = {"w": np.zeros((1, 12, 3), np.float32), "r": np.zeros((1, 12, 4), np.float32)}
+    nodes = [helper.make_node("GRU", ["x", "w", "r"], [], hidden_size=4), helper.make_node("Relu", ["x"], ["y"])]
+    assert [node.kind for node in load_model(model_of(nodes, {"x": (5, 2, 3)}, constants=weights)).nodes] == ["Relu"]
+
+
+@pytest.mark.parametrize("attribute", [False, True])
+@pytest.mark.parametrize(
+    ("values", "dims", "words"),
+    [(np.ones(2, np.float32), [10**12], "takes 3.6 TiB"), (np.array(["a", "b"], object), [4], "holds texts")],
+    ids=["huge", "texts"],
+)
+def test_sparse_tensors_that_cannot_be_arrays(values: Array, dims: list[int], words: str, attribute: bool) -> None:
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(values, "w"), numpy_helper.from_array(np.array([0, 1]), "i"), dims
+    )
+    model = model_of([helper.make_node("Add", ["x", "w"], ["y"])], {"x": (4,)})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, [4]))
+    if attribute:
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+    else:
+        model.graph.sparse_initializer.append(sparse)
+    with pytest.raises(ModelError, match=words):
+        load_model(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        single("Clip", (2, 3), [np.array("a", object)]),
+        single("Pad", (2, 3), [np.array(["a"] * 4, object)]),
+    ],
+    ids=["bound", "widths"],
+)
+def test_texts_that_nothing_takes(model: onnx.ModelProto) -> None:
+    with pytest.raises(ModelError, match=r"Type 'tensor\(string\)' of input parameter"):
+        load_model(with_ranks(model, 2))
+
+
+def test_a_pad_with_an_empty_fill_is_onnx_runtimes() -> None:
+    (node,) = load_model(single("Pad", (2, 3), [np.ones(4, np.int64), np.zeros(0, np.float32)])).nodes
+    assert isinstance(node.op, OnnxOp)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
-from support.onnx_models import model_of, single
+from pimflow.ir import Array
+from support.onnx_models import model_of, single, with_ranks
 
 INFO = helper.make_tensor_value_info
 
@@ -50,6 +51,92 @@ def vectoriser(**attributes: Any) -> onnx.ModelProto:
     model = model_of([node], {"x": (6,)})
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     return model
+
+
+def recurrent(kind: str, gates: int, shape: tuple[int, int, int], **attributes: Any) -> onnx.ModelProto:
+    """A recurrent layer of four units over an empty input."""
+    weights = [np.zeros((1, 4 * gates, shape[2]), np.float32), np.zeros((1, 4 * gates, 4), np.float32)]
+    return single(kind, shape, weights, hidden_size=4, **attributes)
+
+
+def stft(window: Array) -> onnx.ModelProto:
+    return single("STFT", (1, 128, 1), [np.array(8), window])
+
+
+def split(size: int) -> onnx.ModelProto:
+    model = single("SplitToSequence", (3, 6), [np.array(size)], axis=1)
+    model.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None)))
+    return model
+
+
+def computed_split(size: int) -> onnx.ModelProto:
+    """One that is no initialiser: it is known once it is computed."""
+    model = split(-size)
+    model.graph.node.insert(0, helper.make_node("Neg", ["c0"], ["d"]))
+    model.graph.node[1].input[1] = "d"
+    return model
+
+
+def one_hot(depth: Any, *, in_branch: bool = False) -> onnx.ModelProto:
+    """Integers from x; in a branch, the depth is a Constant around it."""
+    values = {"values": np.array([0, 1], np.float32)}
+    cast = helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64)
+    node = helper.make_node("OneHot", ["i", "depth", "values"], ["y"])
+    if not in_branch:
+        return model_of([cast, node], {"x": (3,)}, constants={**values, "depth": np.array(depth, np.int64)})
+    body = helper.make_graph([node], "body", [], [INFO("y", 1, None)])
+    constant = numpy_helper.from_array(np.array(depth, np.int64))
+    nodes = [
+        helper.make_node("Constant", [], ["depth"], value=constant),
+        cast,
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("IsNaN", ["m"], ["p"]),
+        helper.make_node("If", ["p"], ["z"], then_branch=body, else_branch=body),
+    ]
+    return model_of(nodes, {"x": (3,)}, ["z"], values)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (recurrent("GRU", 3, (0, 2, 3)), r"it needs steps, batch and features, and its input is \(0, 2, 3\)"),
+        (recurrent("GRU", 3, (5, 0, 3)), "it needs steps, batch and features"),
+        (recurrent("GRU", 3, (5, 2, 0)), "it needs steps, batch and features"),
+        (recurrent("LSTM", 4, (5, 0, 3)), "it needs a batch"),
+        (split(0), r"split is \[0\]; it must be 1 or more"),
+        (one_hot([]), r"depth is \[\]; it must be 1 or more"),
+        (one_hot(-3), r"depth is \[-3\]"),
+        (one_hot([], in_branch=True), r"depth is \[\]"),
+        (computed_split(0), r"split is \[0\]"),
+        (with_ranks(stft(np.array(1, np.float32)), 4), r"window \(\) has not one dim"),
+    ],
+)
+def test_operands_on_which_kernels_abort_are_refused(model: onnx.ModelProto, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        load_model(model)
+
+
+def test_operands_that_kernels_take() -> None:
+    loops = recurrent("LSTM", 4, (0, 2, 3)), recurrent("RNN", 1, (5, 0, 3)), stft(np.ones(16, np.float32))
+    for model in (*loops, split(2), computed_split(2), one_hot(4), one_hot(4, in_branch=True)):
+        assert load_model(model).nodes
+
+
+def test_an_attribute_that_holds_another_type_than_it_says_is_refused() -> None:
+    model = single("LeakyRelu", (2, 3), alpha=0.5)
+    model.graph.node[0].attribute[0].type = AttributeProto.INT
+    assert "'alpha' says that it is INT and holds FLOAT" in refusal(model)
+    model.graph.node[0].attribute[0].type = AttributeProto.UNDEFINED
+    assert "'alpha' says that it is nothing and holds FLOAT" in refusal(model)
+    made = model_of([helper.make_node("Constant", [], ["c"], value_int=3)], {}, ["c"], dtype=TensorProto.INT64)
+    made.graph.node[0].attribute[0].type = AttributeProto.STRING
+    assert "'value_int' says that it is STRING and holds INT" in refusal(made)
+
+
+def test_a_zero_that_its_writer_left_out_is_read() -> None:
+    model = single("Softmax", (2, 3), axis=0)
+    model.graph.node[0].attribute[0].ClearField("i")
+    assert [node.kind for node in load_model(model).nodes] == ["Softmax"]
 
 
 CRASHES = {  # each ended the process with a signal, in ONNX's shape inference or in ONNX Runtime

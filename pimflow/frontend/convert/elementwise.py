@@ -101,7 +101,7 @@ def _clip(site: Site) -> Typed | None:
     found: list[tuple[str, AttributeValue]] = []
     for index, name in ((2, "max"), (1, "min")):
         bound = site.constant(index)
-        if site.has(index) and (bound is None or bound.size != 1):
+        if site.has(index) and (bound is None or bound.size != 1 or bound.dtype.name != site.value().dtype):
             return None
         if bound is not None:
             scalar = bound.reshape(())

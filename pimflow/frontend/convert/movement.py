@@ -46,7 +46,7 @@ def _pad(site: Site) -> Typed | None:
         pads, value = site.integers("pads"), site.number("value", 0.0)
     else:
         pads, fill = site.constant_integers(1), site.constant(2)
-        if site.has(2) and (fill is None or fill.dtype.kind not in "fiu"):
+        if site.has(2) and (fill is None or fill.size != 1 or fill.dtype.kind not in "fiu"):
             return None
         value = 0.0 if fill is None else decimal(fill.reshape(()))
         if fill is not None and fill.dtype.kind != "f" and int(value) != int(fill.reshape(())):

@@ -84,17 +84,17 @@ class Site:
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """An attribute of floats, () where it is absent."""
-        value = self.attributes.get(name, ())
-        return tuple(float(item) for item in value) if isinstance(value, tuple) else ()
+        value = self.attributes.get(name)
+        return tuple(item for item in value if isinstance(item, float)) if isinstance(value, tuple) else ()
 
     def constant(self, index: int) -> Array | None:
         """A constant input's elements; None where it is absent or computed."""
         return self.constants.get(self.node.inputs[index]) if self.has(index) else None
 
     def constant_integers(self, index: int) -> tuple[int, ...] | None:
-        """A constant input as integers; None where it is absent or computed."""
+        """A constant input as integers; None where it is absent, computed, or not of integers."""
         array = self.constant(index)
-        return None if array is None else tuple(int(item) for item in array.reshape(-1))
+        return None if array is None or array.dtype.kind not in "iu" else tuple(int(item) for item in array.reshape(-1))
 
     def axis(self, axis: int) -> int:
         """An axis of the first input, counted from the front.

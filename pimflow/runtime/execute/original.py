@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ from pimflow.frontend import load_model
 from pimflow.ir import Array
 from pimflow.onnxio.session import (
     ORT_ERRORS,
-    QUIET,
     GraphSession,
+    ended_after,
     from_ort_value,
     lacks_kernel,
     needs_ort_value,
@@ -74,7 +72,7 @@ def run_original(
     known = {item.name for item in session.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
     exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
-    with _ended_after(limit_s) as options:
+    with ended_after(limit_s) as options:
         try:
             if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
                 results = session.run(list(types), feeds, options)
@@ -98,18 +96,3 @@ def _open(content: str | bytes | onnx.ModelProto, optimise: bool) -> ort.Inferen
 
 def _name(content: str | bytes | onnx.ModelProto) -> str:
     return content if isinstance(content, str) else "model"
-
-
-@contextmanager
-def _ended_after(limit_s: float | None) -> Iterator[ort.RunOptions]:
-    """Options of runs that end after so many seconds."""
-    options = ort.RunOptions()
-    options.log_severity_level = QUIET
-    timer = threading.Timer(limit_s or 0.0, setattr, (options, "terminate", True))
-    timer.daemon = True
-    if limit_s is not None:
-        timer.start()
-    try:
-        yield options
-    finally:
-        timer.cancel()
