@@ -41,6 +41,7 @@ class RowAccess:
         count: how many accesses there are.
         ids: the row of every access, in order; None if that is not known.
         updates: whether rows are added to, so that what is fetched is also written back.
+        copies: how often the same follows again, each time on the next `rows` rows; `count` has all of it.
     """
 
     row_bytes: int
@@ -48,6 +49,7 @@ class RowAccess:
     count: int
     ids: npt.NDArray[Any] | None
     updates: bool = False
+    copies: int = 1
 
     def requested_bytes(self, cache: Cache) -> int:
         """Bytes that pass the cache: whole lines, and of an update twice."""
@@ -64,7 +66,7 @@ class RowAccess:
         misses: float = self.count
         if self.ids is not None:
             per_line = max(cache.line_bytes // self.row_bytes, 1)
-            misses = kept_profile(self.ids, self.rows, per_line).misses(cache.bytes // held)
+            misses = kept_profile(self.ids, self.rows, per_line).misses(cache.bytes // held) * self.copies
         return round(misses * held * (2 if self.updates else 1))
 
 

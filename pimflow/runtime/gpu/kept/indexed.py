@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,26 @@ from pimflow.ir import Array, OnnxOp
 from pimflow.runtime.gpu.work import Operands, element_width, value_bytes
 from pimflow.runtime.sparse_traffic import RowAccess, SparseWork
 
-MOST_ACCESSES = 1 << 24
-"""More than that are not listed one by one: their price is that of as many bytes, without any reuse."""
+PIECE_ACCESSES = 1 << 22
+"""Of a longer list, these are made together."""
 
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
-Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[Any]
+
+
+class _Touched(NamedTuple):
+    """Rows of a table that an index touches.
+
+    Args:
+        ids: one after the other.
+        elements: of a row.
+        copies: how often the same follows again, on as many rows behind.
+    """
+
+    ids: Ints
+    elements: int
+    copies: int = 1
 
 
 def indexed(op: OnnxOp, operands: Operands) -> SparseWork | None:
@@ -33,51 +48,59 @@ def indexed(op: OnnxOp, operands: Operands) -> SparseWork | None:
     found = _rows(op.op_type, shape, operands.inputs[1].shape or (), index, attributes)
     if found is None:
         return None
-    ids, elements = found
+    row_bytes, rows = found.elements * element_width(data.dtype, width), math.prod(shape) // max(found.elements, 1)
     reduces = op.op_type in _SCATTERS and attributes.get("reduction", "none") != "none"
-    rows = math.prod(shape) // max(elements, 1)
-    access = RowAccess(elements * element_width(data.dtype, width), rows, len(ids), ids, reduces)
+    count = len(found.ids) * found.copies
+    access = RowAccess(row_bytes, rows // found.copies, count, found.ids, reduces, found.copies)
     streamed = operands.bytes - value_bytes(data, width) if op.op_type in _GATHERS else operands.bytes
     return SparseWork(operands.inputs[2].elements if reduces else 0, 0, streamed, (access,))
 
 
 def _rows(
     kind: str, shape: tuple[int, ...], index_shape: tuple[int, ...], index: Array, attributes: Mapping[str, object]
-) -> tuple[Longs, int] | None:
-    """The rows of the data that are touched, one after the other, and how many elements each has."""
+) -> _Touched | None:
+    """The rows of the data that are touched."""
     given = attributes.get("axis", 0)
     axis = given % len(shape) if isinstance(given, int) and shape else 0
     by_element = kind.endswith("Elements")
+    if not shape:
+        return None
     if by_element and axis == 0 and math.prod(index.shape[1:]) == 1 and index_shape[1:] == shape[1:]:
-        return _along(shape, 0, index)  # the same rows of all columns
-    if attributes.get("batch_dims", 0) or not shape or index.shape != index_shape or index.size > MOST_ACCESSES:
+        return _Touched(_wrapped(index.reshape(-1), shape[0]), math.prod(shape[1:]))  # the same rows of all columns
+    whole = np.broadcast_to(index, index_shape)
+    if by_element:
+        return _elements(shape, axis, whole)
+    if kind == "Gather":
+        picked = _wrapped(whole.reshape(-1), shape[axis])
+        return _Touched(picked, math.prod(shape[axis + 1 :]), math.prod(shape[:axis]))
+    batch = attributes.get("batch_dims", 0)
+    return _tuples(shape, whole, batch if isinstance(batch, int) else 0)
+
+
+def _tuples(shape: tuple[int, ...], index: Array, batch: int) -> _Touched | None:
+    """Rows that tuples of indices name, in each of the batches, which are the first dims of data and index."""
+    stop = batch + index.shape[-1]
+    if stop == 0:
         return None
-    if not by_element:
-        return _along(shape, axis, index) if kind == "Gather" else _tuples(shape, index)
-    grid = np.ogrid[tuple(slice(0, size) for size in index.shape)]
-    places = [_wrapped(index, shape[axis]) if other == axis else grid[other] for other in range(len(shape))]
-    ids = np.ravel_multi_index(tuple(np.broadcast_arrays(*places)), shape)
-    return ids.reshape(-1).astype(np.int64), 1
+    batches = np.ogrid[tuple(slice(0, size) for size in index.shape[:-1])][:batch]
+    places = [*batches, *(_wrapped(index[..., axis], shape[batch + axis]) for axis in range(index.shape[-1]))]
+    ids = np.ravel_multi_index(tuple(np.broadcast_arrays(*places)), shape[:stop])
+    return _Touched(ids.reshape(-1).astype(np.int64), math.prod(shape[stop:]))
 
 
-def _tuples(shape: tuple[int, ...], index: Array) -> tuple[Longs, int] | None:
-    depth = index.shape[-1]
-    places = [_wrapped(index[..., axis].reshape(-1), shape[axis]) for axis in range(depth)]
-    if not depth:
-        return None
-    return np.ravel_multi_index(tuple(places), shape[:depth]).astype(np.int64), math.prod(shape[depth:])
+def _elements(shape: tuple[int, ...], axis: int, index: Array) -> _Touched:
+    """Single elements, of which each has an index of its own: listed in as few bytes as they fit into."""
+    ids = np.empty(index.shape, np.int32 if math.prod(shape) < 2**31 else np.int64)
+    step = max(PIECE_ACCESSES // max(math.prod(index.shape[1:]), 1), 1)
+    for row in range(0, len(index), step):
+        piece = index[row : row + step]
+        grid = np.ogrid[(slice(row, row + len(piece)), *(slice(0, size) for size in index.shape[1:]))]
+        places = [_wrapped(piece, shape[axis]) if other == axis else grid[other] for other in range(len(shape))]
+        ids[row : row + step] = np.ravel_multi_index(tuple(np.broadcast_arrays(*places)), shape)
+    return _Touched(ids.reshape(-1), 1)
 
 
-def _along(shape: tuple[int, ...], axis: int, index: Array) -> tuple[Longs, int] | None:
-    before, size = math.prod(shape[:axis]), shape[axis]
-    if before * index.size > MOST_ACCESSES:
-        return None
-    picked = _wrapped(index.reshape(-1), size)
-    ids = (np.arange(before, dtype=np.int64)[:, None] * size + picked).reshape(-1)
-    return ids, math.prod(shape[axis + 1 :])
-
-
-def _wrapped(index: Array, size: int) -> Longs:
+def _wrapped(index: Array, size: int) -> Ints:
     """Negative indices count from the end."""
-    whole: Longs = index.astype(np.int64)
+    whole: Ints = index.astype(np.int64, copy=False)
     return np.where(whole < 0, whole + size, whole)

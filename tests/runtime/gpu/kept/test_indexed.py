@@ -12,9 +12,10 @@ import pytest
 from pimflow.ir import Builder, Graph, Node
 from pimflow.ir.analysis.content import content_of
 from pimflow.runtime.gpu.cost import work_cost
-from pimflow.runtime.gpu.kept.indexed import MOST_ACCESSES
-from pimflow.runtime.gpu.work import KernelSequence, StreamWork, node_work
+from pimflow.runtime.gpu.kept import indexed
+from pimflow.runtime.gpu.work import StreamWork, node_work
 from pimflow.runtime.sparse_traffic import Cache, SparseWork
+from pimflow.sparse import stack_distance
 from pimflow.targets import load_target
 from support.lru import misses
 
@@ -59,6 +60,7 @@ def lines(ids: Ints, element_bytes: int) -> int:
 
 MIDDLE = (np.arange(3)[:, None] * ROWS + INDEX).reshape(-1)
 ELEMENTS = (INDEX[:, None] * WIDTH + np.arange(8)).reshape(-1)
+COLUMN_OF = RNG.integers(0, WIDTH, ROWS)
 GATHERS = {
     "Gather": (gather("Gather", INDEX, (EDGES, WIDTH)), fetched(INDEX, 128)),
     "of negative rows": (gather("Gather", INDEX - ROWS, (EDGES, WIDTH)), fetched(INDEX, 128)),
@@ -70,6 +72,14 @@ GATHERS = {
     "GatherND of elements": (
         gather("GatherND", np.stack((INDEX, INDEX % WIDTH), 1), (EDGES,)),
         lines(INDEX * WIDTH + INDEX % WIDTH, 2),
+    ),
+    "GatherND in batches": (
+        gather("GatherND", COLUMN_OF[:, None], (ROWS,), batch_dims=1),
+        lines(np.arange(ROWS) * WIDTH + COLUMN_OF, 2),
+    ),
+    "GatherElements of one pattern": (
+        gather("GatherElements", np.broadcast_to(COLUMN_OF % WIDTH, (40, ROWS)), (40, ROWS), (40, WIDTH), axis=1),
+        lines((np.arange(40)[:, None] * WIDTH + COLUMN_OF % WIDTH).reshape(-1), 2),
     ),
     "GatherElements": (
         gather("GatherElements", np.repeat(INDEX[:, None], 8, 1), (EDGES, 8)),
@@ -121,6 +131,22 @@ def test_an_index_that_is_not_known_or_picks_one_row_streams() -> None:
     assert isinstance(work_without(graph, graph.nodes[-1]), StreamWork)
     single = gather("Gather", np.array(3), (WIDTH,))
     assert isinstance(node_work(single, single.nodes[-1], 2), StreamWork)
-    batched = gather("GatherND", INDEX[:ROWS, None], (ROWS,), batch_dims=1)
-    assert isinstance(node_work(batched, batched.nodes[-1], 2), StreamWork | KernelSequence)
-    assert MOST_ACCESSES < 2**31
+    nothing = gather("GatherND", np.zeros((3, 0), np.int64), (3, ROWS, WIDTH))
+    assert isinstance(node_work(nothing, nothing.nodes[-1], 2), StreamWork)
+
+
+def test_accesses_of_any_number_are_listed_and_beyond_some_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every column by an index of its own: in pieces the same as at once, and measured by a sample as well as whole."""
+    index = (RNG.random((EDGES, WIDTH)) ** 4 * ROWS).astype(np.int64)
+    graph = gather("GatherElements", index, (EDGES, WIDTH), (ROWS, WIDTH))
+    (whole,) = work_of(graph).accesses
+    monkeypatch.setattr(indexed, "PIECE_ACCESSES", 10_000)
+    (listed,) = work_of(graph).accesses
+    assert whole.ids is not None
+    assert listed.ids is not None
+    np.testing.assert_array_equal(listed.ids, whole.ids)
+    np.testing.assert_array_equal(listed.ids, (index * WIDTH + np.arange(WIDTH)).reshape(-1))
+    assert len(listed.ids) > stack_distance.EXACT_ACCESSES
+    sampled = [listed.memory_bytes(Cache(kib * 1024, 32)) for kib in (2, 8, 32)]
+    monkeypatch.setattr(stack_distance, "EXACT_ACCESSES", len(listed.ids))
+    assert sampled == pytest.approx([whole.memory_bytes(Cache(kib * 1024, 32)) for kib in (2, 8, 32)], rel=0.03)
