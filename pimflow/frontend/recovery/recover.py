@@ -54,8 +54,8 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
             scene.editor.set_constant(name, scene.known[name])
     graph = scene.editor.finish()
     graph = _without_dead_nodes(graph.replace(inputs=[name for name in graph.inputs if name not in bound]))
-    left = {node.name for node in graph.nodes if node.kind in SCATTERS}
-    notes = [reason.reason for name, reason in refusals.items() if reason is not None and name in left]
+    refused = {name: reason.reason for name, reason in refusals.items() if reason is not None}
+    notes = [refused.get(node.name) or _why_kept(scene, node) for node in graph.nodes if _is_kept(scene, node)]
     known = {name: array for name, array in inferred.known.items() if name in graph.values}
     kept = {node.name for node in graph.nodes if inferred.graph.node_by_name.get(node.name) is node}
     forms = {name: form for name, form in inferred.forms.items() if name in kept}
@@ -100,6 +100,25 @@ def _gather_rows(scene: Scene, node: Node) -> None:
     if rows is None:
         return
     scene.finish(node, scene.write(GatherRows(), rows.x, scene.picks(rows.index), like=node.name))
+
+
+def _is_kept(scene: Scene, node: Node) -> bool:
+    """Whether a node reads or writes by an index when the model runs, in the exporter's words."""
+    return node.kind in SCATTERS | _GATHERS | {"GatherElements"} and node.output not in scene.known
+
+
+def _why_kept(scene: Scene, node: Node) -> str:
+    """Why a gather is no op over edges; of scatters their rule says it."""
+    index, axis = scene.known.get(node.inputs[1]), scene.node_attributes(node).get("axis", 0)
+    if index is None:
+        return f"{node.name}: its index is computed when the model runs"
+    if node.kind == "GatherElements":
+        return f"{node.name}: its index differs between columns"
+    if node.kind == "GatherND":
+        return f"{node.name}: it picks by {index.shape[-1]} indices at a time, not rows"
+    if axis % max(len(scene.shape(node.inputs[0])), 1):
+        return f"{node.name}: it picks along axis {axis}, not rows of vertices or edges"
+    return f"{node.name}: its index has {index.ndim} dims, and is no list of rows"
 
 
 def _readers(scene: Scene, name: str) -> int:

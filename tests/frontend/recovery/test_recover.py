@@ -243,6 +243,32 @@ def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], no
     assert largest_error(expected, run_graph(cleaned(loaded), {"x": x})["y"]) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("kind", "index", "attributes", "reason"),
+    [
+        ("Gather", 1, {"axis": 1}, "it picks along axis 1, not rows of vertices or edges"),
+        ("Gather", 1, {"axis": 0}, "its index has 0 dims, and is no list of rows"),
+        ("GatherND", [[0, 1], [2, 0]], {}, "it picks by 2 indices at a time, not rows"),
+        ("GatherElements", [[0, 1], [2, 0]], {}, "its index differs between columns"),
+        ("Gather", None, {}, "its index is computed when the model runs"),
+    ],
+)
+def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: dict[str, int], reason: str) -> None:
+    constants = {} if index is None else {"index": np.array(index, np.int64)}
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),
+        helper.make_node("Gather", ["x", "src"], ["rows"], axis=0),
+        helper.make_node(kind, ["rows", "index"], ["y"], "pick", **attributes),
+    ]
+    inputs = {"x": (4, 2), "edge_index": (2, 5)} | ({"index": (3,)} if index is None else {})
+    model = model_of(nodes, inputs, ["y"], {"zero": np.array(0), **constants}, 18)
+    for item in model.graph.input[1:]:
+        item.type.tensor_type.elem_type = onnx.TensorProto.INT64
+    loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
+    assert loaded.notes == (f"pick: {reason}",)
+    assert ops(loaded.graph) == {"GatherRows": 1, kind: 1}
+
+
 def test_an_opset_that_loses_duplicates_is_refused() -> None:
     with pytest.raises(ModelError, match=r"the model is in opset 13, where 'scatter' keeps one of several edges"):
         load_with_graph(scatter_model(13, reduction=None), {}, Adjacency.from_edge_index(FIVE, 4))
