@@ -28,8 +28,10 @@ STRUCTURE: Registry[str, Callable[[Arrays, Attributes], Array | None]] = Registr
 
 
 def compact(array: Array) -> Array:
-    """The array with every axis along which it repeats (stride 0) cut to one element."""
-    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)] if array.ndim else array
+    """The array with every axis along which it repeats (stride 0) cut to one element; itself if there is none."""
+    if 0 not in array.strides:
+        return array
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
 
 
 def held_bytes(array: Array) -> int:

@@ -15,6 +15,7 @@ class Refusal:
         bound: how many there are.
         unit: what `demand` and `bound` count, in the plural.
         remedy: what would change it, as something to do; "" where nothing is known to.
+        in_vain: whether it can be done, but would not pay.
     """
 
     reason: str
@@ -22,6 +23,7 @@ class Refusal:
     bound: int | None = None
     unit: str = ""
     remedy: str = ""
+    in_vain: bool = False
 
     @property
     def gap(self) -> int | None:

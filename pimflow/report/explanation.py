@@ -87,15 +87,17 @@ class Verdict:
 
     Args:
         device: the unit.
-        refusal: why the node cannot run there; "" if it can.
-        time_us: of the whole node there, by its best choice; None if it cannot.
+        refusal: why the node cannot run there, or would not pay; "" if it may.
+        time_us: of the whole node there, by its best choice; None where it is refused.
         needs: keys that would make it as fast as the host, each alone; nothing where it is so already.
+        in_vain: whether it could run there, but cannot pay by what statistics say, so that no program was made.
     """
 
     device: str
     refusal: str
     time_us: float | None
     needs: tuple[Need, ...] = ()
+    in_vain: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,7 +194,7 @@ class Explanation(Records):
     def _told(self, verdict: Verdict) -> str:
         name, host_us = verdict.device.upper(), self.alternatives[0].measure.time_us
         if verdict.time_us is None:
-            return wrapped(f"{name} cannot run it: {verdict.refusal}")
+            return wrapped(f"{name} {'does not pay' if verdict.in_vain else 'cannot run it'}: {verdict.refusal}")
         if verdict.time_us <= host_us:
             return wrapped(
                 f"{name} is {host_us / max(verdict.time_us, 1e-9):.2f}x as fast as the {self.host.upper()} alone"
@@ -327,7 +329,7 @@ def _verdict(
 ) -> Verdict:
     found = _on_unit_us(region, anchor, device, costs)
     if isinstance(found, Refusal):
-        return Verdict(device, found.reason, None)
+        return Verdict(device, found.reason, None, in_vain=found.in_vain)
     host_us = costs.host_only().node_cost(region, anchor).time_us
     needs: list[Need] = []
     if found > host_us:
@@ -409,4 +411,5 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "refusal": verdict.refusal,
         "time_us": verdict.time_us,
         "needs": [vars(need) for need in verdict.needs],
+        "in_vain": verdict.in_vain,
     }

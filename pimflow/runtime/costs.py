@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pimflow.codegen.backend import (
@@ -114,7 +114,8 @@ class CostModel:
         refusal = work if isinstance(work, Refusal) else bound_to_host(node)
         if refusal is None and node.op.is_sparse and node.device != device:
             alone, beside = (costs.host.cost(graph, node).time_us for costs in (self.host_only(), self))
-            refusal = self.units[device].in_vain(work, alone, beside, self._adding_us(graph, node))
+            vain = self.units[device].in_vain(work, alone, beside, self._adding_us(graph, node))
+            refusal = None if vain is None else replace(vain, in_vain=True)
         return refusal or work
 
     def _adding_us(self, graph: Graph, node: Node) -> float:

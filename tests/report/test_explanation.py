@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import pimflow
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
 from pimflow.report.explanation import Explanation, Verdict
+from pimflow.sparse.generate import road_grid
 from support.kept import kept_model, normal
 from support.onnx_models import single
 
@@ -80,6 +83,19 @@ def test_why_a_unit_cannot(compiled: pimflow.CompiledModel) -> None:
     assert [(verdict.device, verdict.time_us) for verdict in found.verdicts] == [("pim", None)]
     assert "PIM cannot run it: groups == channels" in found.text()
     assert len(found.alternatives) == 2
+
+
+def test_a_unit_that_could_but_would_not_pay_is_not_said_to_be_unable() -> None:
+    model = Path(__file__).parents[1] / "data" / "gnn" / "sgc-ts.onnx"
+    network = pimflow.compile(model, graph=road_grid(100, 100), use_cache=False, check=False)
+    sums = next(row.name for row in network.report.nodes if row.op == "Spmm")
+    found = pimflow.explain(network, sums)
+    (verdict,) = found.verdicts
+    assert verdict.in_vain
+    assert verdict.time_us is None
+    assert f"PIM does not pay: {verdict.refusal}" in found.text()
+    assert "edges a group of 16 sources" in verdict.refusal
+    assert found.as_json()["verdicts"][0]["in_vain"] is True
 
 
 def test_every_node_of_a_network_can_be_explained(compiled: pimflow.CompiledModel) -> None:

@@ -253,7 +253,7 @@ def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], no
         ("Gather", None, {}, "its index is computed when the model runs"),
     ],
 )
-def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: dict[str, int], reason: str) -> None:
+def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: dict[str, Any], reason: str) -> None:
     constants = {} if index is None else {"index": np.array(index, np.int64)}
     nodes = [
         helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),

@@ -91,10 +91,12 @@ def _tuples(shape: tuple[int, ...], index: Array, batch: int) -> _Touched | None
 def _elements(shape: tuple[int, ...], axis: int, index: Array) -> _Touched:
     """Single elements, of which each has an index of its own: listed in as few bytes as they fit into."""
     ids = np.empty(index.shape, np.int32 if math.prod(shape) < 2**31 else np.int64)
+    others = [slice(0, size) for size in index.shape[1:]]
     step = max(PIECE_ACCESSES // max(math.prod(index.shape[1:]), 1), 1)
     for row in range(0, len(index), step):
         piece = index[row : row + step]
-        grid = np.ogrid[(slice(row, row + len(piece)), *(slice(0, size) for size in index.shape[1:]))]
+        cuts = (slice(row, row + len(piece)), *others)
+        grid = np.ogrid[cuts]
         places = [_wrapped(piece, shape[axis]) if other == axis else grid[other] for other in range(len(shape))]
         ids[row : row + step] = np.ravel_multi_index(tuple(np.broadcast_arrays(*places)), shape)
     return _Touched(ids.reshape(-1), 1)
