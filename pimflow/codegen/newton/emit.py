@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.im2col import Geometry
@@ -11,6 +13,8 @@ from pimflow.codegen.newton.mapping import ChunkRun, Mapping
 from pimflow.codegen.newton.work_split import Visit, Visits
 from pimflow.targets import PimSpec
 
+Made = TypeVar("Made")
+"""What an emitter makes: commands and loops, or anything else in their order."""
 Items = tuple[Item, ...]
 Terms = tuple[tuple[str, int], ...]
 
@@ -57,8 +61,11 @@ class WeightGroups:
     count: int
 
 
-class Emitter:
-    """Emits the commands of one channel. All methods are pure; the fields are the context."""
+class Emitter(ABC, Generic[Made]):
+    """Emits what one channel executes. All methods are pure; the fields are the context.
+
+    The order of things is told here; what a command is, and what a loop, a subclass says (`Made` is either).
+    """
 
     def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
         self.mapping = mapping
@@ -72,53 +79,34 @@ class Emitter:
         self.channel_terms = term("g", groups.count, shape.channel_step)
         self.partial = mapping.order != "latch" and sum(run.count for run in mapping.runs) > 1
 
-    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+    @abstractmethod
+    def loop(self, var: str, count: int, body: tuple[Made, ...]) -> tuple[Made, ...]:
+        """`count` executions of `body`: nothing for 0, the body itself for 1 (which then must not name `var`)."""
+
+    @abstractmethod
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
         """One GWRITE per buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
-        run, multipliers = work.run, self.pim.multipliers
-        start = work.slot * multipliers
-        depth = min(run.columns * multipliers, self.shape.depth - start)
-        k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
-        pixel_terms = (*terms, *self.pixel_terms)
-        first, pitch = self.first_pixel + work.start + offset, run.step * multipliers
-        return tuple(
-            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
-            for index, count in enumerate(counts)
-        )
 
-    def acts(self, visit: Visit, base: RowBase) -> Items:
+    @abstractmethod
+    def acts(self, visit: Visit, base: RowBase) -> tuple[Made, ...]:
         """The sweep over the bank groups that opens a visit's row."""
-        row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
-        return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
 
-    def comps(self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
+    @abstractmethod
+    def comps(
+        self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
+    ) -> tuple[Made, ...]:
         """The COMPs of one unit inside loops u over tiles (first, count) and p over pixels (first, count)."""
-        run = work.run
-        low, high = visit.columns
-        count = high - low
-        inner = term("c", count, 1)
-        if run.copies > 1:
-            first = (tile[0] * run.pixels + pixel[0]) * run.columns + low
-            place = (*term("u", tile[1], run.pixels * run.columns), *term("p", pixel[1], run.columns))
-            column = slot = Affine(first, (*place, *inner))
-        elif self.mapping.tiles_per_row:
-            column = Affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
-            slot = Affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
-        else:
-            column = slot = Affine(pixel[0] * run.columns + low, (*term("p", pixel[1], run.columns), *inner))
-        return loop("c", count, (Comp(column, slot, buffer),))
 
+    @abstractmethod
     def readres(
         self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
-    ) -> ReadRes:
+    ) -> Made:
         """The READRES of one unit; `pixel` is the fill's first pixel."""
-        banks = self.pim.banks
-        stride = visit.stride * banks
-        channel = Affine(
-            self.first_channel + (visit.tile + tile[0]) * banks,
-            (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
-        )
-        where = Affine(pixel.base + pixels[0], (*pixel.terms, *term("p", pixels[1], 1)))
-        return ReadRes(where, channel, self.partial or visit.columns[1] - visit.columns[0] < work.run.columns)
+
+    def written(self, run: ChunkRun, slot: int) -> int:
+        """Columns of K that a GWRITE gathers for each pixel of a run that starts at a slot."""
+        multipliers = self.pim.multipliers
+        return min(run.columns * multipliers, self.shape.depth - slot * multipliers)
 
     def units(
         self,
@@ -127,22 +115,28 @@ class Emitter:
         fill: tuple[int, Affine],
         tile: tuple[int, int],
         pixels: tuple[int, int],
-        between: Items = (),
-    ) -> Items:
+        between: tuple[Made, ...] = (),
+    ) -> tuple[Made, ...]:
         """COMPs and a READRES for every tile and pixel, each given as (first, count)."""
         buffer, pixel = fill
         body = (*self.comps(work, visit, buffer, tile, pixels), *between)
         body = (*body, self.readres(work, visit, pixel, tile, pixels))
-        return loop("u", tile[1], loop("p", pixels[1], body))
+        return self.loop("u", tile[1], self.loop("p", pixels[1], body))
 
     def block(
-        self, work: ShareWork, visit: Visit, offset: int, terms: Terms, counts: Sequence[int], following: Items = ()
-    ) -> Items:
+        self,
+        work: ShareWork,
+        visit: Visit,
+        offset: int,
+        terms: Terms,
+        counts: Sequence[int],
+        following: tuple[Made, ...] = (),
+    ) -> tuple[Made, ...]:
         """All that a visit computes on a batch of filled buffers; `following` are the GWRITEs of the next batch.
 
         They go before the last READRES or, to prefetch, each right behind the work on the buffer that it fills.
         """
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         last = max((index for index in range(len(counts)) if visit.pixels[0] < counts[index]), default=-1)
         pixel_terms = (*terms, *self.pixel_terms)
         prefetch = self.mapping.prefetch
@@ -157,8 +151,13 @@ class Emitter:
         return items + following if last < 0 and not prefetch else items
 
     def _fill_units(
-        self, work: ShareWork, visit: Visit, fill: tuple[int, Affine], pixels: tuple[int, int], between: Items
-    ) -> Items:
+        self,
+        work: ShareWork,
+        visit: Visit,
+        fill: tuple[int, Affine],
+        pixels: tuple[int, int],
+        between: tuple[Made, ...],
+    ) -> tuple[Made, ...]:
         """A visit's units on one fill; `between` goes before the last READRES."""
         low, high = pixels
         if not between:
@@ -180,18 +179,18 @@ class Emitter:
         """Loop over the lines of a share."""
         return term("l", work.lines, work.line_pixels)
 
-    def fills_outer(self, work: ShareWork) -> Items:
+    def fills_outer(self, work: ShareWork) -> tuple[Made, ...]:
         """Order "fills": every fill is followed by all tiles on it, a row activated for each."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
         terms = (*term("f", batches, size), *lines)
-        body = loop("f", batches, self._fill_and_tiles(work, 0, terms, counts)) if batches else ()
+        body = self.loop("f", batches, self._fill_and_tiles(work, 0, terms, counts)) if batches else ()
         if last:
             body += self._fill_and_tiles(work, batches * size, lines, last)
-        return loop("q", work.run.count, loop("l", work.lines, body))
+        return self.loop("q", work.run.count, self.loop("l", work.lines, body))
 
-    def _fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+    def _fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
         gwrites = self.gwrites(work, offset, terms, counts)
         active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
         first = self.mapping.acts_first
@@ -207,42 +206,41 @@ class Emitter:
 
     def _tiles(
         self, work: ShareWork, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
-    ) -> Items:
+    ) -> tuple[Made, ...]:
         """Every row of some visits, activated and worked on."""
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         for visit, base in visits:
             body = (*self.acts(visit, base), *self.block(work, visit, offset, terms, counts))
-            items += loop("i", visit.count, body)
+            items += self.loop("i", visit.count, body)
         return items
 
-    def rows_outer(self, work: ShareWork) -> Items:
+    def rows_outer(self, work: ShareWork) -> tuple[Made, ...]:
         """Order "rows": a row stays open over all fills; the group repeats the fills for every row."""
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         passes = work.passes
         for visit, base in zip(work.visits, work.rows, strict=True):
-            items += loop("i", visit.count, self._sweep(work, visit, base))
+            items += self.loop("i", visit.count, self._sweep(work, visit, base))
             passes -= visit.count
         if passes:
-            items += loop("i", passes, self._bare_fills(work))
-        return loop("q", work.run.count, items)
+            items += self.loop("i", passes, self._bare_fills(work))
+        return self.loop("q", work.run.count, items)
 
-    def _bare_fills(self, work: ShareWork) -> Items:
+    def _bare_fills(self, work: ShareWork) -> tuple[Made, ...]:
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
-        items = (
-            loop("f", batches, self.gwrites(work, 0, (*term("f", batches, size), *lines), counts)) if batches else ()
-        )
-        return loop("l", work.lines, items + self.gwrites(work, batches * size, lines, last))
+        terms = (*term("f", batches, size), *lines)
+        items = self.loop("f", batches, self.gwrites(work, 0, terms, counts)) if batches else ()
+        return self.loop("l", work.lines, items + self.gwrites(work, batches * size, lines, last))
 
-    def _sweep(self, work: ShareWork, visit: Visit, base: RowBase) -> Items:
+    def _sweep(self, work: ShareWork, visit: Visit, base: RowBase) -> tuple[Made, ...]:
         acts, first = self.acts(visit, base), self.mapping.acts_first
         start, body = self._early_line(work, visit) if self.mapping.early_fill else self._plain_line(work, visit)
         if work.lines > 1:
-            return acts + loop("l", work.lines, start + body)
+            return acts + self.loop("l", work.lines, start + body)
         return acts[:first] + start + acts[first:] + body
 
-    def _plain_line(self, work: ShareWork, visit: Visit) -> tuple[Items, Items]:
+    def _plain_line(self, work: ShareWork, visit: Visit) -> tuple[tuple[Made, ...], tuple[Made, ...]]:
         """A line's fills, each followed by its COMPs; the first GWRITE apart."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
@@ -253,24 +251,24 @@ class Emitter:
         if batches > 1:
             terms = (*term("f", batches - 1, size), *lines)
             more = self.gwrites(work, size, terms, counts) + self.block(work, visit, size, terms, counts)
-            body += loop("f", batches - 1, more)
+            body += self.loop("f", batches - 1, more)
         if last:
             end = batches * size
             body += self.gwrites(work, end, lines, last) + self.block(work, visit, end, lines, last)
         return self.gwrites(work, 0, lines, counts), body
 
-    def _early_line(self, work: ShareWork, visit: Visit) -> tuple[Items, Items]:
+    def _early_line(self, work: ShareWork, visit: Visit) -> tuple[tuple[Made, ...], tuple[Made, ...]]:
         """A line's fills, each GWRITE before the last READRES of the fill before it; the first GWRITE apart."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
         if not batches:
             return self.gwrites(work, 0, lines, last), self.block(work, visit, 0, lines, last)
-        body: Items = ()
+        body: tuple[Made, ...] = ()
         if batches > 1:
             terms = (*term("f", batches - 1, size), *lines)
             following = self.gwrites(work, size, terms, counts)
-            body = loop("f", batches - 1, self.block(work, visit, 0, terms, counts, following))
+            body = self.loop("f", batches - 1, self.block(work, visit, 0, terms, counts, following))
         end = batches * size
         following = self.gwrites(work, end, lines, last)
         body += self.block(work, visit, end - size, lines, counts, following)
@@ -278,32 +276,87 @@ class Emitter:
             body += self.block(work, visit, end, lines, last)
         return self.gwrites(work, 0, lines, counts), body
 
-    def latch(self, works: Sequence[ShareWork]) -> Items:
+    def latch(self, works: Sequence[ShareWork]) -> tuple[Made, ...]:
         """Order "latch": for every tile and pixel all chunks in a row, one READRES at the end.
 
         The works are the group's shares of all chunk runs over the same pixels, visits alike.
         """
         first = works[0]
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         pixel_terms = term("f", first.line_pixels, 1)
         for index, visit in enumerate(first.visits):
-            body: Items = ()
+            body: tuple[Made, ...] = ()
             for work in works:
                 part, base = work.visits[index], work.rows[index]
                 if part.columns[0] == part.columns[1]:
-                    body += loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
+                    body += self.loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
                     continue
                 computed = self.comps(work, part, 0, (0, 1), (0, 1))
                 gwrites, acts = self.gwrites(work, 0, pixel_terms, (1,)), self.acts(part, base)
                 cut = self.mapping.acts_first
-                body += loop("q", work.run.count, (*acts[:cut], *gwrites, *acts[cut:], *computed))
+                body += self.loop("q", work.run.count, (*acts[:cut], *gwrites, *acts[cut:], *computed))
             pixel = Affine(self.first_pixel + first.start, (*pixel_terms, *self.pixel_terms))
             body += (self.readres(first, visit, pixel, (0, 1), (0, 1)),)
-            items += loop("i", visit.count, loop("f", first.line_pixels, body))
+            items += self.loop("i", visit.count, self.loop("f", first.line_pixels, body))
         spare = first.passes - sum(visit.count for visit in first.visits)
         if spare:
-            bare: Items = ()
+            bare: tuple[Made, ...] = ()
             for work in works:
-                bare += loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
-            items += loop("i", spare, loop("f", first.line_pixels, bare))
+                bare += self.loop("q", work.run.count, self.gwrites(work, 0, pixel_terms, (1,)))
+            items += self.loop("i", spare, self.loop("f", first.line_pixels, bare))
         return items
+
+
+class CommandEmitter(Emitter[Item]):
+    """Emits commands with their operands."""
+
+    def loop(self, var: str, count: int, body: Items) -> Items:
+        """As a `Loop`."""
+        return loop(var, count, body)
+
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+        """With the elements that they gather."""
+        run, multipliers = work.run, self.pim.multipliers
+        start, depth = work.slot * multipliers, self.written(run, work.slot)
+        k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
+        pixel_terms = (*terms, *self.pixel_terms)
+        first, pitch = self.first_pixel + work.start + offset, run.step * multipliers
+        return tuple(
+            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
+            for index, count in enumerate(counts)
+        )
+
+    def acts(self, visit: Visit, base: RowBase) -> Items:
+        """With the row."""
+        row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
+        return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
+
+    def comps(self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
+        """With column and slot."""
+        run = work.run
+        low, high = visit.columns
+        count = high - low
+        inner = term("c", count, 1)
+        if run.copies > 1:
+            first = (tile[0] * run.pixels + pixel[0]) * run.columns + low
+            place = (*term("u", tile[1], run.pixels * run.columns), *term("p", pixel[1], run.columns))
+            column = slot = Affine(first, (*place, *inner))
+        elif self.mapping.tiles_per_row:
+            column = Affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
+            slot = Affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
+        else:
+            column = slot = Affine(pixel[0] * run.columns + low, (*term("p", pixel[1], run.columns), *inner))
+        return loop("c", count, (Comp(column, slot, buffer),))
+
+    def readres(
+        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+    ) -> ReadRes:
+        """With where its results go."""
+        banks = self.pim.banks
+        stride = visit.stride * banks
+        channel = Affine(
+            self.first_channel + (visit.tile + tile[0]) * banks,
+            (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
+        )
+        where = Affine(pixel.base + pixels[0], (*pixel.terms, *term("p", pixels[1], 1)))
+        return ReadRes(where, channel, self.partial or visit.columns[1] - visit.columns[0] < work.run.columns)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.codegen.newton.emit import Emitter, Items, RowBase, ShareWork, WeightGroups, loop, term
+from pimflow.codegen.newton.emit import CommandEmitter, Emitter, Made, RowBase, ShareWork, WeightGroups, term
 from pimflow.codegen.newton.im2col import (
     Geometry,
     ResultView,
@@ -18,12 +19,15 @@ from pimflow.codegen.newton.im2col import (
     source_view,
     weight_view,
 )
-from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Mapping, Share
+from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
 from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
 from pimflow.codegen.newton.work_split import Visit, Visits, deal_units
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.targets import PimSpec
+
+EmitterOf = Callable[[Mapping, Geometry, PimSpec, WeightGroups], Emitter[Made]]
+"""Makes the emitter of one channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,50 @@ class PimProgram:
         return result_view(self.problem, self.shape, self.pim)
 
 
+@dataclass(frozen=True)
+class Outline:
+    """A problem under a mapping before its streams are made: which channels have streams alike, and what is in them.
+
+    Args:
+        classes: channels whose streams differ in addresses only.
+        rows: of every bank that its weights take, in the fullest channel.
+    """
+
+    problem: MatrixProblem
+    mapping: Mapping
+    pim: PimSpec
+    shape: Geometry
+    classes: tuple[tuple[int, ...], ...]
+    rows: int
+    _lowering: _Lowering
+
+    @property
+    def layout(self) -> WeightLayout:
+        """Where the weights are stored."""
+        return self._lowering.layout()
+
+    def nest(self, channel: int, emitter: EmitterOf[Made]) -> tuple[Made, ...]:
+        """What a channel executes, as an emitter makes it."""
+        return self._lowering.nest(channel, emitter)
+
+    def comps(self, channel: int) -> int:
+        """COMPs of a channel."""
+        return self._lowering.comps(channel)
+
+    def program(self) -> PimProgram:
+        """With the streams."""
+        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.classes)
+        return PimProgram(self.problem, self.mapping, self.pim, self.shape, classes, self.rows)
+
+
 def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
-    """The streams of a problem under a mapping, or why the machine cannot run it so.
+    """The streams of a problem under a mapping, or why the machine cannot run it so; refused is what `outline` does."""
+    outlined = outline(problem, mapping, pim)
+    return outlined if isinstance(outlined, Refusal) else outlined.program()
+
+
+def outline(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> Outline | Refusal:
+    """What `lower` would make of a problem under a mapping.
 
     Refused: depthwise convolutions, more channels, buffers, slots or rows than the machine has (`gap` counts those
     missing), features of COMP that it lacks, a mapping whose shares do not cover the problem.
@@ -112,7 +158,7 @@ def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram 
     if rows > pim.rows:
         reason = f"its weights need {rows} rows of every bank, the banks have {pim.rows}"
         return Refusal(reason, rows, pim.rows, "rows of every bank", "a target with a larger pim.rows")
-    return PimProgram(problem, mapping, pim, shape, tuple(lowering.classes()), rows)
+    return Outline(problem, mapping, pim, shape, lowering.classes(), rows, lowering)
 
 
 def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
@@ -212,25 +258,23 @@ class _Lowering:
         self.slots = starts
         self.visits = [self._group_visits(group) for group in mapping.groups]
 
-    def _group_visits(self, group: ChannelGroup) -> dict[int, tuple[Visits, ...]]:
+    def _group_visits(self, group: ChannelGroup) -> dict[int, Dealt]:
         """Visits of every channel of a group, by chunk run."""
         runs = dict.fromkeys(share.run for share in group.shares)
         if self.mapping.order == "latch":
             return {run: self._latch_visits(self.mapping.runs[run], group.channels) for run in runs}
         return {run: self._deal(self.mapping.runs[run], group.channels) for run in runs}
 
-    def _deal(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
+    def _deal(self, run: ChunkRun, channels: int) -> Dealt:
         mapping = self.mapping
-        return deal_units(
-            self.shape.tiles, run.pixels, run.columns, channels, mapping.deal, max(mapping.tiles_per_row, 1)
-        )
+        return _dealt(self.shape.tiles, run.pixels, run.columns, channels, mapping.deal, max(mapping.tiles_per_row, 1))
 
-    def _latch_visits(self, run: ChunkRun, channels: int) -> tuple[Visits, ...]:
+    def _latch_visits(self, run: ChunkRun, channels: int) -> Dealt:
         """Tiles divided alike for every chunk; those left over are split by columns of each."""
         left = self.shape.tiles % channels
         parts = min(channels // left, max(run.columns for run in self.mapping.runs)) if left else 1
         dealt = deal_units(self.shape.tiles, 1, parts, channels, "tiles", 1)
-        return tuple(tuple(_rescale(visit, parts, run.columns) for visit in visits) for visits in dealt)
+        return Dealt(tuple(tuple(_rescale(visit, parts, run.columns) for visit in visits) for visits in dealt))
 
     def _channel(self, channel: int) -> tuple[int, int]:
         """(group, index in the group) of a channel; group -1 where it belongs to none."""
@@ -246,9 +290,7 @@ class _Lowering:
         if group < 0:
             return 0
         runs = self.mapping.runs
-        return sum(
-            runs[run].count * sum(visit.count for visit in visits[index]) for run, visits in self.visits[group].items()
-        )
+        return sum(runs[run].count * dealt.rows[index] for run, dealt in self.visits[group].items())
 
     def most_rows(self) -> int:
         """Rows of the fullest channel, all its weight groups."""
@@ -258,8 +300,8 @@ class _Lowering:
             most = max(most, (stop - first) * max(self.group_rows(number, index) for index in range(group.channels)))
         return most
 
-    def classes(self) -> Iterator[StreamClass]:
-        """Channels by the shape of their streams, a stream for each shape."""
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """Channels by the shape of their streams."""
         alike: dict[object, list[int]] = {}
         base = 0
         runs = self.mapping.runs
@@ -268,48 +310,74 @@ class _Lowering:
             lengths = tuple((share.run, share.stop - share.start) for share in group.shares)
             tails = {run for run, length in lengths if runs[run].pixels > 1 and length % runs[run].pixels}
             tails |= {run for run, _ in lengths if runs[run].pitch}
-            dealt = self.visits[number]
-            for index in range(group.channels):
-                if self._computes(number, index):
-                    key = tuple(_shape_key(visits[index], run in tails) for run, visits in dealt.items())
+            shapes = [dealt.alike[run in tails] for run, dealt in self.visits[number].items()]
+            filled = self._filled(group)
+            for index, key in enumerate(zip(*shapes, strict=True)):
+                if any(self.visits[number][run].first_pixel[index] < most for run, most in filled.items()):
                     alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
             base += group.channels
-        for channels in alike.values():
-            yield StreamClass(self.stream(channels[0]), tuple(channels))
+        return tuple(map(tuple, alike.values()))
 
-    def _computes(self, number: int, index: int) -> bool:
-        """Whether any fill of a channel's group reaches the pixels that the channel works on."""
-        for share in self.mapping.groups[number].shares:
+    def _filled(self, group: ChannelGroup) -> dict[int, int]:
+        """The most pixels in a fill of a group, by chunk run."""
+        most: dict[int, int] = {}
+        for share in group.shares:
             run = self.mapping.runs[share.run]
-            filled = min(run.pixels, self.shape.row_pixels if run.pitch else share.stop - share.start)
-            if any(visit.pixels[0] < filled for visit in self.visits[number][share.run][index]):
-                return True
-        return False
+            pixels = min(run.pixels, self.shape.row_pixels if run.pitch else share.stop - share.start)
+            most[share.run] = max(pixels, most.get(share.run, 0))
+        return most
 
     def stream(self, channel: int) -> CommandStream:
         """The stream of a channel that computes something."""
+        return CommandStream(channel, self.nest(channel, CommandEmitter))
+
+    def nest(self, channel: int, emitter: EmitterOf[Made]) -> tuple[Made, ...]:
+        """What a channel that computes something executes, as an emitter makes it."""
         number, index = self._channel(channel)
         group = self.mapping.groups[number]
         stride = self.group_rows(number, index)
         first, stop = self.weight_groups[number]
         groups = WeightGroups(first, stop - first)
-        emitter = Emitter(self.mapping, self.shape, self.pim, groups)
+        made = emitter(self.mapping, self.shape, self.pim, groups)
         outer = term("g", groups.count, stride)
         bases, _ = self._row_bases(number, index)
         works = [self._work(number, index, share, bases[share.run], outer) for share in group.shares]
-        body = self._latch_body(emitter, works) if self.mapping.order == "latch" else self._body(emitter, works)
-        return CommandStream(channel, loop("g", groups.count, body))
+        body = self._latch_body(made, works) if self.mapping.order == "latch" else self._body(made, works)
+        return made.loop("g", groups.count, body)
 
-    def _body(self, emitter: Emitter, works: list[ShareWork]) -> Items:
+    def comps(self, channel: int) -> int:
+        """COMPs of a channel, all its weight groups."""
+        number, index = self._channel(channel)
+        first, stop = self.weight_groups[number]
+        total = 0
+        for share in self.mapping.groups[number].shares:
+            run = self.mapping.runs[share.run]
+            pixels = share.stop - share.start
+            line = self.shape.row_pixels if run.step != run.columns else pixels
+            full, tail = divmod(line, run.pixels)
+            for visit in self.visits[number][share.run].visits[index]:
+                low, high = visit.pixels
+                reached = full * (high - low) + max(0, min(high, tail) - low)
+                total += (
+                    run.count
+                    * (pixels // line)
+                    * visit.count
+                    * visit.width
+                    * reached
+                    * (visit.columns[1] - visit.columns[0])
+                )
+        return total * (stop - first)
+
+    def _body(self, emitter: Emitter[Made], works: list[ShareWork]) -> tuple[Made, ...]:
         emit = emitter.rows_outer if self.mapping.order == "rows" else emitter.fills_outer
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         for work in works:
             items += emit(work)
         return items
 
-    def _latch_body(self, emitter: Emitter, works: list[ShareWork]) -> Items:
+    def _latch_body(self, emitter: Emitter[Made], works: list[ShareWork]) -> tuple[Made, ...]:
         """Shares over the same pixels belong together: one of every run, in the order of the runs."""
-        items: Items = ()
+        items: tuple[Made, ...] = ()
         spans = dict.fromkeys((work.start, work.line_pixels) for work in works)
         for span in spans:
             items += emitter.latch([work for work in works if (work.start, work.line_pixels) == span])
@@ -319,9 +387,9 @@ class _Lowering:
         """First row of every visit, by run, and the rows in all."""
         row = 0
         bases = {}
-        for run, visits in self.visits[number].items():
+        for run, dealt in self.visits[number].items():
             rows = []
-            for visit in visits[index]:
+            for visit in dealt.visits[index]:
                 rows.append(row)
                 row += visit.count * self.mapping.runs[run].count
             bases[run] = tuple(rows)
@@ -332,15 +400,14 @@ class _Lowering:
     ) -> ShareWork:
         run = self.mapping.runs[share.run]
         dealt = self.visits[number][share.run]
-        visits = dealt[index]
+        visits = dealt.visits[index]
         rows = tuple(
             RowBase(base, (*term("q", run.count, visit.count), *outer))
             for visit, base in zip(visits, bases, strict=True)
         )
         pixels = share.stop - share.start
         lines = pixels // self.shape.row_pixels if run.step != run.columns else 1
-        passes = max(sum(visit.count for visit in visits) for visits in dealt)
-        return ShareWork(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, passes)
+        return ShareWork(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, max(dealt.rows))
 
     def layout(self) -> WeightLayout:
         """Row blocks of every channel."""
@@ -353,9 +420,9 @@ class _Lowering:
 
     def _blocks(self, number: int, index: int) -> Iterator[RowBlock]:
         bases, _ = self._row_bases(number, index)
-        for run_index, visits in self.visits[number].items():
+        for run_index, dealt in self.visits[number].items():
             run = self.mapping.runs[run_index]
-            for visit, base in zip(visits[index], bases[run_index], strict=True):
+            for visit, base in zip(dealt.visits[index], bases[run_index], strict=True):
                 copied = run.copies > 1 or not self.mapping.tiles_per_row
                 copies, tile_pitch = (visit.pixels, run.pixels * run.columns) if copied else ((0, 1), run.columns)
                 yield RowBlock(
@@ -382,3 +449,30 @@ def _shape_key(visits: Visits, tails: bool) -> tuple[tuple[int, ...], ...]:
         )
         for visit in visits
     )
+
+
+class Dealt:
+    """What the channels of a group do on a fill.
+
+    Args:
+        visits: of every channel.
+    """
+
+    def __init__(self, visits: tuple[Visits, ...]) -> None:
+        self.visits = visits
+        self.rows = tuple(sum(visit.count for visit in own) for own in visits)
+        """That every channel visits."""
+        self.first_pixel = tuple(min((visit.pixels[0] for visit in own), default=math.inf) for own in visits)
+        """Of a fill, that every channel works on; infinite where it has none."""
+        self.alike = (_alike(visits, False), _alike(visits, True))
+        """Of every channel the first whose streams are alike: without fills that are not full, and with such."""
+
+
+def _alike(visits: tuple[Visits, ...], tails: bool) -> tuple[int, ...]:
+    first: dict[tuple[tuple[int, ...], ...], int] = {}
+    return tuple(first.setdefault(_shape_key(own, tails), index) for index, own in enumerate(visits))
+
+
+@lru_cache(maxsize=65536)
+def _dealt(tiles: int, pixels: int, columns: int, channels: int, deal: Deal, tiles_per_row: int) -> Dealt:
+    return Dealt(deal_units(tiles, pixels, columns, channels, deal, tiles_per_row))

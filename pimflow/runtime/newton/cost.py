@@ -9,7 +9,7 @@ from functools import cached_property
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
 from pimflow.codegen.newton.im2col import geometry
-from pimflow.codegen.newton.lowering import StreamClass
+from pimflow.codegen.newton.lowering import Outline, StreamClass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
@@ -175,7 +175,7 @@ def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
     return pim.launch_us + cycles / pim.clock_mhz
 
 
-def placement_cycles(program: PimProgram, profile: TimingProfile) -> int:
+def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> int:
     """Cycles to write an activation right-hand side into the banks of the fullest channel, replicas counted; else 0."""
     if not _places(program.problem):
         return 0

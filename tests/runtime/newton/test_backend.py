@@ -29,7 +29,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> li
 
 
 def test_a_program_is_lowered_when_it_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = count_calls(monkeypatch, choose, "lower")
+    calls = count_calls(monkeypatch, choose, "outline")
     backend = NewtonBackend("pim", load_target("pimflow").pim)
     cost = backend.cost(PROBLEM, "auto")
     assert not isinstance(cost, Refusal)

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.backend import Records
-from pimflow.codegen.newton import Mapping, PimProgram, lower, newton_mappings
+from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
+from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.codegen.newton.published import channel_loads
 from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
-from pimflow.runtime.newton.cost import PimCost, price, time_classes, total_cycles
+from pimflow.runtime.newton.cost import PimCost, placement_cycles, price, time_classes
 from pimflow.runtime.newton.profiles.base import TimingProfile
-from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
@@ -153,9 +154,8 @@ class _Race:
     problem: MatrixProblem
     profile: TimingProfile
     timer: StreamTimer
-    best: PimProgram | None = None
-    timings: tuple[StreamTiming, ...] = ()
-    cycles: int = 0
+    best: Outline | None = None
+    cycles: float = math.inf
     refusal: Refusal | None = None
     entered: set[Mapping] = field(default_factory=set)
 
@@ -170,18 +170,29 @@ class _Race:
         """The fastest, priced."""
         if self.best is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
-        return _Chosen(self.best, price(self.best, self.timings, self.profile))
+        program = self.best.program()
+        return _Chosen(program, price(program, time_classes(program, self.timer), self.profile))
 
     def _time(self, mapping: Mapping) -> None:
-        program = lower(self.problem, mapping, self.profile.pim)
-        if isinstance(program, Refusal):
-            if self.refusal is None or (program.gap or 0) < (self.refusal.gap or 0):
-                self.refusal = program
+        outlined = outline(self.problem, mapping, self.profile.pim)
+        if isinstance(outlined, Refusal):
+            if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
+                self.refusal = outlined
             return
-        timings = time_classes(program, self.timer)
-        cycles = total_cycles(program, timings, self.profile)
-        if self.best is None or cycles < self.cycles:
-            self.best, self.timings, self.cycles = program, timings, cycles
+        cycles = self._cycles(outlined)
+        if cycles < self.cycles:
+            self.best, self.cycles = outlined, cycles
+
+    def _cycles(self, outlined: Outline) -> float:
+        """Of the slowest channel, placement included; infinite if that is not faster than what has been timed."""
+        placing = placement_cycles(outlined, self.profile)
+        loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.classes), reverse=True)
+        slowest = 0
+        for comps, channel in loads:
+            if placing + max(slowest, comps * self.profile.comp_cycles) >= self.cycles:
+                return math.inf
+            slowest = max(slowest, self.timer.cycles(outlined, channel))
+        return placing + slowest
 
 
 def _reopening(mapping: Mapping) -> Mapping:

@@ -297,9 +297,15 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     for _ in range(most):
         following = list(best)
         for used in range(1, channels + 1):
-            rate, size = max((best[used - size][0] + rates[size], size) for size in range(1, used + 1))
-            if rate > following[used][0] * 1.0001:
-                following[used] = rate, (*best[used - size][1], size)
+            most_rate, most_size = 0.0, 0
+            for size in range(1, used + 1):
+                rate = best[used - size][0] + rates[size]
+                if rate >= most_rate:
+                    most_rate, most_size = rate, size
+            if most_rate > following[used][0] * 1.0001:
+                following[used] = most_rate, (*best[used - most_size][1], most_size)
+        if following == best:
+            break
         best = following
         sizes = tuple(sorted(best[channels][1], reverse=True))
         if sizes not in found:

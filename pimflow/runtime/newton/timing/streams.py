@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
-from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
+from pimflow.codegen.newton.commands import (
+    ZERO,
+    Affine,
+    CommandCounts,
+    CommandStream,
+    Comp,
+    GAct,
+    GWrite,
+    Item,
+    Loop,
+    ReadRes,
+)
+from pimflow.codegen.newton.emit import CommandEmitter, Emitter, RowBase, ShareWork, Terms, WeightGroups
+from pimflow.codegen.newton.im2col import Geometry
+from pimflow.codegen.newton.lowering import Outline
+from pimflow.codegen.newton.mapping import Mapping
+from pimflow.codegen.newton.work_split import Visit
 from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
 from pimflow.runtime.newton.timing.engine import MOST_MEMORIES, Engine
@@ -12,6 +30,7 @@ from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first
 from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
 from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
 from pimflow.runtime.newton.timing.rules import IllegalCommand
+from pimflow.targets import PimSpec
 
 
 class StreamTimer:
@@ -45,12 +64,41 @@ class StreamTimer:
             OptionError: no such latency.
             CommandOrderError: the machine would refuse a command; names its index in the expanded stream.
         """
+        return self._timer(gwrite_latency, reopens_rows).time(stream)
+
+    def cycles(self, outline: Outline, channel: int) -> int:
+        """Cycles of one channel of a problem under a mapping, as `time` has them of its stream, which is not made.
+
+        Addresses are not checked.
+
+        Raises:
+            CommandOrderError: the machine would refuse a command.
+        """
+        mapping = outline.mapping
+        try:
+            return self._timer(mapping.gwrite_latency, mapping.reopens_rows).cycles(outline, channel)
+        except IllegalCommand:
+            stream = CommandStream(channel, outline.nest(channel, CommandEmitter))
+            return self.time(stream, mapping.gwrite_latency, mapping.reopens_rows).cycles
+
+    def _timer(self, gwrite_latency: str | None, reopens_rows: bool) -> _Timer:
         latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
         timer = self._timers.get((latency, reopens_rows))
         if timer is None:
             timer = _Timer(self.profile, latency, reopens_rows, self._most_memories)
             self._timers[latency, reopens_rows] = timer
-        return timer.time(stream)
+        return timer
+
+
+def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:
+    """A loop's items, in the plainest equal form: empty, unrolled if executed once, or one loop."""
+    if not items or count < 1:
+        return ()
+    if count == 1:
+        return items
+    if len(items) == 1 and isinstance(items[0], Repeat):
+        return (Repeat(items[0].body, items[0].times * count),)
+    return (Repeat(engine.sequence(items), count),)
 
 
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
@@ -59,6 +107,45 @@ def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
     return CommandOrderError(
         f"channel {channel}, command {first.at}: {first.reason}", "the hardware would refuse it; correct the stream"
     )
+
+
+class ShapeEmitter(Emitter[ShapeItem]):
+    """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
+
+    def __init__(self, engine: Engine, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
+        super().__init__(mapping, shape, pim, groups)
+        self._engine = engine
+        self._code = engine.rules.code
+        self._sweep_codes = tuple(self._code(GAct(group, ZERO)) for group in range(pim.bank_groups))
+        self._readres_code = self._code(ReadRes(ZERO, ZERO))
+
+    def loop(self, var: str, count: int, body: tuple[ShapeItem, ...]) -> tuple[ShapeItem, ...]:
+        """In the plainest equal form."""
+        return repeated(self._engine, body, count)
+
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
+        """By buffer, and by how much they write."""
+        run, depth = work.run, self.written(work.run, work.slot)
+        pitch = run.step * self.pim.multipliers
+        writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, run.copies) for at, count in enumerate(counts))
+        return tuple(map(self._code, writes))
+
+    def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
+        """One for every bank group."""
+        return self._sweep_codes
+
+    def comps(
+        self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
+    ) -> tuple[ShapeItem, ...]:
+        """By buffer."""
+        low, high = visit.columns
+        return self.loop("c", high - low, (self._code(Comp(ZERO, ZERO, buffer)),))
+
+    def readres(
+        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+    ) -> ShapeItem:
+        """All are alike."""
+        return self._readres_code
 
 
 class _Shape(NamedTuple):
@@ -81,9 +168,22 @@ class _Timer:
     def _new_engine(self) -> Engine:
         return Engine(self._profile.rules(self._gwrite_latency, self._reopens_rows), self._most_memories)
 
-    def time(self, stream: CommandStream) -> StreamTiming:
+    def cycles(self, outline: Outline, channel: int) -> int:
+        """Cycles of one channel; whether its addresses are within the machine, `time` says of its stream.
+
+        Raises:
+            IllegalCommand: the machine would refuse a command.
+        """
+        engine = self._fresh_engine()
+        return engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, engine))))[0]
+
+    def _fresh_engine(self) -> Engine:
         if self._engine.full():
             self._engine = self._new_engine()
+        return self._engine
+
+    def time(self, stream: CommandStream) -> StreamTiming:
+        self._fresh_engine()
         shape = self._shape(stream.body)
         whole = self._engine.sequence(shape.items)
         outside = first_out_of_range(stream.body, self.pim) if self._profile.checks_addresses else None
@@ -111,7 +211,7 @@ class _Timer:
                     readres + r * count,
                 )
                 elements += e * count
-                codes.extend(self._repeat(inner, count))
+                codes.extend(repeated(self._engine, inner, count))
                 continue
             codes.append(self._engine.rules.code(item))
             if isinstance(item, Comp):
@@ -124,13 +224,3 @@ class _Timer:
             else:
                 readres += 1
         return _Shape(tuple(codes), (gwrites, acts, comps, readres), elements)
-
-    def _repeat(self, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:
-        """A loop's items, in the plainest equal form: empty, unrolled if executed once, or one loop."""
-        if not items or count < 1:
-            return ()
-        if count == 1:
-            return items
-        if len(items) == 1 and isinstance(items[0], Repeat):
-            return (Repeat(items[0].body, items[0].times * count),)
-        return (Repeat(self._engine.sequence(items), count),)

@@ -1,0 +1,58 @@
+"""What a mapping search times, shapes without operands, against the streams that are made in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
+from pimflow.codegen.newton import newton_mappings
+from pimflow.codegen.newton.commands import count_commands
+from pimflow.codegen.newton.lowering import Outline, outline
+from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.targets import load_target
+from support.newton.timing import timer
+
+PLAIN = load_target("pimflow").pim
+PROBLEMS = (
+    ConvProblem(1, 24, 144, 9, 9, (1, 1)),
+    ConvProblem(2, 64, 40, 7, 7, (3, 3), (1, 1), (1, 1, 1, 1)),
+    ConvProblem(1, 8, 128, 5, 5, (3, 3), groups=2),
+    MatmulProblem(5, 1200, 72),
+    MatmulProblem(3, 64, 300, batch=4, batched_rhs=True, constant_rhs=False),
+)
+MACHINES = {
+    "plain": PLAIN,
+    "two buffers": replace(PLAIN, buffers_per_channel=2),
+    "free pairing": replace(PLAIN, any_slot_any_column=True),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("profile", ["artifact", "strict"])
+def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile: str) -> None:
+    timing = timer(MACHINES[machine], profile)
+    orders: Counter[str] = Counter()
+    for problem in PROBLEMS:
+        for made in outlines(problem, machine, profile):
+            orders[made.mapping.order] += 1
+            mapping, program = made.mapping, made.program()
+            assert [entry.channels for entry in program.classes] == list(made.classes)
+            for entry in program.classes:
+                channel = entry.channels[0]
+                whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows)
+                assert timing.cycles(made, channel) == whole.cycles
+                assert made.comps(channel) == count_commands(entry.stream.body).comp
+    assert set(orders) == {"rows", "fills", "latch"}
+
+
+def outlines(problem: MatrixProblem, machine: str, profile: str) -> list[Outline]:
+    """A problem under Newton's mappings, and under every third of `auto`'s."""
+    pim = MACHINES[machine]
+    found = [entry.mapping for entry in candidates(problem, timer(pim, profile).profile)]
+    mappings = [mapping for index, mapping in enumerate(found) if index % 3 == 0 or mapping.order == "latch"]
+    mappings += [*newton_mappings(problem, pim, "newton+"), *newton_mappings(problem, pim, "newton++")]
+    made = (outline(problem, mapping, pim) for mapping in dict.fromkeys(mappings))
+    return [entry for entry in made if isinstance(entry, Outline)]
