@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from pimflow.api.outputs import diff, opened_model, original_graph
 from pimflow.bundle.files import a_path, write_whole
 from pimflow.compiled import CompiledModel
+from pimflow.data import Limits
 from pimflow.errors import one_line
+from pimflow.gnn import tune
+from pimflow.ir import Graph, Spmm
 from pimflow.options import read_argument
 from pimflow.report.chrome_trace import slice_facts
+from pimflow.report.explanation import price_nodes
 from pimflow.report.inspection import inspect_graph
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.page import page
+from pimflow.report.page.roofline import Ceiling
 from pimflow.report.page.run import Content, Run
+from pimflow.report.tuning import Tuning
+from pimflow.runtime.costs import CostModel
 from pimflow.search.progress import telling
+from pimflow.sparse import Graph as Adjacency
+from pimflow.targets.schema.upmem import UpmemSpec
+
+WHAT_IF = 60
+"""Of how many nodes alternatives are priced, if nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ def html_report(
     other: str | Path | CompiledModel | None = None,
     *,
     verify: bool = False,
+    what_if: int = WHAT_IF,
     progress: Callable[[str], None] | None = None,
 ) -> HtmlReport:
     """What ran where, how much faster and why, as one HTML page; of two compiled models, their difference.
@@ -60,13 +74,14 @@ def html_report(
         compiled: an output folder, or a compiled model.
         other: another, to be shown beside it.
         verify: run original and compiled model and say on the page whether their values agree.
+        what_if: price the ways to run so many nodes, those that take most of the run; of two models each.
         progress: receives a line of text now and then.
 
     Raises:
         ArgumentError: one of the two is neither.
         ModelError: a folder is not an output, or is damaged.
     """
-    content = content_of(compiled, other, verify=verify, progress=progress)
+    content = content_of(compiled, other, verify=verify, what_if=what_if, progress=progress)
     return HtmlReport(content.title, page(content))
 
 
@@ -75,54 +90,93 @@ def content_of(
     other: str | Path | CompiledModel | None = None,
     *,
     verify: bool = False,
+    what_if: int = WHAT_IF,
     progress: Callable[[str], None] | None = None,
 ) -> Content:
     """What the page of `html_report` is made from."""
     verify = read_argument("verify", bool, verify)
-    tell = telling(progress)
+    what_if = read_argument("what_if", Annotated[int, Limits(least=0)], what_if)
+    asking = _Asking(verify, what_if, telling(progress))
     first = opened_model("compiled", compiled)
     if other is None:
-        return Content((_run("this plan", first, verify, tell),))
+        return Content((asking.run("this plan", first),))
     second = opened_model("other", other)
     names = ("" if side is given else f"{given}: " for side, given in ((first, compiled), (second, other)))
-    runs = tuple(
-        _run(label, side, verify, tell, name) for label, side, name in zip("AB", (first, second), names, strict=True)
-    )
+    runs = tuple(asking.run(label, side, name) for label, side, name in zip("AB", (first, second), names, strict=True))
     return Content(runs, diff(first, second))
 
 
-def _run(label: str, compiled: CompiledModel, verify: bool, tell: Callable[[str], None], name: str = "") -> Run:
-    machine = compiled.machine
-    costs = machine.costs
-    tell("reading the original")
-    graph = original_graph(compiled)
-    serving = costs.serving(compiled.graph)
-    inspection = inspect_graph(graph, costs, compiled.source.text, compiled.source.sha256)
-    facts = slice_facts(compiled.graph, compiled.report, serving)
-    network = None if compiled.network is None else NetworkReport.of(compiled.network, graph, costs)
-    checked, passed = _verified(compiled, tell) if verify else ("", False)
-    return Run(
-        label=label,
-        model=f"{name}{compiled.source.text}",
-        target=machine.target.name,
-        policy=compiled.plan.policy,
-        about=compiled.about,
-        titles=costs.titles,
-        plan=compiled.plan,
-        graph=compiled.graph,
-        report=compiled.report,
-        timeline=compiled.timeline,
-        memory=compiled.memory,
-        verdicts={verdict.name: verdict for verdict in inspection.nodes},
-        roofs=inspection.roofs,
-        lanes={name: told.lanes for name, told in facts.items() if told.lanes},
-        verification=checked,
-        passed=passed,
-        network=network,
-    )
+@dataclass(frozen=True)
+class _Asking:
+    """Asks compiled models for what a page shows of them.
+
+    Args:
+        verify: whether to compare values.
+        what_if: of how many nodes to price alternatives.
+        tell: receives a line of text now and then.
+    """
+
+    verify: bool
+    what_if: int
+    tell: Callable[[str], None]
+
+    def run(self, label: str, compiled: CompiledModel, name: str = "") -> Run:
+        """One of them; `name` stands before the model's."""
+        costs, report = compiled.machine.costs, compiled.report
+        self.tell("reading the original")
+        graph = original_graph(compiled)
+        inspection = inspect_graph(graph, costs, compiled.source.text, compiled.source.sha256)
+        facts = slice_facts(compiled.graph, report, costs.serving(compiled.graph))
+        network = None if compiled.network is None else NetworkReport.of(compiled.network, graph, costs)
+        checked, passed = self._verified(compiled) if self.verify else ("", False)
+        costly = sorted((row for row in report.nodes if row.share_us), key=lambda row: -row.share_us)
+        priced = {row.name for row in costly[: self.what_if]}
+        return Run(
+            label=label,
+            model=f"{name}{compiled.source.text if compiled.source.zoo else compiled.source.name}",
+            target=compiled.machine.target.name,
+            policy=compiled.plan.policy,
+            about=compiled.about,
+            titles=costs.titles,
+            plan=compiled.plan,
+            graph=compiled.graph,
+            report=report,
+            timeline=compiled.timeline,
+            memory=compiled.memory,
+            verdicts={verdict.name: verdict for verdict in inspection.nodes},
+            ceilings=tuple(_ceilings(costs)),
+            lanes={name: told.lanes for name, told in facts.items() if told.lanes},
+            verification=checked,
+            passed=passed,
+            what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
+            network=network,
+            tunings={} if compiled.network is None else self._tunings(compiled, compiled.network.adjacency, graph),
+        )
+
+    def _verified(self, compiled: CompiledModel) -> tuple[str, bool]:
+        found = compiled.verify(progress=self.tell)
+        outputs = f"{len(found.outputs)} output{'s' if len(found.outputs) != 1 else ''}"
+        return f"{outputs}, largest relative error {found.max_rel_err:.1e} of {found.rtol:.1e} allowed", found.passed
+
+    def _tunings(self, compiled: CompiledModel, adjacency: Adjacency, graph: Graph) -> dict[int, Tuning]:
+        """The strategies of UPMEM modules, if the machine has any, for every width of its aggregations."""
+        target = compiled.machine.target
+        modules = next((unit for unit in target.units.values() if isinstance(unit, UpmemSpec)), None)
+        if modules is None:
+            return {}
+        widths = {graph.shape(node.output)[-1] for node in graph.nodes if isinstance(node.op, Spmm)}
+        return {
+            width: tune(adjacency, width, target, wide=modules.widened, progress=self.tell) for width in sorted(widths)
+        }
 
 
-def _verified(compiled: CompiledModel, tell: Callable[[str], None]) -> tuple[str, bool]:
-    found = compiled.verify(progress=tell)
-    outputs = f"{len(found.outputs)} output{'s' if len(found.outputs) != 1 else ''}"
-    return f"{outputs}, largest relative error {found.max_rel_err:.1e} of {found.rtol:.1e} allowed", found.passed
+def _ceilings(costs: CostModel) -> Iterator[Ceiling]:
+    """The host with all memory channels, with those that are left to it, and every unit whose peaks are known."""
+    alone, beside = costs.host_only().host.roof, costs.host.roof
+    name = costs.target.host.upper()
+    if alone != beside:
+        yield Ceiling(f"{name} with all memory channels", "d0", alone, is_alone=True)
+    yield Ceiling(f"{name} beside the others" if alone != beside else name, "d0", beside)
+    for index, (device, unit) in enumerate(costs.units.items(), 1):
+        if unit.roof is not None:
+            yield Ceiling(device.upper(), f"d{min(index, 3)}", unit.roof)

@@ -301,6 +301,11 @@ class Backend(ABC, Generic[W, P]):
         self.spec = spec
 
     @property
+    def roof(self) -> Roof | None:
+        """Peaks of its multipliers, and of what its own memory delivers to them; None if neither is known."""
+        return None
+
+    @property
     def operand(self) -> str:
         """The element type that the unit multiplies."""
         return self.operands[0]

@@ -251,7 +251,7 @@ def _counters(
 ) -> Iterator[dict[str, Any]]:
     starts = [0.0, *accumulate(timeline.region_us)]
     if memory is not None:
-        yield from _steps("live bytes", zip(starts, [*_live_bytes(memory), 0], strict=False))
+        yield from _steps("live bytes", zip(starts, [*live_bytes(memory), 0], strict=False))
     drawn, passed = [], []
     for event, cost, told in shown:
         length = event.end_us - event.start_us
@@ -266,7 +266,7 @@ def _counters(
         yield from _steps("host memory, GB/s", _summed(passed, timeline.makespan_us, 0.0))
 
 
-def _live_bytes(memory: MemoryPlan) -> list[int]:
+def live_bytes(memory: MemoryPlan) -> list[int]:
     """What is alive in the arena, by step."""
     changes = [0] * (memory.steps + 1)
     for piece in memory.regions:

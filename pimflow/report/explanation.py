@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.work import node_work
 from pimflow.runtime.spending import PartsByPlace, total
 from pimflow.search.candidates import Candidates
-from pimflow.search.order import execution_order, units_of
+from pimflow.search.order import Unit, execution_order, units_of
 from pimflow.search.policy import TENTHS, Policy, Space
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, rewrites
@@ -237,9 +237,7 @@ def explain_node(
     if name not in rows:
         raise ArgumentError(f"the model has no node {name!r}", did_you_mean(name, rows, 3))
     unit = next(unit for unit in units_of(execution_order(graph)) if any(node.name == name for node in unit.nodes))
-    region = cut_subgraph(graph, [node.name for node in unit.nodes])
-    anchor = region.node(unit.anchor.name)
-    decision = next(item for item in plan.decisions if name in item.nodes)
+    region, anchor, decision = _cut_out(graph, plan, unit)
     work = None if anchor.op.is_movement else node_work(graph, anchor, element_bytes=0)
     return Explanation(
         machine=TargetRecord.of(costs.target),
@@ -248,11 +246,40 @@ def explain_node(
         macs=0 if work is None else work.macs,
         bytes=moved_bytes(region, costs.host.element_bytes),
         run_us=report.result.time_us,
-        part_of=_together(decision, unit.anchor, name),
+        part_of=_together(decision, anchor, name),
         host=costs.target.host,
         alternatives=tuple(_alternatives(region, anchor, decision, costs)),
         verdicts=tuple(_verdict(region, anchor, device, costs, measured, progress) for device in costs.units),
     )
+
+
+def price_nodes(
+    graph: Graph, plan: Plan, names: Collection[str], costs: CostModel, progress: Callable[[str], None]
+) -> dict[str, tuple[Alternative, ...]]:
+    """The ways to run some nodes, by name: those of `explain_node`, without what would turn the answer.
+
+    Args:
+        graph: cleaned up, as the search saw it.
+        plan: what runs where.
+        names: nodes that are not fused into others.
+        costs: of the machine.
+        progress: receives a line of text now and then.
+    """
+    found: dict[str, tuple[Alternative, ...]] = {}
+    for unit in units_of(execution_order(graph)):
+        name = unit.anchor.name
+        if name in names:
+            progress(f"pricing alternatives: {len(found)} of {len(names)} nodes")
+            region, anchor, decision = _cut_out(graph, plan, unit)
+            found[name] = tuple(_alternatives(region, anchor, decision, costs))
+    return found
+
+
+def _cut_out(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
+    """A node with what is fused into it as a graph of its own, the node there, and what the plan decided."""
+    region = cut_subgraph(graph, [node.name for node in unit.nodes])
+    name = unit.anchor.name
+    return region, region.node(name), next(item for item in plan.decisions if name in item.nodes)
 
 
 def _alternatives(region: Graph, anchor: Node, chosen: Decision, costs: CostModel) -> Iterator[Alternative]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.output import Progress, say
-from pimflow.cli.parsing import Parser, add_quiet
+from pimflow.cli.parsing import Parser, add_quiet, whole_number
 
 
 def add(verbs: Any) -> None:
@@ -24,6 +24,12 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare values with the original's, and say so on the page"
     )
+    parser.add_argument(
+        "--what-if",
+        type=whole_number,
+        metavar="N",
+        help="price alternatives of the N most expensive nodes (default: 60)",
+    )
     add_quiet(parser)
     parser.set_defaults(run=run)
 
@@ -33,10 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.bundle.files import check_new
 
+    asked = {} if arguments.what_if is None else {"what_if": arguments.what_if}
     path = Path(arguments.output or _default(arguments))
     check_new(path)
     with Progress(quiet=arguments.quiet) as progress:
-        report = pimflow.html_report(arguments.folder, arguments.other, verify=arguments.verify, progress=progress)
+        report = pimflow.html_report(
+            arguments.folder, arguments.other, verify=arguments.verify, progress=progress, **asked
+        )
         report.save(path)
     if not arguments.quiet:
         say(f"written to {path}  ({len(report.html.encode()) / 1e3:,.0f} kB; open it in a browser)")

@@ -61,6 +61,8 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
     alternatives = run.what_if.get(row.name, ())
     if alternatives:
         yield _table(alternatives)
+    elif row.share_us:
+        yield element("p", "No alternatives were priced: --what-if N prices the N most expensive nodes.", class_="note")
 
 
 def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:

@@ -109,8 +109,8 @@ def _track(schedule: Schedule, place: str, hue: str, y: float, end: float) -> Ma
     bars = [_bar(schedule, event, hue) for event in schedule.shown if event.resource == place]
     return element(
         "g",
-        element("text", shortened(title, 22), x=0, y=y + 14, class_="name"),
-        element("text", share, x=0, y=y + 28, class_="small"),
+        element("text", shortened(title, 20), x=0, y=y + 14, class_="name"),
+        element("text", share, x=0, y=y + 28, class_="busy"),
         element("rect", x=LEFT, y=y, width=WIDTH - LEFT, height=_TRACK, class_="ground"),
         element(
             "svg",

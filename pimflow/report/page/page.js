@@ -246,7 +246,7 @@
   // Names on those bars that have room for them.
   const label = (gantt, track) => {
     one(".labels", track)?.remove();
-    const labels = svg("g", { class: "labels" });
+    const labels = svg("g", { class: `labels ${track.dataset.hue}` });
     const y = Number(one("svg.time", track).getAttribute("y")) + 19;
     for (const bar of all(":scope > svg.time rect.mark", track)) {
       const start = Math.max(view.from, Number(bar.getAttribute("x")));
@@ -331,7 +331,7 @@
   const fold = (gantt, track, lanes, toggle) => {
     const open = track.classList.toggle("open");
     const count = 1 + Math.max(...lanes.map((lane) => lane[2]));
-    toggle.textContent = open ? "fold channels" : `unfold ${count} channels`;
+    toggle.textContent = open ? "fold" : `unfold ${count}`;
     toggle.setAttribute("aria-expanded", open);
     one(".lanes", track)?.remove();
     if (open) track.append(lanesOf(gantt, track, lanes, count));
@@ -380,9 +380,9 @@
       if (!own) continue;
       const y = Number(track.dataset.y) + 28;
       const toggle = svg("text", { x: left(gantt) - 6, y, class: "fold", "text-anchor": "end", role: "button", tabindex: 0 });
-      one(".small", track).remove();
-      toggle.textContent = `unfold ${1 + Math.max(...own.map((lane) => lane[2]))} channels`;
+      toggle.textContent = `unfold ${1 + Math.max(...own.map((lane) => lane[2]))}`;
       toggle.setAttribute("aria-expanded", "false");
+      toggle.setAttribute("aria-label", `channels of ${one(".name", track).textContent}`);
       toggle.addEventListener("click", () => fold(gantt, track, own, toggle));
       toggle.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;

@@ -12,10 +12,13 @@ from pimflow.report.page.details import details
 from pimflow.report.page.gantt import gantt, schedule_data
 from pimflow.report.page.header import header_of_one, header_of_two
 from pimflow.report.page.markup import Markup, element, embedded_json, joined, shortened
+from pimflow.report.page.memory import memory_chart, movements
+from pimflow.report.page.network import network_panel, ranking
 from pimflow.report.page.node_table import TableRow, amount, change, node_table
 from pimflow.report.page.parts import Bar, parts_chart, parts_table
+from pimflow.report.page.roofline import Point, roofline
 from pimflow.report.page.run import Content, Run
-from pimflow.report.page.waterfall import Step, grouped_steps, waterfall
+from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall
 from pimflow.report.plan_report import Measure, NodeRow
 from pimflow.runtime.spending import PartsByPlace
 
@@ -63,7 +66,14 @@ def _sections(content: Content) -> Iterator[Markup]:
     yield _section("schedule", "What runs when", _SCHEDULE, *_schedules(content))
     yield _section("nodes", "Every node", _NODES, _table(content))
     yield _section("parts", "What time and energy are spent on", _PARTS, *_spent(content))
-    yield _section("details", "Node by node", _DETAILS, details(content), class_="store")
+    yield _section("roofline", "What bounds every node", _ROOFLINE, *_rooflines(content))
+    yield _section("memory", "Memory over time", _MEMORY, *_memory(content))
+    for run in content.runs:
+        if run.network is not None:
+            label = f" of {run.label}" if len(content.runs) > 1 else ""
+            panels = [part for features, tuning in run.tunings.items() for part in ranking(features, tuning)]
+            yield _section(f"graph-{run.label}", f"The graph{label}", _NETWORK, *network_panel(run.network), *panels)
+    yield _section("details", "Node by node", _DETAILS, *_priced(content), details(content), class_="store")
 
 
 _GAINS = (
@@ -78,6 +88,12 @@ _NODES = (
     "Times are shares of the run, so that they add up to it. Headings sort; a row is chosen by a click or by Enter."
 )
 _PARTS = "Where kernels overlap, an instant in which n of them run counts 1/n for each; so parts add up to the run."
+_ROOFLINE = (
+    "A node cannot lie above the roof of where it runs: memory bounds it left of the bend, multipliers right of it. "
+    "PIM reads weights inside the memory, so that its roof bends far to the left."
+)
+_MEMORY = "What is alive in the arena of activations, step by step; movements of data that need no copy cost nothing."
+_NETWORK = "What prices of aggregations depend on, and the ways to share one out among the cores of the modules."
 _DETAILS = "What each node takes, why it runs where it does, and what else it could do, priced alone on the machine."
 
 
@@ -94,6 +110,9 @@ def _waterfall(content: Content) -> Markup:
         Step(gain.kind, _called(gain.nodes), gain.change_us, tuple(numbers[name] for name in gain.nodes))
         for gain in run.gains
     ]
+    if all(abs(step.change_us) < LEAST_US for step in steps):
+        told = f"With policy {run.policy} the {run.host_alone} is what runs: no decision changes its time."
+        return element("p", told)
     ends = (run.host_alone, run.report.baseline.time_us), (run.policy, run.report.result.time_us)
     return waterfall(ends[0], grouped_steps(steps), ends[1])
 
@@ -215,6 +234,43 @@ def _spent(content: Content) -> Iterator[Markup]:
         table = element("details", element("summary", f"{what} in figures"), parts_table(unit, bars, devices))
         yield element("h3", f"{what}, {unit}")
         yield joined([parts_chart(what, unit, bars, devices), table])
+
+
+def _priced(content: Content) -> Iterator[Markup]:
+    """For which nodes alternatives were priced, and how much of the run the others are."""
+    for run in content.runs:
+        left = [row for row in run.report.nodes if row.share_us and row.name not in run.what_if]
+        if left:
+            share = 100 * sum(row.share_us for row in left) / (run.report.result.time_us or 1.0)
+            told = (
+                f"Of {len(left):,} nodes, {share:.1f} % of the run, no alternatives were priced (--what-if N prices N)."
+            )
+            yield element("p", told, class_="note")
+
+
+def _rooflines(content: Content) -> Iterator[Markup]:
+    for side, (run, numbers) in enumerate(zip(content.runs, content.numbers, strict=True)):
+        if len(content.runs) > 1:
+            yield element("h3", run.label)
+        points = []
+        for row in (row[side] for row in content.rows):
+            verdict = None if row is None else run.verdicts[row.name]
+            if row is None or verdict is None or not verdict.macs * verdict.bytes * row.time_us:
+                continue
+            alone_us = verdict.times_us[run.plan.host] or row.time_us
+            rates = verdict.macs / row.time_us, verdict.macs / alone_us
+            intensity = verdict.macs / verdict.bytes
+            points.append(Point(numbers[row.name], row.name, _hue(run, row), intensity, *rates))
+        yield roofline(run.ceilings, points)
+
+
+def _memory(content: Content) -> Iterator[Markup]:
+    usages = [run.usage(numbers) for run, numbers in zip(content.runs, content.numbers, strict=True)]
+    yield memory_chart(usages)
+    for usage in usages:
+        if len(usages) > 1:
+            yield element("h3", usage.label)
+        yield movements(usage)
 
 
 def _parts(found: Measure, what: str) -> PartsByPlace:

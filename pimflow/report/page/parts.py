@@ -107,7 +107,11 @@ def _row(
         told = f"{bar.label}: {said}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
         box = element("rect", x=left, y=y, width=right - left, height=_BAR, class_=f"{hue[place]} s{place_shade}")
         fits = _LETTER * len(said) < right - left - 8
-        text = element("text", said, x=left + 5, y=y + _BAR / 2 + 4, class_=f"on t{place_shade}") if fits else ""
+        text = (
+            element("text", said, x=left + 5, y=y + _BAR / 2 + 4, class_=f"on t{place_shade} {hue[place]}")
+            if fits
+            else ""
+        )
         yield element("g", element("title", told), box, text)
         start += amount
     yield element("text", f"{significant(whole)} {unit}", x=scale(whole) + 6, y=y + _BAR / 2 + 4, class_="value")

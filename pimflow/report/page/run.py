@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pimflow.codegen.backend import Lane, Roof
+from pimflow.codegen.backend import Lane
 from pimflow.ir import Graph, Plan
 from pimflow.report.difference import Difference
 from pimflow.report.explanation import Alternative
@@ -14,10 +14,12 @@ from pimflow.report.inspection import NodeVerdict
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.gains import Gain, gains_of
 from pimflow.report.page.gantt import Schedule
+from pimflow.report.page.memory import Usage
+from pimflow.report.page.roofline import Ceiling
 from pimflow.report.plan_report import NodeRow, PlanReport, origin_of
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.memory import MemoryPlan
-from pimflow.runtime.timeline import Timeline
+from pimflow.runtime.timeline import Timeline, regions
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,11 @@ class Run:
         titles: what every device is called, the host first.
         plan, graph, report, timeline, memory: of the compiled model.
         verdicts: by node of the original: its work, and what devices take for it.
-        roofs: what devices can do at most, by name.
+        ceilings: what units can do at most.
         lanes: by node of the rewritten graph, when which channel of a unit is busy with it.
         verification: what became of a verification, as a clause; "" if there was none.
         passed: whether it passed.
         what_if: by node of the original, the ways to run it with their prices.
-        unpriced: nodes that cost something and were not priced in other ways.
         network: of a graph network, its graph.
         tunings: strategies for its aggregations, by how many features each has.
     """
@@ -53,12 +54,11 @@ class Run:
     timeline: Timeline
     memory: MemoryPlan
     verdicts: Mapping[str, NodeVerdict]
-    roofs: Mapping[str, Roof]
+    ceilings: Sequence[Ceiling]
     lanes: Mapping[str, tuple[Lane, ...]]
     verification: str = ""
     passed: bool = False
     what_if: Mapping[str, Sequence[Alternative]] = field(default_factory=dict)
-    unpriced: int = 0
     network: NetworkReport | None = None
     tunings: Mapping[int, Tuning] = field(default_factory=dict)
 
@@ -88,6 +88,15 @@ class Run:
         origins = {node.name: origin_of(node) for node in self.graph.nodes}
         known = {name: numbers[origin] for name, origin in origins.items() if origin in numbers}
         return Schedule(self.titles, self.timeline, known, origins, self.lanes)
+
+    def usage(self, numbers: Mapping[str, int]) -> Usage:
+        """Its memory over time, nodes of the original numbered."""
+        origins = {node.name: numbers[origin_of(node)] for node in self.graph.nodes if origin_of(node) in numbers}
+        steps = [
+            tuple(dict.fromkeys(origins[node.name] for node in nodes if node.name in origins))
+            for nodes in regions(self.graph)
+        ]
+        return Usage(self.label, self.memory, self.timeline, origins, steps)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ _TOP, _BOTTOM, _LEFT = 44.0, 300.0, 64.0
 _HEIGHT = 376.0
 _END_WIDTH = 84.0
 _LEAST_LABELLED = 34.0
-_LEAST_US = 1e-9  # less is how sums are rounded
+LEAST_US = 1e-9  # less is how sums are rounded
 _LOW_SHARE = 0.7  # what is left below the changes, over them, where the axis does not start at 0
 _LEAST_CUT = 0.3  # of the times: less is not worth an axis that does not start at 0
 
@@ -42,9 +42,7 @@ def grouped_steps(steps: Iterable[Step], most: int = MOST_STEPS) -> list[Step]:
 
     Steps that change nothing are left out. What is added up is the same.
     """
-    changing = sorted(
-        (step for step in steps if abs(step.change_us) > _LEAST_US), key=lambda step: -abs(step.change_us)
-    )
+    changing = sorted((step for step in steps if abs(step.change_us) > LEAST_US), key=lambda step: -abs(step.change_us))
     shown, rest = changing[:most], changing[most:]
     kinds: dict[str, float] = {}
     for step in changing:
@@ -85,6 +83,8 @@ def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str
 def _scale(levels: Sequence[float]) -> Scale:
     """From 0 where changes are large beside the times; else from a round value, so that they can be seen."""
     low, high = min(levels), max(levels)
+    if high - low < LEAST_US * high:
+        low = 0.0
     start = max(0.0, low - _LOW_SHARE * (high - low))
     if start < _LEAST_CUT * high:
         return Scale(0.0, high * 1.02 or 1.0, _BOTTOM, _TOP)
@@ -153,7 +153,7 @@ def _brackets(steps: Sequence[Step], left: float, width: float) -> Iterable[Mark
         yield joined(
             [
                 element("path", d=f"M{begin + 2:g} {_BOTTOM + 5:g}v5H{end - 3:g}v-5", class_="bracket"),
-                element("text", text, x=middle, y=_BOTTOM + 26 + 17 * row, class_="name", text_anchor="middle"),
+                element("text", text, x=middle, y=_BOTTOM + 38 + 17 * row, class_="name", text_anchor="middle"),
             ]
         )
         first = last + 1

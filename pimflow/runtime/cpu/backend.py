@@ -34,8 +34,7 @@ class CpuHost(HostBackend):
     @property
     def roof(self) -> Roof:
         """All cores' vector units, and all memory channels."""
-        cpu = self.cpu
-        return Roof(cpu.cores * cpu.macs_per_core_cycle * cpu.clock_mhz, cpu.memory_gb_per_s * 1e3)
+        return _roof(self.cpu)
 
     def left_with(self, taken: int) -> CpuHost:
         """The same CPU: others have memory of their own."""
@@ -74,6 +73,11 @@ class CpuBackend(Backend[CpuWork, CpuWork]):
     def readout_functions(self) -> Functions:
         """Whatever function of one element: a loop applies it to what it has just computed."""
         return "any"
+
+    @property
+    def roof(self) -> Roof:
+        """As where it is the host."""
+        return _roof(self.cpu)
 
     def work(self, graph: Graph, node: Node) -> CpuWork | Refusal:
         """Whatever makes one value at a cost that is known."""
@@ -127,3 +131,7 @@ class CpuBackend(Backend[CpuWork, CpuWork]):
     def _copy_us(self, moved_bytes: int) -> float:
         assert self.cpu.link_gb_per_s is not None
         return self.cpu.link_us + moved_bytes / (self.cpu.link_gb_per_s * 1e3) if moved_bytes else 0.0
+
+
+def _roof(cpu: CpuSpec) -> Roof:
+    return Roof(cpu.cores * cpu.macs_per_core_cycle * cpu.clock_mhz, cpu.memory_gb_per_s * 1e3)

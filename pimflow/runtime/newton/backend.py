@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pimflow.codegen.backend import Capacity, EdgeDivision, Kept, Lane, Parts, Records, Transfer, UnitCost, WorkReport
+from pimflow.codegen.backend import (
+    Capacity,
+    EdgeDivision,
+    Kept,
+    Lane,
+    Parts,
+    Records,
+    Roof,
+    Transfer,
+    UnitCost,
+    WorkReport,
+)
 from pimflow.codegen.matrix import MatrixBackend, value_around
 from pimflow.codegen.newton import Mapping, PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
@@ -112,6 +123,11 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def learnt(self) -> Records:
         """Mappings that have been searched for."""
         return {key: text for search in self._searches for key, text in search.learnt().items()}
+
+    @property
+    def roof(self) -> Roof:
+        """COMPs back to back on all channels, of the narrowest operands, and the columns that they read."""
+        return max(map(_roof, self._searches))
 
     @property
     def capacity(self) -> Capacity:
@@ -333,3 +349,9 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         byte_mj = self.pim.energy.strict.transfer_pj_per_byte * 1e-9
         there, back = width * loaded, partial_bytes or width * stored
         return Transfer(there / per_us, back / per_us, there * byte_mj, back * byte_mj)
+
+
+def _roof(search: MappingSearch) -> Roof:
+    pim = search.profile.pim
+    per_us = pim.channels * pim.banks * pim.multipliers * pim.clock_mhz / search.profile.comp_cycles
+    return Roof(per_us, per_us * pim.element_bytes)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pimflow import data as codec
-from pimflow.codegen.backend import Backend, Copy, Parts, Transfer
+from pimflow.codegen.backend import Backend, Copy, Parts, Roof, Transfer
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.codegen.work import Work
 from pimflow.errors import DataError
@@ -143,6 +143,14 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
     def operand(self) -> str:
         """The target's."""
         return self.modules.operand
+
+    @property
+    def roof(self) -> Roof:
+        """One instruction a cycle on all cores, and their banks by the longest transfers."""
+        modules, table = self.modules, self.modules.mram
+        instructions = modules.kernel.multiply_add.of(modules.operand, modules.widened)
+        delivered = modules.cores * table.transfer_bytes[-1] / table.read_us[-1]
+        return Roof(modules.cores * modules.clock_mhz / instructions, delivered)
 
     def resolve(self, choice: str) -> str:
         """ "auto", or a strategy's text."""

@@ -11,7 +11,7 @@ from pimflow.report.page.gantt import gantt, schedule_data
 
 def test_every_event_is_a_bar_and_channels_unfold() -> None:
     compiled = pimflow.compile("zoo:toy", policy="md-dp", use_cache=False)
-    content = content_of(compiled)
+    content = content_of(compiled, what_if=0)
     schedule = content.runs[0].schedule(content.numbers[0])
     chart = gantt(schedule)
     events = [event for event in compiled.timeline.events if event.end_us > event.start_us]

@@ -30,6 +30,16 @@ def model() -> Any:
     return to_onnx(build.graph(build.onnx("Softmax", hidden, name="out")))
 
 
+def test_its_peaks_are_those_of_the_host() -> None:
+    target = load_target("pimflow-cpu")
+    costs = CostModel(target)
+    unit, host = costs.units["cpu"], host_of(target.with_units(cpu=target.units["cpu"]))
+    assert unit.roof is not None
+    spec = target.units["cpu"]
+    assert unit.roof.bytes_per_us == spec.memory_gb_per_s * 1e3  # type: ignore[attr-defined]
+    assert host.roof != unit.roof
+
+
 def test_small_kernels_go_where_a_call_is_cheap(tmp_path: Path) -> None:
     compiled = pimflow.compile(model(), target=beside_gpu(1e4), policy="auto", use_cache=False)
     placed = {node.kind: node.device for node in compiled.graph.nodes}

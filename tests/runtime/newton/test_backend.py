@@ -40,6 +40,18 @@ def test_a_program_is_lowered_when_it_is_priced(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == lowered > 0
 
 
+def test_nothing_is_above_the_roof() -> None:
+    backend = NewtonBackend("pim", load_target("pimflow").pim)
+    for channels, size in ((32, 14), (64, 28), (256, 56)):
+        problem = ConvProblem(1, channels, channels, size, size, (1, 1))
+        roof_us = size * size * channels * channels / backend.roof.macs_per_us
+        assert backend.least_us(problem, "auto") >= roof_us
+        comp_us = backend.time_parts_us(problem, "auto")["COMP"]
+        assert comp_us >= roof_us * (1 - 1e-9)
+    assert comp_us == pytest.approx(roof_us, rel=0.03), "of a large product that fills all banks"
+    assert backend.roof.bytes_per_us == 2 * backend.roof.macs_per_us, "a weight of two bytes for every multiplication"
+
+
 def test_programs_that_lie_elsewhere_are_archived_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count_calls(monkeypatch, module, "archive_program")
     backend = NewtonBackend("pim", load_target("pimflow").pim)
