@@ -45,7 +45,7 @@ from pimflow.options import Options, read_argument
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.network import Network
-from pimflow.report.plan_report import PlanReport
+from pimflow.report.plan_report import PlanReport, origin_of
 from pimflow.report.records import Row, flat, html_table
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
@@ -152,7 +152,13 @@ class CompiledModel:
             ("energy", f"{result.energy_mj:,.2f} mJ"),
             ("nodes", f"{len(self.report.nodes)}, of which {len(self.programs)} parts leave the host"),
         ]
-        return html_table([{"": what, "value": text} for what, text in about], self._title)
+        from pimflow.report.page.gantt import Schedule
+        from pimflow.report.page.notebook import MOST_EVENTS, notebook_charts
+
+        names = {node.name: origin_of(node) for node in self.graph.nodes}
+        schedule = Schedule(self.machine.costs.titles, self.timeline, {}, names, {}, MOST_EVENTS)
+        table = html_table([{"": what, "value": text} for what, text in about], self._title)
+        return table + notebook_charts(schedule, self.report, self.plan.policy)
 
     def records(self) -> list[Row]:
         """The nodes of the original as rows of plain values: where each runs, its times, energy and commands.

@@ -78,11 +78,15 @@ def test_what_is_large_has_a_short_repr(compiled: pimflow.CompiledModel) -> None
     assert "&lt;b&gt;" in changed._repr_html_()
 
 
-def test_notebooks_show_a_small_table(compiled: pimflow.CompiledModel) -> None:
-    page = compiled._repr_html_()
+def test_notebooks_show_a_small_table_and_charts(compiled: pimflow.CompiledModel) -> None:
+    page, _, charts = compiled._repr_html_().partition("</table>")
     assert page.startswith("<table>")
     assert len(page) < 5000
     assert "over the GPU alone" in page
+    assert charts.count("<svg") == 5, "a schedule of two tracks, time, energy"
+    assert len(charts) < 40_000
+    assert "<script" not in charts
+    assert charts.count('class="mark bar') == sum(event.end_us > event.start_us for event in compiled.timeline.events)
 
 
 WRONG: dict[str, tuple[Any, str]] = {

@@ -8,10 +8,11 @@ from pimflow.report.difference import place_of
 from pimflow.report.explanation import Alternative
 from pimflow.report.inspection import NodeVerdict
 from pimflow.report.page.markup import Markup, element, joined, shortened
+from pimflow.report.page.parts import said
 from pimflow.report.page.run import Content, Run
 from pimflow.report.plan_report import NodeRow
 from pimflow.report.tables import significant
-from pimflow.runtime.spending import BOARD, PartsByPlace, total
+from pimflow.runtime.spending import PartsByPlace, total
 
 MOST_NODES = 400
 _MOST_PARTS = 4
@@ -49,9 +50,9 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
         ("runs on", place_of(row)),
         ("why", row.why or "-"),
         ("time", f"{significant(row.share_us)} us{share}"),
-        ("spent on", _largest(row.spent.share_parts_us, "us")),
+        ("spent on", _largest(row.spent.share_parts_us, "us", run.devices)),
         ("energy", f"{significant(row.energy_mj)} mJ"),
-        ("spent on", _largest(row.spent.energy_parts_mj, "mJ")),
+        ("spent on", _largest(row.spent.energy_parts_mj, "mJ", run.devices)),
         *([] if verdict is None else _work(verdict)),
         *([("not known", row.unknown)] if row.unknown else []),
         *([("movement", moved)] if (moved := _moved(run, row)) else []),
@@ -82,13 +83,12 @@ def _moved(run: Run, row: NodeRow) -> str:
     return "" if kept is None else f"{kept.bytes / 1024:,.1f} KiB are moved: {kept.reason}"
 
 
-def _largest(parts: PartsByPlace, unit: str) -> str:
+def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
     amounts = [(amount, place, part) for place, inside in parts.items() for part, amount in inside.items() if amount]
     ranked = sorted(amounts, reverse=True)[:_MOST_PARTS]
     whole = total(parts)
     told = [
-        f"{place if part == BOARD else f'{place.upper()} {part}'.replace('_', ' ')} {significant(amount)} {unit}"
-        f" ({100 * amount / whole:.0f} %)"
+        f"{said(place, part, devices)} {significant(amount)} {unit} ({100 * amount / whole:.0f} %)"
         for amount, place, part in ranked
     ]
     return ", ".join(told) or "-"

@@ -27,6 +27,7 @@ class Schedule:
         numbers: of the page's nodes, by node of the rewritten graph.
         names: of the originals, by node of the rewritten graph.
         lanes: when each channel of a unit is busy, by node of the rewritten graph.
+        most: events that are shown.
     """
 
     titles: Mapping[str, str]
@@ -34,11 +35,12 @@ class Schedule:
     numbers: Mapping[str, int]
     names: Mapping[str, str]
     lanes: Mapping[str, tuple[Lane, ...]]
+    most: int = MOST_EVENTS
 
     @property
     def shown(self) -> Sequence[Event]:
         """What takes time; of very many the first."""
-        return [event for event in self.timeline.events if event.resource != NO_RESOURCE][:MOST_EVENTS]
+        return [event for event in self.timeline.events if event.resource != NO_RESOURCE][: self.most]
 
     @property
     def left_out(self) -> int:

@@ -8,6 +8,7 @@ from pimflow.report.difference import Change, Difference
 from pimflow.report.page.gains import Gain
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.run import Run
+from pimflow.report.page.waterfall import LEAST_US
 from pimflow.report.tables import energies, number, significant
 from pimflow.targets.schema.origin import spelled
 
@@ -60,9 +61,7 @@ def _tiles(run: Run) -> Iterator[Markup]:
     yield _tile("energy", f"{saved:+.0f} %", f"{energy}; {run.host_alone} {energy_alone}")
     costly = [row for row in run.report.nodes if row.time_us > 0]
     away = sum(row.leaves_host for row in costly)
-    yield _tile(
-        f"work for other units than the {run.plan.host.upper()}", f"{away} of {len(costly)}", "nodes that take time"
-    )
+    yield _tile(f"nodes that leave the {run.plan.host.upper()}", f"{away} of {len(costly)}", "of those that take time")
     memory = run.memory
     reuse = f"at most alive at once; {number(memory.bytes_without_reuse / 1e6)} MB without reuse"
     yield _tile("memory for activations", f"{number(memory.arena_bytes / 1e6)} MB", reuse)
@@ -85,26 +84,27 @@ def _tile(what: str, figure: str, note: str) -> Markup:
 
 
 def _story(run: Run) -> str:
-    """Where the gain comes from, in plain words."""
-    gains = [gain for gain in run.gains if gain.change_us < -1e-9]
-    if not gains:
-        return (
-            f"Everything runs on the {run.plan.host.upper()}: no decision would make the model faster on this machine."
-        )
+    """Where the gain comes from, or the loss, in plain words."""
     kinds: dict[str, list[Gain]] = {}
-    for gain in gains:
-        kinds.setdefault(gain.kind, []).append(gain)
-    ranked = sorted(kinds.items(), key=lambda item: sum(gain.change_us for gain in item[1]))
-    told = [f"{kind} ({_count(found)}): {sum(gain.change_us for gain in found):+,.1f} us" for kind, found in ranked]
-    lost = sum(gain.change_us for gain in run.gains if gain.change_us > 0)
-    price = f" Lending its memory channels and the like cost {lost:,.1f} us elsewhere." if lost > 1e-3 else ""
-    best = min(gains, key=lambda gain: gain.change_us)
-    more = f" and {len(best.nodes) - 1} more" if len(best.nodes) > 1 else ""
+    for gain in run.gains:
+        if abs(gain.change_us) > LEAST_US:
+            kinds.setdefault(gain.kind, []).append(gain)
+    if not kinds:
+        return (
+            f"Policy {run.policy} leaves everything on the {run.plan.host.upper()}: no decision makes the model faster."
+        )
+    sums = {kind: sum(gain.change_us for gain in found) for kind, found in kinds.items()}
+    told = [
+        f"{kind} ({_count(kinds[kind])}): {sums[kind]:+,.1f} us" for kind in sorted(sums, key=lambda kind: sums[kind])
+    ]
+    largest = max(run.gains, key=lambda gain: abs(gain.change_us))
+    more = f" and {len(largest.nodes) - 1} more" if len(largest.nodes) > 1 else ""
+    does = "saves" if largest.change_us < 0 else "costs"
     unknown = len(run.report.unknown)
     left = f" What {unknown} nodes cost is not fully known." if unknown else ""
     return (
-        f"What it gains over the {run.host_alone}: {'; '.join(told)}.{price} "
-        f"The largest single decision, on {shortened(best.nodes[0], 60)}{more}, saves {-best.change_us:,.1f} us.{left}"
+        f"Against the {run.host_alone}: {'; '.join(told)}. The largest single decision, "
+        f"on {shortened(largest.nodes[0], 60)}{more}, {does} {abs(largest.change_us):,.1f} us.{left}"
     )
 
 

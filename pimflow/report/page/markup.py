@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable
+from importlib.resources import files
 from typing import Any
 
 from pimflow.errors import printable
@@ -59,6 +60,11 @@ def embedded_json(data: Any) -> Markup:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)
+
+
+def asset(name: str) -> str:
+    """A style sheet or a script of the page's."""
+    return files("pimflow.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _attribute(value: str | float | bool) -> str:

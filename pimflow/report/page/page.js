@@ -288,7 +288,7 @@
       start = null;
       if (!dragged) return;
       const swallow = (click) => click.stopPropagation(); // the click that ends the drag chooses nothing
-      addEventListener("click", swallow, { capture: true });
+      addEventListener("click", swallow, { capture: true, once: true });
       setTimeout(() => removeEventListener("click", swallow, { capture: true }));
       follow();
     });

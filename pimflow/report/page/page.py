@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 from pimflow.report.difference import Difference, notes_of, place_of
 from pimflow.report.page.details import details
 from pimflow.report.page.gantt import gantt, schedule_data
 from pimflow.report.page.header import header_of_one, header_of_two
-from pimflow.report.page.markup import Markup, element, embedded_json, joined, shortened
+from pimflow.report.page.markup import Markup, asset, element, embedded_json, joined, shortened
 from pimflow.report.page.memory import memory_chart, movements
 from pimflow.report.page.network import network_panel, ranking
 from pimflow.report.page.node_table import TableRow, amount, change, node_table
@@ -25,7 +24,7 @@ from pimflow.runtime.spending import PartsByPlace
 
 def page(content: Content) -> str:
     """The page as text: the same content gives the same bytes."""
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = asset("charts.css") + asset("page.css"), asset("page.js")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'; img-src data:"
     head = element(
@@ -49,10 +48,6 @@ def page(content: Content) -> str:
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _asset(name: str) -> str:
-    return files("pimflow.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _header(content: Content) -> Markup:
@@ -89,8 +84,8 @@ _NODES = (
 )
 _PARTS = "Where kernels overlap, an instant in which n of them run counts 1/n for each; so parts add up to the run."
 _ROOFLINE = (
-    "A node cannot lie above the roof of where it runs: memory bounds it left of the bend, multipliers right of it. "
-    "PIM reads weights inside the memory, so that its roof bends far to the left."
+    "The roof of a unit is what it can do at most: memory bounds left of the bend, multipliers right of it. What "
+    "multiplies less than is counted (Winograd's kernels) passes it. PIM reads inside the memory: it bends far left."
 )
 _MEMORY = "What is alive in the arena of activations, step by step; movements of data that need no copy cost nothing."
 _NETWORK = "What prices of aggregations depend on, and the ways to share one out among the cores of the modules."
@@ -227,7 +222,8 @@ def _spent(content: Content) -> Iterator[Markup]:
     measures: list[tuple[str, str, Measure]] = []
     for side, run in enumerate(content.runs):
         prefix = f"{run.label}, " if len(content.runs) > 1 else ""
-        measures.append((f"{prefix}{run.host_alone}", f"alone{side}", run.report.baseline))
+        if not side or run.report.baseline != content.runs[0].report.baseline:
+            measures.append((f"{prefix}{run.host_alone}", f"alone{side}", run.report.baseline))
         measures.append((f"{prefix}{run.policy}", f"run{side}", run.report.result))
     for what, unit in (("time", "us"), ("energy", "mJ")):
         bars = [Bar(label, _parts(found, what), f"{key} {what}") for label, key, found in measures]

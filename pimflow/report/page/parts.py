@@ -63,7 +63,7 @@ def parts_table(unit: str, bars: Sequence[Bar], devices: Sequence[str]) -> Marku
         amounts = [bar.parts.get(place, {}).get(part, 0.0) for bar in bars]
         swatch = element("span", class_=f"swatch {hue[place]} s{shade[place, part]}")
         cells = [element("td", significant(amount) if amount else "-", class_="number") for amount in amounts]
-        rows.append(element("tr", element("td", swatch, _said(place, part, devices)), *cells))
+        rows.append(element("tr", element("td", swatch, said(place, part, devices)), *cells))
     sums = [element("td", significant(total(bar.parts)), class_="number") for bar in bars]
     rows.append(element("tr", element("td", "in all"), *sums, class_="sum"))
     return element("table", element("thead", head), element("tbody", *rows), class_="small-table")
@@ -103,12 +103,12 @@ def _row(
         if not amount:
             continue
         left, right = scale(start), scale(start + amount)
-        said = _said(place, part, devices)
-        told = f"{bar.label}: {said}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
+        what = said(place, part, devices)
+        told = f"{bar.label}: {what}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
         box = element("rect", x=left, y=y, width=right - left, height=_BAR, class_=f"{hue[place]} s{place_shade}")
-        fits = _LETTER * len(said) < right - left - 8
+        fits = _LETTER * len(what) < right - left - 8
         text = (
-            element("text", said, x=left + 5, y=y + _BAR / 2 + 4, class_=f"on t{place_shade} {hue[place]}")
+            element("text", what, x=left + 5, y=y + _BAR / 2 + 4, class_=f"on t{place_shade} {hue[place]}")
             if fits
             else ""
         )
@@ -121,6 +121,7 @@ def _row(
         yield element("rect", **place_below, class_="of-node", data_full=full, data_key=bar.key)
 
 
-def _said(place: str, part: str, devices: Sequence[str]) -> str:
+def said(place: str, part: str, devices: Sequence[str]) -> str:
+    """A part as people say it: devices in capitals."""
     where = place.upper() if place in devices else place
     return f"{where} power" if part == BOARD else f"{where} {part.replace('_', ' ')}"

@@ -122,7 +122,7 @@ def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> M
     label = ""
     if width >= _LEAST_LABELLED:
         y = top - 5 if step.change_us > 0 else top + height + 13
-        text = f"{step.change_us:+.3g}"
+        text = f"{step.change_us:+,.0f}" if abs(step.change_us) >= 1_000 else f"{step.change_us:+.3g}"
         label = element("text", text, x=x + width / 2, y=y, class_="small", text_anchor="middle")
     return element(
         "g",

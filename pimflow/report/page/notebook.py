@@ -1,0 +1,21 @@
+"""The charts of a compiled model that stand in a notebook, where no script runs."""
+
+from __future__ import annotations
+
+from pimflow.report.page.gantt import Schedule, gantt
+from pimflow.report.page.markup import Markup, asset, element
+from pimflow.report.page.parts import Bar, parts_chart
+from pimflow.report.plan_report import PlanReport
+
+MOST_EVENTS = 500
+_STYLE = "max-width:1180px;--ink:currentColor;--soft:currentColor;--paper:transparent"
+
+
+def notebook_charts(schedule: Schedule, report: PlanReport, policy: str) -> Markup:
+    """When units are busy, and what time and energy are spent on beside the host alone; `policy` names the plan."""
+    devices = tuple(schedule.titles)
+    ends = ((f"{devices[0].upper()} alone", report.baseline.spent), (policy, report.result.spent))
+    time = [Bar(label, spent.share_parts_us) for label, spent in ends]
+    energy = [Bar(label, spent.energy_parts_mj) for label, spent in ends]
+    charts = (gantt(schedule), parts_chart("time", "us", time, devices), parts_chart("energy", "mJ", energy, devices))
+    return element("div", element("style", Markup(asset("charts.css"))), *charts, style=_STYLE)
