@@ -30,6 +30,11 @@ PAGE = Path(__file__).parent.parent / "docs" / "gnn-results.md"
 FEATURES = 256
 PEAKS = {"int32": 0.12e12, "fp32": 0.025e12}
 """Operations a second of all cores, as PyGim's slides have them."""
+AT_REST = "a module at rest, all the time"
+FASTER, SAVED = 3.04, 1.55
+"""Speed and energy over the CPU in int32, from PyGim's abstract."""
+LAUNCHES_US = (0.0, 100.0, 1000.0)
+"""What starting the cores may take."""
 PUBLISHED = {"int32": 13.86, "fp32": 9.13}
 """Utilisation on Reddit in percent, from the same slides."""
 
@@ -138,6 +143,9 @@ def page(rows: list[Row], spec: UpmemSpec) -> str:
         prior_mean=_mean([_ratio(row, "int32", name) for row in sets for name in ("SparseP", "GraNDe")]),
         prior_most=max(_ratio(row, "int32", name) for row in sets for name in ("SparseP", "GraNDe")),
         host="\n".join(_host(row, spec) for row in rows),
+        energy="\n".join(_energy(reddit, spec)),
+        gap=_gap(reddit, spec),
+        launch="\n".join(_launch(row) for row in rows),
         host_mean=_mean([row.host_us / row.best["int32"].best.cost.time_us for row in sets]),
         scaling="\n".join(_scaling(row) for row in rows),
         scaling_mean=_mean([step for row in rows for step in _steps(row)]),
@@ -187,19 +195,61 @@ def _prior(row: Row) -> str:
 
 
 def _host(row: Row, spec: UpmemSpec) -> str:
-    target = load_target("upmem")
     cells = []
     for element in PEAKS:
-        cost = row.best[element].best.cost
-        power = target.units["cpu"].energy  # type: ignore[attr-defined]
-        alone_mj = (power.static_w + power.busy_w) * row.host_us * 1e-3
-        pim_mj = cost.energy_mj + power.static_w * cost.time_us * 1e-3
-        beside_mj = alone_mj + spec.static_w * row.host_us * 1e-3
+        cost, spent = row.best[element].best.cost, _spent(row, element, spec)
+        pim_mj, beside_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
+        alone_mj = beside_mj - spent[AT_REST][1]
         drawn = pim_mj / cost.time_us / (beside_mj / row.host_us)
         cells.append(
             f"{row.host_us / cost.time_us:.2f} | {beside_mj / pim_mj:.2f} ({alone_mj / pim_mj:.2f}) | {drawn:.2f}"
         )
     return f"| {row.name} | {row.host_us / 1e3:,.1f} | {' | '.join(cells)} |"
+
+
+def _spent(row: Row, element: str, spec: UpmemSpec) -> dict[str, tuple[float, float]]:
+    """Millijoules on PIM, and with the CPU alone, by the constant that they are proportional to."""
+    cost, power = row.best[element].best.cost, load_target("upmem").units["cpu"].energy  # type: ignore[attr-defined]
+    return {
+        "a module while its cores run, beyond rest": (cost.kernel_mj, 0.0),
+        AT_REST: (cost.idle_mj, spec.static_w * row.host_us * 1e-3),
+        "the CPU and its board, all the time": (
+            power.static_w * cost.time_us * 1e-3,
+            power.static_w * row.host_us * 1e-3,
+        ),
+        "the CPU at work": (cost.host_mj, power.busy_w * row.host_us * 1e-3),
+        "bytes over the memory bus": (cost.link_mj, 0.0),
+    }
+
+
+def _energy(row: Row, spec: UpmemSpec) -> Iterator[str]:
+    """By constant: shares of both energies, and their ratio if it were half or twice what it is."""
+    spent = _spent(row, "int32", spec)
+    pim_mj, alone_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
+    for name, (on_pim, alone) in spent.items():
+        half, double = ((alone_mj + more * alone) / (pim_mj + more * on_pim) for more in (-0.5, 1.0))
+        shares = f"{100 * on_pim / pim_mj:.0f} % | {100 * alone / alone_mj:.0f} %"
+        yield f"| {name} | {shares} | {half:.2f} | {double:.2f} |"
+
+
+def _gap(row: Row, spec: UpmemSpec) -> str:
+    """What is missing of the published ratio of energies, as a product of speed and power."""
+    spent, cost = _spent(row, "int32", spec), row.best["int32"].best.cost
+    pim_mj, alone_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
+    speed, energy = row.host_us / cost.time_us, alone_mj / pim_mj
+    power, asked = speed / energy, FASTER / SAVED
+    return (
+        f"{energy:.2f} / {SAVED} = {energy / SAVED:.2f} is {speed:.2f} / {FASTER} = {speed / FASTER:.2f} by speed "
+        f"times {asked:.2f} / {power:.2f} = {asked / power:.2f} by power"
+    )
+
+
+def _launch(row: Row) -> str:
+    """The best strategy's time by what starting the cores takes; every strategy starts them once."""
+    cost = row.best["int32"].best.cost
+    times = [cost.time_us - cost.launch_us + launch_us for launch_us in LAUNCHES_US]
+    cells = [f"{time / 1e3:,.2f} ({row.host_us / time:.2f})" for time in times]
+    return f"| {row.name} | {' | '.join(cells)} | {100 * cost.launch_us / cost.time_us:.2f} % |"
 
 
 def _steps(row: Row) -> list[float]:
@@ -287,8 +337,13 @@ abstract ask for 3.04 / 1.55 = 1.96.
 | the CPU, while it computes, loads, retrieves or merges | 60 more | assumed: the rest of these |
 | a byte over the memory bus | 160 pJ | published by order of magnitude: Keckler et al., IEEE Micro 2011 |
 
-None is fitted to PyGim's energies. On Reddit the power comes near that, and what is missing of the energy is missing of
-the speed: the CPU as modelled is faster than PyTorch was.
+None is fitted to PyGim's energies. On Reddit {gap}: what is
+missing is missing of the speed, as the CPU as modelled is faster than PyTorch was. What each constant has in both
+energies there, in int32, and what their ratio would be were it half or twice as large:
+
+| constant | on PIM | CPU alone | ratio, if half | if twice |
+|---|---|---|---|---|
+{energy}
 
 | graph | CPU ms | int32: times as fast | energy | power | fp32: times as fast | energy | power |
 |---|---|---|---|---|---|---|---|
@@ -297,6 +352,16 @@ the speed: the CPU as modelled is faster than PyTorch was.
 Where the number is below 1, PIM loses: in fp32, and on graphs with few edges a vertex, whose features take longer
 to load than to add up. Any GPU that holds the features is faster still: a RTX 3090 aggregates Reddit about 17 times
 as fast as PyGim, by its own table.
+
+## Starting the cores
+
+`dpu.launch_us` is assumed: we found no published measurement of it. Milliseconds of the best strategy in int32 were
+it 0, 100 us or a millisecond, in brackets the CPU's time over it, and its share as it is. Every strategy starts the
+cores once, so that no order among strategies depends on it.
+
+| graph | 0 | 100 us | 1 ms | share |
+|---|---|---|---|---|
+{launch}
 
 ## Doubling the modules
 

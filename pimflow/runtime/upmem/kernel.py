@@ -48,25 +48,22 @@ class RowForm:
     heads: int = 1
 
     @property
-    def padded(self) -> int:
-        """Columns with those that fill the last word of 8 bytes."""
-        together = _WORD // ELEMENT_BYTES[self.element]
-        return -(-self.columns // together) * together
-
-    @property
     def streams(self) -> int:
         """Lists that a tasklet reads from one end: columns, every head's values, and rows or row pointers."""
         return 2 + self.heads
 
     @property
     def read_bytes(self) -> int:
-        """A row of features."""
-        return self.padded * ELEMENT_BYTES[self.element]
+        """A row of features, with what fills its last word."""
+        return self._row_bytes(self.element)
 
     @property
     def written_bytes(self) -> int:
-        """A row of results."""
-        return self.padded * (ELEMENT_BYTES["int64"] if self.widened else ELEMENT_BYTES[self.element])
+        """A row of results, with what fills its last word."""
+        return self._row_bytes("int64" if self.widened else self.element)
+
+    def _row_bytes(self, element: str) -> int:
+        return -(-self.columns * ELEMENT_BYTES[element] // _WORD) * _WORD
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +130,7 @@ class CoreModel:
         """Of a non-zero: loops, and multiply-adds of its features."""
         kernel, form = self.spec.kernel, self.form
         heads = kernel.head_nonzero * (form.heads - 1)
-        each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.padded + heads
+        each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.columns + heads
         return each + kernel.coo_nonzero if stored == "coo" else each
 
     def streamed_bytes(self, stored: Format) -> tuple[int, ...]:
@@ -145,7 +142,7 @@ class CoreModel:
     def _finishing(self) -> Work:
         """A row of results leaves the accumulator, which is cleared."""
         kernel = self.spec.kernel
-        return Work(kernel.row + kernel.row_element * self.form.padded, 0.0)
+        return Work(kernel.row + kernel.row_element * self.form.columns, 0.0)
 
     @property
     def _writing(self) -> Work:
@@ -155,7 +152,7 @@ class CoreModel:
     @property
     def _adding(self) -> Work:
         """It is added to what is there."""
-        return self._writing + Work(self.spec.kernel.add_element * self.form.padded, self.read_result)
+        return self._writing + Work(self.spec.kernel.add_element * self.form.columns, self.read_result)
 
     def _alone(self, work: Work) -> float:
         """Cycles of one tasklet's work while all others wait."""

@@ -26,7 +26,8 @@ from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
 _FLOAT_BYTES = 4  # of what the host computes
-_FOLLOWED = 2  # cores that may be the slowest, of those whose lists are short
+_FOLLOWED = 2  # cores at least that are followed, of those whose lists are short
+_LIKELY = 4  # cores of a cluster that may be the slowest
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ class Pricing:
                 if few(core, cores, tasklets)
                 else None,
             )
-            for core in np.argsort(-cycles, kind="stable")[:_FOLLOWED].tolist()
+            for core in np.argsort(-cycles, kind="stable")[:_LIKELY].tolist()
         ]
 
     def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
@@ -355,9 +356,13 @@ class _Tally:
         self.added: dict[int, int] = defaultdict(int)
 
     def cycles(self) -> float:
-        """Of the slowest core: those that may be it are followed where their lists are short."""
-        likely = sorted(self.slowest, key=lambda core: -core.cycles)[:_FOLLOWED]
-        return max((core.follow() if core.follow else core.cycles for core in likely), default=0.0)
+        """Of the slowest core: where lists are short cores are followed, until none seems slower than these were."""
+        found = 0.0
+        for place, core in enumerate(sorted(self.slowest, key=lambda core: -core.cycles)):
+            if place >= _FOLLOWED and core.cycles <= found:
+                break
+            found = max(found, core.follow() if core.follow else core.cycles)
+        return found
 
     def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
         """So many clusters of one kind, of which so many are of the first edge part.

@@ -32,8 +32,8 @@ class Step(NamedTuple):
 
 
 def few(core: int, cores: Cores, tasklets: Tasklets) -> bool:
-    """Whether a core's tasklets have few non-zeros and rows."""
-    return bool(cores.nonzeros[core] + cores.rows[core] <= MOST_EVENTS * tasklets.nonzeros.shape[1])
+    """Whether a core's tasklets have few non-zeros and rows that they write."""
+    return bool(cores.nonzeros[core] + tasklets.rows[core].sum() <= MOST_EVENTS * tasklets.nonzeros.shape[1])
 
 
 def core_cycles(
@@ -80,9 +80,9 @@ class _Kernel:
         self.fill = Step("move", model.refill)
         self.clear = Step("run", spec.kernel.zero_row), Step("move", model.write_row)
         self.nonzero = Step("move", model.read_row), Step("run", model.instructions(strategy.format))
-        self.finish = Step("run", spec.kernel.row + spec.kernel.row_element * form.padded)
+        self.finish = Step("run", spec.kernel.row + spec.kernel.row_element * form.columns)
         self.write = self.finish, Step("move", model.write_row)
-        adding = Step("run", self.finish.amount + spec.kernel.add_element * form.padded)
+        adding = Step("run", self.finish.amount + spec.kernel.add_element * form.columns)
         self.add = adding, Step("move", model.read_result), Step("move", model.write_row)
         self.barrier = Step("run", spec.kernel.barrier), Step("meet")
         self.mutex = Step("run", spec.kernel.mutex)
@@ -92,8 +92,8 @@ class _Kernel:
     def steps(self, own: list[int], index: int, core_rows: int) -> Iterator[Step]:
         """Of the tasklet with such rows, in a core with so many."""
         if self.strategy.format == "coo":
-            for _ in range(core_rows if index == 0 else 0):
-                yield from self.clear
+            if index == 0:  # all others wait meanwhile: row by row takes as long
+                yield from (Step(step.kind, step.amount * core_rows) for step in self.clear)
             yield from self.barrier
         if own:
             yield from [self.fill] * self.streams

@@ -26,6 +26,9 @@ LEVELS: dict[str, Callable[[Strategy], object]] = {
 TIMED = 4
 """Strategies that are timed exactly, at most: those of the least predicted time."""
 
+FEW_CORES = 64
+"""Cores up to which all strategies are timed exactly: that takes no longer than a search."""
+
 PASS_GAIN = 0.02
 """Share of the time that a strategy has to promise for all edges to be counted, which takes longer than the search."""
 
@@ -153,8 +156,10 @@ class Tuner:
         best is predicted from the heaviest edge part, and of it the cores that are likely to be the slowest; if it
         still does, it is timed exactly. The search ends with the first exact one that nothing else seems to beat, or
         with `TIMED` of them. Strategies of several edge parts, for which all edges have to be counted, are looked at
-        last, and only those that promise `PASS_GAIN`.
+        last, and only those that promise `PASS_GAIN`. Of machines with `FEW_CORES` all are timed.
         """
+        if self.pricing.spec.cores <= FEW_CORES:
+            return self.exhaustive()
         search = _Search(self.pricing, self.refusals, self.strategies, progress)
         search.run([strategy for strategy in self.strategies if strategy.edge_parts == 1], TIMED - 1)
         search.run([strategy for strategy in self.strategies if strategy.edge_parts > 1], TIMED)

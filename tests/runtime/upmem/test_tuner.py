@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.baselines import grande, published_tuner, sparsep
 from pimflow.runtime.upmem.pricing import Aggregation
 from pimflow.runtime.upmem.tuner import LEVELS, TIMED, Tuner
+from pimflow.sparse import Graph
 from pimflow.targets.schema.upmem import ElementType
 from support.upmem.graphs import KINDS, band, skewed, uniform
 from support.upmem.machine import machine
@@ -40,6 +42,15 @@ def test_fewer_edges_than_tasklets_and_uneven_columns(
     for spec in (SPEC, machine(cores=66, ranks=4)):
         tuner = Tuner(spec, KINDS[kind](vertices, edges), Aggregation(features, element))
         assert tuner.rank().best.cost.time_us <= 1.05 * tuner.exhaustive().best.cost.time_us
+
+
+def test_on_few_cores_the_pick_is_the_best_even_of_one_edge() -> None:
+    """Here equal shares promise less of the best strategy than of others, and four were timed."""
+    graph = Graph.from_edge_index(np.array([[4], [3]]), 10)
+    tuner = Tuner(machine(cores=6, ranks=2, launch_us=0.0), graph, Aggregation(4, "int32"))
+    ranking = tuner.rank()
+    assert all(row.exact for row in ranking.rows)
+    assert ranking.best.cost.time_us == tuner.exhaustive().best.cost.time_us
 
 
 def test_edges_are_counted_by_parts_only_where_that_may_pay() -> None:
