@@ -19,6 +19,7 @@ from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
 from pimflow.frontend.reading import Source, outline, read_source
 from pimflow.frontend.recovery import recover
+from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.folding import unpacked
@@ -136,9 +137,14 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
             opaque, declared, suspect=True, bound=bound
         )  # names the node and what it reads, where one node is at fault
         raise
+    is_bound = bool(bound)
     inferred = infer_graph(opaque, declared, bound=bound)
     _check_declarations(given, inferred.graph)
-    return inferred
+    plain = None if is_bound else unblocked(inferred.graph)
+    if plain is None:
+        return inferred
+    sized = {name for name, value in plain.values.items() if value.shape is not None}
+    return infer_graph(plain, {name: value for name, value in declared.items() if name in sized})
 
 
 def bound_inputs(source: str | Path | bytes | onnx.ModelProto, adjacency: Adjacency) -> Mapping[str, Array]:

@@ -342,7 +342,7 @@ def differences(writer: Writer, position: int, zero_at: int) -> str:
 stays("its windows are where its offsets, which are computed, say", "DeformConv")
 stays("its pads are computed", "ConvTransposeWithDynamicPads", domain=CONTRIB)
 stays(
-    "its channels are stored in blocks, as kernels of ONNX Runtime for one CPU take them",
+    "its channels are in blocks, as ONNX Runtime's kernels for one CPU take them, and who else reads them is not known",
     "Conv",
     domain="com.microsoft.nchwc",
 )

@@ -114,6 +114,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "ThresholdedRelu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
     "Clip": ("min", "max"),
 }
 """Activations that ONNX Runtime fuses into products and convolutions, with their parameters in its order."""
