@@ -43,6 +43,10 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     values = {value.name: value for value in bound}
     values |= {name: Value(name, array.shape, array.dtype.name) for name, array in constants.items()}
     values |= {name: Value(name, None, "") for node in nodes for name in node.outputs if name}
+    for node in nodes:
+        unmade = next((name for name in node.inputs if name and name not in values), None)
+        if unmade is not None:
+            raise ModelError(f"node {node.name!r} ({node.kind}) reads {unmade!r}, and nothing makes it")
     for info in proto.graph.output:
         if info.name not in values:
             raise ModelError(f"model {source.name!r}: nothing makes its output {info.name!r}")

@@ -132,13 +132,13 @@ class _ShapeInference:
 
     def visit(self, node: Node) -> None:
         """Learns the types of the node's results, and the results themselves where they are known."""
+        screen_constants(node, self.known)
         branch = chosen_branch(node, self.known)
         if branch is not None:
             self._inline(node, branch)
             return
         node = _without_like(node, self.values)
         self.nodes.append(node)
-        screen_constants(node, self.known)
         unfit = unfit_operands(node, self.values)
         if unfit:
             raise self._cannot_run(node, unfit)
@@ -164,6 +164,9 @@ class _ShapeInference:
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
+        if branch.input or len(branch.output) != len(node.outputs):
+            sides = f"{len(branch.input)} inputs and {len(branch.output)} outputs"
+            raise self._cannot_run(node, f"its branch has {sides}, not 0 and {len(node.outputs)}")
         captured = node.inputs[len(node.inputs) - capture_count(node) :]
         outer = {f"@{index}": name for index, name in enumerate(captured)}
         rename_names(branch, lambda name: outer[name], lambda name: self._value_names.fresh(f"{node.name}/{name}"))

@@ -9,7 +9,7 @@ channels in blocks among them), to extreme values, one at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -63,7 +63,8 @@ def screen(proto: onnx.ModelProto) -> None:
     _screen(proto.graph.node, "graph")
     for function in proto.functions:
         _screen(function.node, f"function {function.name!r}")
-    _screen_sizes(proto.graph, {})
+        _screen_sizes(function.node, {})
+    _screen_sizes(proto.graph.node, _initialisers(proto.graph))
     _check_calls(proto)
 
 
@@ -195,13 +196,18 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 class _Size(NamedTuple):
-    """An operand of sizes above 0 that is read before it is looked at; `is_one`: it must be one number."""
+    """An operand that is read before it is looked at; `is_one`: it must have one element; `least`: of a single one."""
 
     name: str
     is_one: bool = True
+    least: int = 1
 
+
+_ANY = -(2**63)
 
 _SIZES: Mapping[str, Mapping[int, _Size]] = {
+    "If": {0: _Size("condition", least=0)},
+    "Loop": {0: _Size("trip count", least=_ANY), 1: _Size("condition", least=0)},
     "OneHot": {1: _Size("depth")},
     "SplitToSequence": {1: _Size("split", is_one=False)},
     "STFT": {1: _Size("frame_step"), 3: _Size("frame_length")},
@@ -220,31 +226,37 @@ def screen_constants(node: Node, known: Mapping[str, Array]) -> None:
         _check_sizes(f"{node.name!r} ({node.op.op_type})", _SIZES[node.op.op_type], arrays)
 
 
-def _screen_sizes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
+def _screen_sizes(nodes: Collection[onnx.NodeProto], outer: Mapping[str, onnx.TensorProto]) -> None:
     """Checks the sizes that nodes read from initialisers and Constants, in subgraphs too.
 
     ONNX Runtime infers shapes from these when a session is made, before anything can be asked about a node.
     """
-    tensors = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
-    for node in graph.node:
+    tensors = dict(outer)
+    for node in nodes:
         if node.op_type == "Constant" and node.output and node.attribute and node.attribute[0].HasField("t"):
             tensors[node.output[0]] = node.attribute[0].t
-    for node in graph.node:
+    for node in nodes:
         if node.op_type in _SIZES and node.domain in ("", "ai.onnx"):
             given = {place: tensors[name] for place, name in enumerate(node.input) if name in tensors}
             arrays = {place: to_array(tensor) for place, tensor in given.items() if not tensor.external_data}
             _check_sizes(_label(node), _SIZES[node.op_type], arrays)
         for body in subgraphs(node.attribute):
-            _screen_sizes(body, tensors)
+            _screen_sizes(body.node, {**tensors, **_initialisers(body)})
+
+
+def _initialisers(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for tensor in graph.initializer}
 
 
 def _check_sizes(label: str, sizes: Mapping[int, _Size], arrays: Mapping[int, Array]) -> None:
     for place, size in sizes.items():
         array = arrays.get(place)
-        if array is None or array.dtype.kind not in "iuf":
+        if array is None or array.dtype.kind not in "iufb":
             continue
-        if (size.is_one and array.size != 1) or (array.size == 1 and not array.reshape(-1)[0] >= 1):
-            raise ModelError(f"node {label}: {size.name} is {brief(array)}; it must be 1 or more")
+        if size.is_one and array.size != 1:
+            raise ModelError(f"node {label}: {size.name} is {brief(array)}; it must have one element")
+        if array.size == 1 and not array.reshape(-1)[0] >= size.least:
+            raise ModelError(f"node {label}: {size.name} is {brief(array)}; it must be {size.least} or more")
 
 
 _CONVOLUTIONS: Mapping[str, tuple[int, int]] = {"Conv": (1, 2), "ConvTranspose": (1, 2), "QLinearConv": (3, 8)}

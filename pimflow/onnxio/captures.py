@@ -115,9 +115,11 @@ def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
 def passes_condition_on(loop: OnnxOp) -> bool:
     """Whether the body of a Loop hands on the condition that it is given: it never ends the loop itself."""
     body = graph_attribute(loop, "body")
+    if len(body.input) < 2 or not body.output:
+        return False
     handed_on = {body.input[1].name}
     for inner in body.node:
-        if inner.op_type == "Identity" and inner.input[0] in handed_on:
+        if inner.op_type == "Identity" and handed_on.intersection(inner.input):
             handed_on.update(inner.output)
     return body.output[0].name in handed_on
 

@@ -31,7 +31,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import PREPARED, AttributeValue
-from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures
+from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures, subgraphs
 from pimflow.onnxio.placement import metadata_of
 from pimflow.onnxio.tensors import (
     NUMPY_NATIVE,
@@ -51,6 +51,9 @@ PLACEHOLDER = "pimflow.constants"
 
 PACKED = ("packed", "")
 """Tag of a node that makes a constant which the compiler reads as if it were one: it is kept in fewer bits."""
+
+LONGEST_FOLLOWED = 1 << 16
+"""Vectors of sizes are shorter."""
 
 SMALL_TENSOR_BYTES = 8 * 1024
 """Constants up to this size may say something about shapes."""
@@ -113,12 +116,29 @@ def _add_output_ranks(model: onnx.ModelProto) -> None:
     light = helper.make_graph(graph.node, graph.name, [*graph.input, *large], graph.output, small)
     light = helper.make_model(light, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
-        inferred = {info.name: info for info in shape_inference.infer_shapes(light, data_prop=True).graph.output}
+        inferred = {info.name: info for info in _inferred(light).output}
     except ONNX_ERRORS:
         return  # ONNX Runtime needs no rank
     for info in bare:
         if not _lacks_rank(inferred[info.name]):
             info.type.CopyFrom(inferred[info.name].type)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph with the shapes that ONNX infers, from elements of vectors where that is needed and none is long."""
+    graph: onnx.GraphProto = shape_inference.infer_shapes(model).graph
+    if not any(map(_lacks_rank, graph.output)) or _has_long_vector(graph):
+        return graph
+    followed: onnx.GraphProto = shape_inference.infer_shapes(model, data_prop=True).graph
+    return followed
+
+
+def _has_long_vector(graph: onnx.GraphProto) -> bool:
+    """Whether a value is a vector so long that ONNX would follow its elements for ever: a microsecond for each."""
+    shapes = (info.type.tensor_type.shape.dim for info in (*graph.input, *graph.value_info, *graph.output))
+    if any(len(dims) == 1 and dims[0].dim_value > LONGEST_FOLLOWED for dims in shapes):
+        return True
+    return any(_has_long_vector(body) for node in graph.node for body in subgraphs(node.attribute))
 
 
 def _lacks_rank(info: onnx.ValueInfoProto) -> bool:

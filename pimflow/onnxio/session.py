@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,9 @@ QUIET = 4
 ort.set_default_logger_severity(QUIET)
 
 
-def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: bool = True) -> ort.SessionOptions:
+def session_options(
+    threads: int = 2, optimise: bool = True, fuse_quantised: bool = True, prepack: bool | None = None
+) -> ort.SessionOptions:
     """Quiet options with a fixed number of threads.
 
     Args:
@@ -46,6 +49,7 @@ def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: boo
         optimise: whether ONNX Runtime may fuse and fold.
         fuse_quantised: whether it may compute in 8 bits what stands between a DequantizeLinear and a QuantizeLinear,
             as it does for users; without, it computes that in single precision, as it is written.
+        prepack: whether weights are laid out anew, which pays from the second run on; by default if it optimises.
     """
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
@@ -55,6 +59,7 @@ def session_options(threads: int = 2, optimise: bool = True, fuse_quantised: boo
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not (optimise if prepack is None else prepack):
         options.add_session_config_entry("session.disable_prepacking", "1")
     return options
 
@@ -254,8 +259,13 @@ def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
     return to_array(onnx.TensorProto(data_type=dtype_code(dtype), dims=value.shape(), raw_data=data))
 
 
+_PLACE = re.compile(r"/\S*onnxruntime\S*:\d+ .*? was false\. ?")
+"""Where in ONNX Runtime's source something is required; what is said about it comes behind."""
+
+
 def refuse(name: str, error: Exception) -> NoReturn:
     """Raises ONNX Runtime's complaint as a `ModelError` of one line."""
     text = " ".join(str(error).split())
     text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+    text = _PLACE.sub("", text) or text
     raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}") from error

@@ -105,14 +105,29 @@ def require_running(
     except InputDataError as error:
         load_original(content)
         return error.what
+    refusal = _run(content, feeds)
+    if refusal is None:
+        return ""
+    complaint = _with_operands(refusal.what, graph)
+    if ran_out(refusal) or _may_be_the_data(refusal.what, graph):
+        return complaint
+    raise ModelError(complaint) from refusal
+
+
+def _run(content: str | bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> ModelError | None:
+    """Runs a model as its users do, optimised; if that fails as it is written, where nodes have their own names."""
+    try:
+        run_original(content, feeds, is_once=True, limit_s=LONGEST_RUN_S)
+        return None
+    except ModelError as error:
+        optimised = error
+    if ran_out(optimised):
+        return optimised
     try:
         run_original(content, feeds, optimise=False, limit_s=LONGEST_RUN_S)
     except ModelError as error:
-        complaint = _with_operands(error.what, graph)
-        if ran_out(error) or _may_be_the_data(error.what, graph):
-            return complaint
-        raise ModelError(complaint) from error
-    return ""
+        return error
+    return ModelError(f"{optimised.what} (as it is written it runs: what ONNX Runtime optimises it to does not)")
 
 
 def _with_operands(complaint: str, graph: Graph) -> str:

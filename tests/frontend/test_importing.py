@@ -375,3 +375,35 @@ def test_texts_that_nothing_takes(model: onnx.ModelProto) -> None:
 def test_a_pad_with_an_empty_fill_is_onnx_runtimes() -> None:
     (node,) = load_model(single("Pad", (2, 3), [np.ones(4, np.int64), np.zeros(0, np.float32)])).nodes
     assert isinstance(node.op, OnnxOp)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("results", "inputs"), [((), ()), (("a", "b"), ()), (("a",), (INFO("q", 1, [2]),))])
+def test_a_branch_that_does_not_fit_its_if(
+    results: tuple[str, ...], inputs: tuple[onnx.ValueInfoProto, ...], known: bool
+) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["q" if inputs else "x"], [name]) for name in results],
+        "body",
+        inputs,
+        [INFO(name, 1, [2]) for name in results],
+    )
+    choice = helper.make_node("If", ["p"], ["y"], "choice", then_branch=body, else_branch=body)
+    model = with_ranks(model_of([choice], {"x": (2,)}, constants={"p": np.array(True)}), 1)
+    if not known:
+        del model.graph.initializer[:]
+        model.graph.input.append(INFO("p", onnx.TensorProto.BOOL, []))
+    with pytest.raises(ModelError, match=rf"branch has {len(inputs)} inputs and {len(results)}" if known else "If"):
+        load_model(model)
+
+
+def test_a_value_that_nothing_makes() -> None:
+    """The checker does not ask whether a function makes what it returns."""
+    opsets = [helper.make_opsetid("", 17)]
+    made = helper.make_function("d", "f", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["t"])], opsets)
+    nodes = [helper.make_node("f", ["x"], ["lost"], domain="d"), helper.make_node("Abs", ["lost"], ["y"], "reader")]
+    model = with_ranks(model_of(nodes, {"x": (2,)}, domains={"d": 1}), 1)
+    model.ir_version = 10
+    model.functions.append(made)
+    with pytest.raises(ModelError, match=r"node 'reader' \(Abs\) reads 'lost', and nothing makes it"):
+        load_model(model)

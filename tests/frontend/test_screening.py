@@ -77,6 +77,27 @@ def computed_split(size: int) -> onnx.ModelProto:
     return model
 
 
+def in_function(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The node of a model as a function, with its constants inside."""
+    (node,) = model.graph.node
+    inner = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in model.graph.initializer]
+    del model.graph.initializer[:]
+    made = helper.make_function("d", "f", ["x"], ["y"], [*inner, node], model.opset_import)
+    model.functions.append(made)
+    model.opset_import.append(helper.make_opsetid("d", 1))
+    model.graph.node[0].CopyFrom(helper.make_node("f", ["x"], ["y"], domain="d"))
+    return model
+
+
+def loop(trips: Any, condition: Any = True) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Neg", ["x"], ["s"])]
+    inputs = [INFO("i", TensorProto.INT64, []), INFO("go", TensorProto.BOOL, [])]
+    body = helper.make_graph(nodes, "body", inputs, [INFO("on", TensorProto.BOOL, []), INFO("s", 1, [2])])
+    made = helper.make_node("Loop", ["trips", "first"], ["y"], "loop", body=body)
+    constants = {"trips": np.array(trips, np.int64), "first": np.array(condition, bool)}
+    return with_ranks(model_of([made], {"x": (2,)}, constants=constants), 2)
+
+
 def one_hot(depth: Any, *, in_branch: bool = False) -> onnx.ModelProto:
     """Integers from x; in a branch, the depth is a Constant around it."""
     values = {"values": np.array([0, 1], np.float32)}
@@ -104,7 +125,10 @@ def one_hot(depth: Any, *, in_branch: bool = False) -> onnx.ModelProto:
         (recurrent("GRU", 3, (5, 2, 0)), "it needs steps, batch and features"),
         (recurrent("LSTM", 4, (5, 0, 3)), "it needs a batch"),
         (split(0), r"split is \[0\]; it must be 1 or more"),
-        (one_hot([]), r"depth is \[\]; it must be 1 or more"),
+        (one_hot([]), r"depth is \[\]; it must have one element"),
+        (in_function(split(0)), r"split is \[0\]"),
+        (loop([]), r"trip count is \[\]; it must have one element"),
+        (loop(3, []), r"condition is \[\]; it must have one element"),
         (one_hot(-3), r"depth is \[-3\]"),
         (one_hot([], in_branch=True), r"depth is \[\]"),
         (computed_split(0), r"split is \[0\]"),
@@ -117,8 +141,9 @@ def test_operands_on_which_kernels_abort_are_refused(model: onnx.ModelProto, wor
 
 
 def test_operands_that_kernels_take() -> None:
-    loops = recurrent("LSTM", 4, (0, 2, 3)), recurrent("RNN", 1, (5, 0, 3)), stft(np.ones(16, np.float32))
-    for model in (*loops, split(2), computed_split(2), one_hot(4), one_hot(4, in_branch=True)):
+    steps = recurrent("LSTM", 4, (0, 2, 3)), recurrent("RNN", 1, (5, 0, 3)), stft(np.ones(16, np.float32))
+    splits = split(2), computed_split(2), in_function(split(2))
+    for model in (*steps, *splits, loop(0), loop([3]), one_hot(4), one_hot(4, in_branch=True)):
         assert load_model(model).nodes
 
 

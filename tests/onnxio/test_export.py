@@ -8,7 +8,8 @@ import pytest
 from onnx import helper
 
 from pimflow.frontend import load_model
-from pimflow.ir import Concat, Elementwise, Gemm, Graph, GraphEditor, Node, Reshape, Slice
+from pimflow.frontend.importing import import_node
+from pimflow.ir import Concat, Elementwise, Gemm, Graph, GraphEditor, Node, Reshape, Slice, Value
 from pimflow.onnxio import to_onnx
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.light_models import randomised_light_model
@@ -83,3 +84,30 @@ def test_helper_constants_never_take_a_name_in_use() -> None:
     inputs = random_inputs(graph, 0)
     onnx.checker.check_model(to_onnx(graph))
     np.testing.assert_array_equal(run_graph(graph, inputs)["y"], run_plain(model, inputs)["y"])
+
+
+@pytest.mark.parametrize(("size", "followed"), [(1 << 12, [False, True]), (1 << 20, [False])])
+def test_elements_of_long_vectors_are_not_followed(
+    size: int, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX takes a microsecond for each, of any type; the rank of an output is not worth that."""
+    asked = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def recorded(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProto:
+        asked.append(data_prop)
+        return infer(model, data_prop=data_prop)
+
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Unknown", ["a"], ["y"], domain="d")]
+    graph = Graph(
+        name="g",
+        inputs=("x",),
+        outputs=("y",),
+        nodes=tuple(import_node(node, node.op_type) for node in nodes),
+        values={"x": Value("x", (size,)), "a": Value("a", None, ""), "y": Value("y", None)},
+        constants={},
+        opset={"": 17, "d": 1},
+    )
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", recorded)
+    assert to_onnx(graph).graph.output[0].name == "y"
+    assert asked == followed

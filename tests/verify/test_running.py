@@ -46,6 +46,23 @@ def test_what_does_not_run_is_not_compiled(what: str) -> None:
     assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
 
 
+def test_what_runs_only_without_onnx_runtimes_optimiser_is_not_compiled() -> None:
+    """It fuses a Pad into a pool that then pads by more than its kernel."""
+    nodes = [
+        helper.make_node("Pad", ["x", "widths"], ["p"]),
+        helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2]),
+    ]
+    model = model_of(nodes, {"x": (1, 1, 4, 4)}, constants={"widths": np.array([0, 0, 2, 2, 0, 0, 2, 2])})
+    with pytest.raises(ModelError) as caught:
+        pimflow.compile(model, use_cache=False)
+    message = str(caught.value)
+    assert "Pad should be smaller than kernel" in message
+    assert "as it is written it runs" in message
+    assert "--no-check" in message
+    assert "/onnxruntime" not in message
+    assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
+
+
 def test_on_the_command_line_it_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: Capture) -> None:
     onnx.save(UNRUNNABLE["index"], tmp_path / "model.onnx")
     out = tmp_path / "out"

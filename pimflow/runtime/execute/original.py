@@ -47,6 +47,7 @@ def run_original(
     inputs: Mapping[str, Array],
     *,
     optimise: bool = True,
+    is_once: bool = False,
     limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
@@ -56,14 +57,15 @@ def run_original(
     Args:
         content: a path, or a model in memory.
         inputs: arrays by input name.
-        optimise: whether ONNX Runtime may fuse and fold, which takes it longer than one run gains.
+        optimise: whether ONNX Runtime may fuse and fold.
+        is_once: whether one run is all there is, so that laying out weights anew does not pay.
         limit_s: the run is ended after so many seconds, at the next node.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails, or is ended.
     """
     try:
-        session = _open(content, optimise)
+        session = _open(content, optimise, prepack=optimise and not is_once)
     except ModelError as error:
         if not lacks_kernel(error):
             raise
@@ -89,9 +91,9 @@ def _run_widened(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, An
     return GraphSession(graph, optimise=optimise).run({name: inputs[name] for name in graph.inputs})
 
 
-def _open(content: str | bytes | onnx.ModelProto, optimise: bool) -> ort.InferenceSession:
+def _open(content: str | bytes | onnx.ModelProto, optimise: bool, prepack: bool = False) -> ort.InferenceSession:
     data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
-    return open_session(data, session_options(optimise=optimise), _name(content))
+    return open_session(data, session_options(optimise=optimise, prepack=prepack), _name(content))
 
 
 def _name(content: str | bytes | onnx.ModelProto) -> str:
