@@ -61,7 +61,7 @@ from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
 
-FORMAT = "pimflow/4"
+FORMAT = "pimflow/5"
 ORIGINAL = "original"
 PROGRAM = "model.onnx"
 SPARSE_PROGRAM = "model.pimir"

@@ -7,6 +7,7 @@ one device of one target and owns its caches. Adding a kind of unit is a backend
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from pimflow.codegen.work import Work
 from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
-from pimflow.ir import Array, Graph, Node, Refusal
+from pimflow.ir import Array, Graph, Node, Op, Refusal
 from pimflow.ir.readout import Functions
 from pimflow.sparse import Graph as Edges
 
@@ -568,6 +569,10 @@ class HostBackend(ABC):
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the cost of a node leaves out, and why; "" if nothing."""
         return ""
+
+    def measured_us(self, op: Op) -> float:
+        """The shortest time that was measured of any kernel of an op's name; infinite if none was."""
+        return math.inf
 
     @abstractmethod
     def copy_cost(self, moved_bytes: int, dtype: str) -> HostCost:

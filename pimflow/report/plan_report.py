@@ -33,7 +33,8 @@ from pimflow.ir.expansion import is_expandable
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
-from pimflow.search import pricing
+from pimflow.search import makespan_bound, pricing
+from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import find_policy
 
 
@@ -45,7 +46,7 @@ class DetailedPrice(PartPrice, Protocol):
         """The cost on its device; None if the node costs nothing."""
 
 
-class Costs(pricing.Costs, SpendingCosts, Protocol):
+class Costs(pricing.Costs, makespan_bound.Costs, SpendingCosts, Protocol):
     """What a report asks of a cost model: what the search does, and what every node came to."""
 
     @property
@@ -242,7 +243,13 @@ class PlanReport:
 
     baseline: Measure
     result: Measure
+    bound: MakespanBound
     nodes: tuple[NodeRow, ...]
+
+    @property
+    def bound_ratio(self) -> float:
+        """The plan's time over what no plan takes less than."""
+        return self.bound.ratio(self.result.time_us)
 
     @property
     def speedup(self) -> float:
@@ -266,10 +273,11 @@ class PlanReport:
         return {name: sum(row.violations.get(name, 0) for row in self.nodes) for name in names}
 
     def as_json(self) -> dict[str, Any]:
-        """The keys "baseline", "result", "violations" and "nodes" of a compile report."""
+        """The keys "baseline", "result", "bound", "violations" and "nodes" of a compile report."""
         return {
             "baseline": self.baseline.as_json(),
             "result": {**self.result.as_json(), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
+            "bound": {**encode(self.bound), "ratio": self.bound_ratio},
             "violations": self.violations,
             "nodes": [row.as_json() for row in self.nodes],
         }
@@ -279,17 +287,21 @@ class PlanReport:
         """Reads what `as_json` wrote on a machine with these devices, the host first; other keys are ignored.
 
         Raises:
-            DataError: a key is missing, or within one of the three unknown or of another type.
+            DataError: a key is missing, or within one of the four unknown or of another type.
         """
-        baseline, result, nodes = pick(data, "baseline", "result", "nodes")
+        baseline, result, bound, nodes = pick(data, "baseline", "result", "bound", "nodes")
+        told = {key: value for key, value in decode(Mapping[str, Any], bound, path="bound").items() if key != "ratio"}
         return cls(
             Measure.from_json(baseline, "baseline"),
             Measure.from_json(result, "result"),
+            decode(MakespanBound, told, path="bound"),
             tuple(NodeRow.from_json(row, devices) for row in decode(tuple[Any, ...], nodes, path="nodes")),
         )
 
 
-def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanReport:
+def report_plan(
+    original: Graph, plan: Plan, graph: Graph, costs: Costs, bound: MakespanBound | None = None
+) -> PlanReport:
     """What a plan comes to.
 
     Args:
@@ -298,12 +310,16 @@ def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> Plan
         graph: `original` as rewritten by the plan.
         costs: the cost model with all units in use; a plan that never leaves the host is priced with all of its memory
             channels.
+        bound: that of the original, where it is known already.
     """
     every, used = costs.host_only(), costs.serving(graph)
     timeline = build_timeline(graph, used.target, used)
     events = event_costs(graph, timeline, used)
     rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
-    return PlanReport(measure(original, every), _measure(graph, timeline, events, used), rows)
+    baseline = measure(original, every)
+    if bound is None:
+        bound = makespan_bound.makespan_bound(original, costs, baseline.time_us)
+    return PlanReport(baseline, _measure(graph, timeline, events, used), bound, rows)
 
 
 class _NodeRows:

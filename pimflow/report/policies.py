@@ -96,11 +96,13 @@ def compare_graph(
         require_offered(policy, costs.units)
     names = [policy.name for policy in asked]
     prices = open_cache(options, costs)
-    results = []
+    results: list[PolicyResult] = []
+    bound = None
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
-        report = report_plan(graph, plan, rewritten, costs)
+        report = report_plan(graph, plan, rewritten, costs, bound)
+        bound = report.bound
         results.append(policy_result(graph, plan, report, costs.target, measured=measured))
     return results
 

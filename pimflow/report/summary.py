@@ -12,6 +12,7 @@ from pimflow.report.tables import energies, number, render_fields, render_table,
 from pimflow.runtime.memory import MemoryPlan
 
 _MOST_UNKNOWN = 5
+_MOST_BOTTLENECKS = 3
 
 
 def summary_text(
@@ -114,6 +115,7 @@ def _totals(
         ("time", f"{number(result.time_us)} us ({alone}: {number(baseline.time_us)} us)"),
         ("speedup", f"{speedups}{without(len(report.unknown))}"),
         *([("over", basis)] if basis else []),
+        ("bound", _bound(report)),
         (
             "energy",
             f"{energy} ({alone}: {energy_alone}, {saved:+.0f} %)",
@@ -132,6 +134,14 @@ def _totals(
         *_unknown(report),
     ]
     return render_fields(lines)
+
+
+def _bound(report: PlanReport) -> str:
+    """How far the plan is from what none takes less than, and what makes most of that."""
+    bound = report.bound
+    named = ", ".join(bottleneck.node for bottleneck in bound.bottlenecks[:_MOST_BOTTLENECKS])
+    most = f"; most of it: {named}" if named else ""
+    return f"plan within {report.bound_ratio:.2f}x of the bound, {number(bound.time_us)} us ({bound.binding}){most}"
 
 
 def without(unknown: int) -> str:

@@ -22,7 +22,7 @@ from pimflow.codegen.backend import (
 )
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
-from pimflow.ir import Graph, Node, Refusal
+from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -104,6 +104,10 @@ class CostModel:
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""
         return "" if node.op.is_movement else self.host.unknown(graph, node)
+
+    def measured_us(self, op: Op) -> float:
+        """The shortest time that was measured of any of the host's kernels of an op's name; infinite if none was."""
+        return self.host.measured_us(op)
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         """What a node asks of a unit, or why it cannot run there.

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
 from pimflow.codegen.work import Work
-from pimflow.ir import Array, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows, Value
+from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.ops.base import RowPart
@@ -31,6 +31,7 @@ from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import PartJob
 from pimflow.runtime.timeline import NodePrice
+from pimflow.search.parts import rows_alone
 from pimflow.targets import Target
 
 
@@ -252,7 +253,7 @@ class Bounds:
             return _FREE
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
             return _Part(self._costs.node_cost(self._graph, node.placed(device=device, fused_into=None)).time_us)
-        alone = self._graph if rows is None else _alone(self._graph, node, part, rows)
+        alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
         placed = (node if rows is None else alone.nodes[0]).placed(device=device, fused_into=None)
         if device != self._host:
             return self._unit_part(alone, placed, device, choice)
@@ -278,38 +279,6 @@ class Bounds:
         cost = self._costs.unit_cost(part.pending.device, part.pending.work, part.pending.choice)
         part.us = math.inf if isinstance(cost, Refusal) else cost.time_us
         part.pending = None
-
-
-def _alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
-    """Some rows of a node as a graph of their own; inputs are named by their position."""
-    values: dict[str, Value] = {}
-    constants: dict[str, Array] = {}
-    names: list[str] = []
-    arrays = [graph.constants.get(name) for name in node.inputs]
-    for index, (source, span) in enumerate(zip(node.inputs, part.spans, strict=True)):
-        name = f"in{index}" if source else ""
-        names.append(name)
-        if not source:
-            continue
-        value, array = graph.value(source), arrays[index]
-        shape = value.shape
-        if isinstance(span, tuple):
-            assert shape is not None, "the rows of what is cut are known"
-            shape = (*shape[:-2], span[1] - span[0], shape[-1])
-            array = None if array is None else array[..., span[0] : span[1], :]
-        elif span is not None:
-            array = span(arrays)
-            shape = array.shape
-        values[name] = Value(name, shape, value.dtype)
-        if array is not None:
-            constants[name] = array
-    made = graph.value(node.outputs[0])
-    assert made.shape is not None, "the rows of what is cut are known"
-    values["out"] = Value("out", (*made.shape[:-2], rows[1] - rows[0], made.shape[-1]), made.dtype)
-    placed = node.placed(padding=node.placement.padding if any(uneven_padding(part.op)) else None)
-    only = Node(part.op, tuple(names), ("out",), node.name, placed.placement)
-    inputs = [name for name in names if name and name not in constants]
-    return Graph(graph.name, tuple(inputs), ("out",), (only,), values, constants, graph.opset)
 
 
 def _shortest(steps: _Steps) -> float:

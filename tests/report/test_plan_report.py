@@ -126,7 +126,8 @@ def test_report_survives_json() -> None:
     text = json.dumps(report.as_json())
     assert PlanReport.from_json(json.loads(text), ("gpu", "pim")) == report
     document = json.loads(text)
-    assert set(document) == {"baseline", "result", "violations", "nodes"}
+    assert set(document) == {"baseline", "result", "bound", "violations", "nodes"}
+    assert document["bound"]["ratio"] == report.result.time_us / report.bound.time_us
     assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= set(document["result"])
     assert set(document["nodes"][0]["commands"]) == {"COMP"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pimflow.codegen.backend import Backend, Capacity, EdgeDivision, Kept, UnitCost
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
-from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Refusal, Reshape, Slice
+from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Op, Refusal, Reshape, Slice
 from pimflow.ir.readout import Readout
 from pimflow.targets import load_target
 
@@ -115,6 +116,9 @@ class FakeCosts:
 
     def transfer(self, graph: Graph, node: Node) -> None:
         return None
+
+    def measured_us(self, op: Op) -> float:
+        return math.inf
 
     def time_parts_us(self, graph: Graph, node: Node) -> dict[str, float]:
         return {"run": self.node_cost(graph, node).time_us}

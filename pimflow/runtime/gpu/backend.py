@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from pimflow.codegen.backend import HostBackend, Roof
@@ -91,6 +92,10 @@ class GpuHost(HostBackend):
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the model cannot see from shapes; what is measured leaves nothing out."""
         return self.cost(graph, node).unknown
+
+    def measured_us(self, op: Op) -> float:
+        """By its table, if there is one."""
+        return math.inf if self.measured is None else self.measured.least_us(op)
 
     def copy_cost(self, moved_bytes: int, dtype: str) -> GpuCost:
         """A copy kernel over the bytes, at the width that the GPU stores floating-point elements in."""

@@ -67,6 +67,9 @@ class MeasuredTable:
         for row in rows:
             times.setdefault(row.key, []).append(row.time_us)
         self._times = {key: statistics.median(values) for key, values in times.items()}
+        self._least: dict[str, float] = {}
+        for (name, *_), time_us in self._times.items():
+            self._least[name] = min(time_us, self._least.get(name, math.inf))
 
     def __len__(self) -> int:
         return len(self._times)
@@ -79,6 +82,10 @@ class MeasuredTable:
     def time_us(self, op: Op, inputs: Sequence[Value | None], content: Content = ()) -> float | None:
         """The measured time of an op on such operands, with constants of such content, or None."""
         return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs], content))
+
+    def least_us(self, op: Op) -> float:
+        """The shortest of the times of kernels of an op's name; infinite if there is none."""
+        return self._least.get(op.onnx_name, math.inf)
 
 
 KernelKey = tuple[str, tuple["Shape | None", ...], str]

@@ -1,0 +1,88 @@
+"""Parts of a node as graphs of their own, to be priced before anything is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pimflow.ir import Array, Conv2d, Graph, Node, Op, Refusal, RowPart, Value
+from pimflow.ir.analysis.padding import uneven_padding
+from pimflow.ir.analysis.regions import column_axis, node_columns, node_part
+from pimflow.ir.ops.base import ConstantCut
+from pimflow.ir.ops.contraction import Contraction
+
+Range = tuple[int, int, int]
+"""An axis, and where a part starts and stops on it."""
+
+
+def rows_alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
+    """Some output rows of a node as a graph of their own; inputs are named by their position."""
+    cuts = [(-2, *span) if isinstance(span, tuple) else span for span in part.spans]
+    return _alone(graph, node, part.op, cuts, (-2, *rows))
+
+
+def row_part_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph | None:
+    """The same of the rows start .. stop-1; None where they are not computed by themselves."""
+    part = node_part(graph, node, start, stop)
+    return None if isinstance(part, Refusal) else rows_alone(graph, node, part, (start, stop))
+
+
+def columns_alone(graph: Graph, node: Node, count: int) -> Graph:
+    """The first columns of a contraction with constant weights as a graph of their own."""
+    assert isinstance(node.op, Contraction), "only contractions are divided by columns"
+    columns, cuts = node_columns(graph, node), []
+    for index, name in enumerate(node.inputs):
+        shape = graph.value(name).shape if name and index else None
+        axis = 0 if shape is None else node.op.channel_axis % len(shape) if index == 1 else len(shape) - 1
+        divided = shape is not None and axis < len(shape) and shape[axis] == columns
+        cuts.append((axis, 0, count) if divided else None)
+    return _alone(graph, node, node.op, cuts, (column_axis(graph, node), 0, count))
+
+
+def divides_by_columns(graph: Graph, node: Node) -> bool:
+    """Whether a contraction's weights are constants that its output's columns divide."""
+    if not isinstance(node.op, Contraction) or (isinstance(node.op, Conv2d) and node.op.groups > 1):
+        return False
+    return node.inputs[1] in graph.constants and len(graph.shape(node.inputs[1])) >= 2 <= len(graph.shape(node.output))
+
+
+def _alone(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCut | None], made: Range) -> Graph:
+    values: dict[str, Value] = {}
+    constants: dict[str, Array] = {}
+    names: list[str] = []
+    arrays = [graph.constants.get(name) for name in node.inputs]
+    for index, (source, cut) in enumerate(zip(node.inputs, cuts, strict=True)):
+        name = f"in{index}" if source else ""
+        names.append(name)
+        if not source:
+            continue
+        value, array = graph.value(source), arrays[index]
+        shape = value.shape
+        if isinstance(cut, tuple):
+            shape = _cut_shape(shape, cut)
+            array = None if array is None else _cut_array(array, cut)
+        elif cut is not None:
+            array = cut(arrays)
+            shape = array.shape
+        values[name] = Value(name, shape, value.dtype)
+        if array is not None:
+            constants[name] = array
+    output = graph.value(node.outputs[0])
+    values["out"] = Value("out", _cut_shape(output.shape, made), output.dtype)
+    placed = node.placed(padding=node.placement.padding if any(uneven_padding(op)) else None)
+    only = Node(op, tuple(names), ("out",), node.name, placed.placement)
+    inputs = [name for name in names if name and name not in constants]
+    return Graph(graph.name, tuple(inputs), ("out",), (only,), values, constants, graph.opset)
+
+
+def _cut_array(array: Array, cut: Range) -> Array:
+    """A view: nothing is copied."""
+    axis, start, stop = cut
+    window = (slice(None),) * (axis % array.ndim) + (slice(start, stop),)
+    return array[window]
+
+
+def _cut_shape(shape: tuple[int, ...] | None, cut: Range) -> tuple[int, ...]:
+    assert shape is not None, "the shapes of what is cut are known"
+    axis, start, stop = cut
+    axis %= len(shape)
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])

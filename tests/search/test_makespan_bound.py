@@ -1,0 +1,239 @@
+"""The lower bound of the makespan: below every plan, and what other programs make of the same machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise, product
+
+import networkx as nx
+import pulp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Pipeline, SplitColumns, SplitRows
+from pimflow.ir.analysis.regions import node_rows
+from pimflow.options import Options
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search.candidates import Candidates
+from pimflow.search.makespan_bound import SLACK, Costs, MakespanBound, makespan_bound
+from pimflow.search.policy import find_policy, offered_policies
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Pricer
+from pimflow.search.solver import solve
+from pimflow.targets import Target, load_target
+from pimflow.targets.overrides import override
+from support.costs import GPU_RATE, PIM_RATE, FakeCosts
+from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
+
+ROUNDING = 1 + 1e-9
+
+
+def fast_gpu() -> Target:
+    """A machine on which launches and waves cost little, so that divisions of all kinds pay."""
+    return override("pimflow", {"gpu.launch_cycles": 300, "gpu.step_cycles": 40.0, "gpu.fill_cycles": 40.0})
+
+
+def bound_of(graph: Graph, costs: Costs) -> MakespanBound:
+    host_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us  # type: ignore[attr-defined]
+    return makespan_bound(graph, costs, host_us)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A graph that a failing test shows as what it is made of, not with all its weights."""
+
+    graph: Graph
+
+    def __repr__(self) -> str:
+        return str([(node.op, self.graph.shape(node.output)) for node in self.graph.nodes])
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Graph:
+    """Three convolutions of few rows, one after the other, with something elementwise between them."""
+    build = Builder(seed=draw(st.integers(0, 9)))
+    x = build.input(1, draw(st.sampled_from([16, 64])), draw(st.integers(4, 6)), draw(st.sampled_from([7, 30])))
+    for _ in range(3):
+        kind = draw(st.sampled_from(["pointwise", "window", "depthwise", "strided"]))
+        if kind == "depthwise":
+            x = build.depthwise(x, 3, 1)
+        else:
+            kernel, stride = {"pointwise": (1, 1), "window": (3, 1), "strided": (1, 2)}[kind]
+            stride = stride if min(build.shape(x)[2:]) > 3 else 1
+            x = build.conv(x, draw(st.sampled_from([32, 96])), kernel, stride, pad=kernel // 2)
+        x = build.relu(x) if draw(st.booleans()) else x
+    return PassManager(CLEANUP).run(build.graph(x)).graph
+
+
+def every_decision(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
+    """All decisions over consecutive units of a chain: start, stop, and what is decided; nothing is left out."""
+    scene = Candidates(graph, find_policy("auto"), pricer).scene
+    for unit in scene.units:
+        anchor, followers = unit.anchor, tuple(node.name for node in unit.nodes[1:])
+        behind = tuple(OnDevice(name, "gpu") for name in followers)
+        for device in ("gpu", "pim"):
+            yield unit.start, unit.stop, (OnDevice(anchor.name, device, "auto" if device == "pim" else ""), *behind)
+        for rows in range(1, node_rows(graph, anchor)):
+            yield unit.start, unit.stop, (SplitRows(anchor.name, rows, "auto", followers),)
+        for columns in range(16, graph.shape(anchor.output)[1], 16):
+            yield unit.start, unit.stop, (SplitColumns(anchor.name, columns, "auto", followers),)
+    for first, last in combinations(range(len(scene.units)), 2):
+        run = scene.units[first : last + 1]
+        nodes = [node for unit in run for node in unit.nodes]
+        names, rows = tuple(node.name for node in nodes), node_rows(graph, nodes[-1])
+        for leaving in product((False, True), repeat=len(run)):
+            away = {unit.anchor.name for unit, leaves in zip(run, leaving, strict=True) if leaves}
+            devices = tuple("pim" if name in away else "gpu" for name in names)
+            for cuts in (cuts for count in (1, 2, 4) for cuts in combinations(range(1, rows), count)):
+                stages = tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
+                for bottom in (False, True):
+                    yield run[0].start, run[-1].stop, (Pipeline(names, devices, stages, "auto", bottom),)
+
+
+def cheapest_of_all(graph: Graph, costs: Costs) -> float:
+    """What the cheapest of all plans takes: as regions add up, the cheapest cover is found node by node."""
+    pricer = Pricer(graph, costs, PriceCache(None, ""))  # type: ignore[arg-type]
+    size = len(graph.nodes)
+    ending: dict[int, list[tuple[int, float]]] = {stop: [] for stop in range(size + 1)}
+    for start, stop, decisions in every_decision(graph, pricer):
+        try:
+            us = pricer.cost(decisions)
+        except (KeyError, AssertionError):
+            us = None
+        if us is not None:
+            ending[stop].append((start, us))
+    best = [0.0] + [math.inf] * size
+    for stop in range(1, size + 1):
+        best[stop] = min((best[start] + us for start, us in ending[stop]), default=math.inf)
+    return best[size]
+
+
+MACHINES: dict[str, Callable[[], Costs]] = {
+    "fake": FakeCosts,
+    "fast GPU": lambda: CostModel(fast_gpu()),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@settings(max_examples=2, deadline=None, print_blob=True)
+@given(data=st.data())
+def test_no_plan_of_all_is_below_it(machine: str, data: st.DataObject) -> None:
+    graph, costs = data.draw(chains().map(Shown)).graph, MACHINES[machine]()
+    bound = bound_of(graph, costs)
+    cheapest = min(bound.host_us, cheapest_of_all(graph, costs))
+    assert 0 < bound.time_us <= cheapest * ROUNDING
+
+
+GRAPHS = {
+    "inverted": inverted_residuals(1),
+    "fire": fire_modules(14),
+    "random": random_net(2),
+}
+CASES = [(name, "pimflow") for name in GRAPHS]
+CASES += [("random", machine) for machine in ("aim-gddr6", "hbm-pim", "turing-pim", "pimflow-cpu")]
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_no_policy_finds_a_plan_below_it(name: str, machine: str) -> None:
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    costs = CostModel(load_target(machine))
+    prices = PriceCache(None, "")
+    for policy in offered_policies(costs.units):
+        options = Options.of(target=costs.target, policy=policy, use_cache=False, grid=20, stages=(2, 3))
+        plan = solve(graph, options, costs=costs, prices=prices)
+        bound = makespan_bound(graph, costs, plan.baseline_us)
+        assert bound.time_us <= plan.predicted_us * ROUNDING, policy
+        assert bound.time_us > 0.2 * plan.predicted_us or policy != "auto", "a bound that says nothing is none"
+
+
+def test_measured_times_bound_parts_too() -> None:
+    """A kernel that was measured to be fast may be a part of a node: whatever has its name may be as fast."""
+    graph = PassManager(CLEANUP).run(heavy_chain(14)).graph
+    target = load_target("pimflow")
+    conv = next(node for node in graph.nodes if isinstance(node.op, Conv2d))
+    halves = [(1, 128, 8, 14), graph.shape(conv.inputs[1])]
+    row = MeasuredRow(conv.op, tuple(halves), ((1, 256, 7, 14),), "float16", 0.5, "here", "")
+    plain, measured = CostModel(target), CostModel(target, measured=MeasuredTable([row]))
+    assert bound_of(graph, measured).load_us < 0.6 * bound_of(graph, plain).load_us
+
+
+def test_load_is_what_a_linear_program_finds() -> None:
+    graph, costs = inverted_residuals(2), FakeCosts()
+    times = [closed_form(graph, name) for name in (node.name for node in graph.nodes)]
+    program = pulp.LpProblem("balance", pulp.LpMinimize)
+    makespan = (
+        program.add_variable("makespan", 0) if hasattr(program, "add_variable") else pulp.LpVariable("makespan", 0)
+    )
+    program += makespan
+    shares = [pulp.LpVariable(f"share{index}", 0, 1 if pim is not None else 0) for index, (_, pim) in enumerate(times)]
+    program += pulp.lpSum(gpu * (1 - x) for (gpu, _), x in zip(times, shares, strict=True)) <= makespan
+    program += pulp.lpSum((pim or 0.0) * x for (_, pim), x in zip(times, shares, strict=True)) <= makespan
+    program.solve(pulp.HiGHS(msg=False))
+    balance = pulp.value(makespan)
+    assert balance * (1 - SLACK) <= bound_of(graph, costs).load_us <= balance * ROUNDING
+
+
+def closed_form(graph: Graph, name: str) -> tuple[float, float | None]:
+    """What `FakeCosts` take for a node on the GPU, and on PIM at the best choice, by its docstring; None: cannot."""
+    node = graph.node(name)
+    shape = graph.shape(node.output)
+    if node.placement.fused_into is not None or node.op.is_movement:
+        return 0.0, None
+    outputs = math.prod(shape)
+    if node.op.is_contraction:
+        weights = graph.shape(node.inputs[1])
+        depthwise = isinstance(node.op, Conv2d) and node.op.groups > 1
+        depth = math.prod(weights[1:]) if isinstance(node.op, Conv2d) else graph.shape(node.inputs[0])[-1]
+        if depthwise:
+            return 1.0 + 36 * outputs / (0.8 * GPU_RATE), None
+        return 1.0 + outputs * depth / (0.8 * GPU_RATE), 0.5 + outputs * depth / max(PIM_RATE.values())
+    return 1.0 + outputs / 0.8e6, None
+
+
+def test_path_is_the_longest_of_a_network_that_nothing_can_overlap() -> None:
+    """Reductions over whole maps read all of what is before them, so that no part of two layers runs at once."""
+    build = Builder()
+    x = build.input(1, 64, 12, 12)
+    for _ in range(3):
+        gate = build.global_average(build.depthwise(x, 3, 1))
+        x = build.mul(build.depthwise(x, 3, 1), gate)
+    graph = PassManager(CLEANUP).run(build.graph(x)).graph
+    costs = FakeCosts()
+    flow = nx.DiGraph()
+    for node in graph.nodes:
+        for name in node.inputs:
+            maker = graph.producer(name)
+            if maker is not None:
+                flow.add_edge(maker.name, node.name)
+    times = {node.name: closed_form(graph, node.name)[0] for node in graph.nodes}
+    longest = max(
+        sum(times[name] for name in path)
+        for source in flow
+        if flow.in_degree(source) == 0
+        for sink in flow
+        if flow.out_degree(sink) == 0
+        for path in nx.all_simple_paths(flow, source, sink)
+    )
+    bound = bound_of(graph, costs)
+    assert 0.97 * longest < bound.path_us <= longest * ROUNDING
+
+
+def test_bottlenecks_make_half_of_it() -> None:
+    bound = bound_of(inverted_residuals(3), CostModel(load_target("pimflow")))
+    times = [bottleneck.time_us for bottleneck in bound.bottlenecks]
+    assert times == sorted(times, reverse=True)
+    assert sum(times) >= bound.time_us / 2 > sum(times[:-1])
+
+
+def test_a_machine_whose_units_do_not_pay_is_bound_by_its_host() -> None:
+    graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
+    costs = FakeCosts(slow_down=1e4)
+    bound = bound_of(graph, costs)
+    assert bound.binding == "host"
+    assert bound.time_us == bound.host_us
