@@ -146,19 +146,23 @@ def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal 
 
 def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
-    first = graph.position[next(iter(members))]  # all others depend on it
+    position = graph.position
+    first = position[next(iter(members))]  # all others depend on it
     seen: set[str] = set()
-    waiting = [other for other in _producers(graph, node) if other.name not in members]
+    waiting = [node]
     while waiting:
-        other = waiting.pop()
-        if other.name in members:
-            return Refusal(f"{node.name}: reads what depends on the region from outside of it")
-        if other.name in seen or graph.position[other.name] < first:
-            continue
-        seen.add(other.name)
-        if len(seen) > _LOOK_BACK:
-            return Refusal(f"{node.name}: reads what may depend on the region from outside of it")
-        waiting.extend(_producers(graph, other))
+        reader = waiting.pop()
+        for maker in _producers(graph, reader):
+            if maker.name in seen or position[maker.name] < first:
+                continue
+            if maker.name in members:
+                if reader is node:
+                    continue
+                return Refusal(f"{node.name}: reads what depends on the region from outside of it")
+            seen.add(maker.name)
+            if len(seen) > _LOOK_BACK:
+                return Refusal(f"{node.name}: reads what may depend on the region from outside of it")
+            waiting.append(maker)
     return None
 
 

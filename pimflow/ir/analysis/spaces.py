@@ -149,6 +149,9 @@ class Space:
 
     def covered_by(self, window: Box, parts: Sequence[Box], shift: Index) -> bool:
         """Whether all that this space (moved by `shift`) has written or filled inside `window` lies inside `parts`."""
+        seen = self.hull.shifted(shift).overlap(window)
+        if seen is None or any(part.holds(seen) for part in parts):
+            return True
         content = (*self.writes, *(fill.box for fill in self.fills))
         return all(_volume_inside(box.shifted(shift), window, parts) for box in content)
 
