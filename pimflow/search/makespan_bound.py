@@ -328,6 +328,8 @@ def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> fl
 
 def _flows(graph: Graph, node: Node) -> bool:
     """Whether a node's rows follow from rows of what it reads, so that parts of it can be in a decision with others."""
+    if len(node.outputs) != 1:
+        return False
     return not isinstance(node_part(graph, node, 0, max(node_rows(graph, node), 1)), Refusal)
 
 
