@@ -45,6 +45,7 @@ from pimflow.options import Options, read_argument
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.network import Network
+from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport, origin_of
 from pimflow.report.records import Row, flat, html_table
 from pimflow.report.summary import summary_text
@@ -414,6 +415,10 @@ class CompiledModel:
             memory=self.memory,
             graph=self.graph,
         )
+
+    def node_data(self) -> dict[str, Any]:
+        """What every node of model.onnx takes, in us and coloured by device, as Model Explorer opens it."""
+        return node_data(self.graph, self.timeline, self.machine.costs.titles)
 
     def _encoded_programs(self) -> dict[str, Any]:
         units = self.machine.costs.units

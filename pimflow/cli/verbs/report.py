@@ -8,6 +8,9 @@ from typing import Any
 
 from pimflow.cli.output import Progress, say
 from pimflow.cli.parsing import Parser, add_quiet, whole_number
+from pimflow.errors import OptionError
+
+_FORMATS = ("html", "model-explorer")
 
 
 def add(verbs: Any) -> None:
@@ -30,6 +33,12 @@ def add(verbs: Any) -> None:
         metavar="N",
         help="price alternatives of the N most expensive nodes (default: 60)",
     )
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="html",
+        help="a page, or node data that Model Explorer puts over model.onnx (default: html)",
+    )
     add_quiet(parser)
     parser.set_defaults(run=run)
 
@@ -42,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked = {} if arguments.what_if is None else {"what_if": arguments.what_if}
     path = Path(arguments.output or _default(arguments))
     check_new(path)
+    if arguments.format != "html":
+        return _write_node_data(arguments, path)
     with Progress(quiet=arguments.quiet) as progress:
         report = pimflow.html_report(
             arguments.folder, arguments.other, verify=arguments.verify, progress=progress, **asked
@@ -52,7 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _write_node_data(arguments: argparse.Namespace, path: Path) -> int:
+    import pimflow
+    from pimflow.bundle.files import json_text, write_whole
+
+    if arguments.other or arguments.verify or arguments.what_if is not None:
+        raise OptionError("node data are of one folder alone, as it is", "leave out the others, or --format")
+    write_whole(path, json_text(pimflow.load(arguments.folder).node_data()).encode())
+    if not arguments.quiet:
+        say(f"written to {path}  (open it in Model Explorer over {Path(arguments.folder) / 'model.onnx'})")
+    return 0
+
+
 def _default(arguments: argparse.Namespace) -> str:
     folders = (arguments.folder, arguments.other) if arguments.other else (arguments.folder,)
     names = [Path(folder).absolute().name.removesuffix(".pimflow") for folder in folders]
-    return f"{'-to-'.join(names)}.html"
+    return f"{'-to-'.join(names)}.{'html' if arguments.format == 'html' else 'json'}"

@@ -86,7 +86,7 @@ def _scale(levels: Sequence[float]) -> Scale:
     if high - low < LEAST_US * high:
         low = 0.0
     start = max(0.0, low - _LOW_SHARE * (high - low))
-    if start < _LEAST_CUT * high:
+    if start <= _LEAST_CUT * high:
         return Scale(0.0, high * 1.02 or 1.0, _BOTTOM, _TOP)
     step = 10.0 ** math.floor(math.log10(max(high - start, high * 1e-6)))
     start = math.floor(start / step) * step

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import onnx
 import pytest
 
 from support.cli import Capture, assert_one_line, run
@@ -22,6 +24,13 @@ def test_one_folder_and_two(tmp_path: Path, capsys: Capture, monkeypatch: pytest
     assert run("report", "gpu", "md-dp", "-q") == 0
     assert capsys.readouterr().out == ""
     assert "a difference" in (tmp_path / "gpu-to-md-dp.html").read_text(encoding="utf-8")
+    assert run("report", "md-dp", "--format", "model-explorer") == 0
+    assert "Model Explorer" in capsys.readouterr().out
+    results = json.loads((tmp_path / "md-dp.json").read_text(encoding="utf-8"))["results"]
+    names = {node.name for node in onnx.load(tmp_path / "md-dp" / "model.onnx").graph.node}
+    assert set(results) < names
+    assert run("report", "md-dp", "gpu", "--format", "model-explorer", "-o", "other.json") == 2
+    assert_one_line(capsys, "node data are of one folder alone")
     assert run("report", tmp_path, "-o", tmp_path / "none.html") == 2
     assert_one_line(capsys, "not an output folder")
     assert not (tmp_path / "none.html").exists()

@@ -10,6 +10,7 @@ import pytest
 
 import pimflow
 from support.hostile import hostile_model
+from support.onnx_models import single
 
 
 class Page(HTMLParser):
@@ -92,3 +93,13 @@ def test_two_runs_are_a_difference(compiled: pimflow.CompiledModel) -> None:
     assert sum(changes) == pytest.approx(change, abs=0.1 * len(changes))
     assert "policy" in text
     assert page.elements["table"] >= 3
+
+
+@pytest.mark.parametrize("op", ["Identity", "Relu"])
+def test_a_model_that_multiplies_nothing_or_costs_nothing(op: str) -> None:
+    compiled = pimflow.compile(single(op, (1, 8), []), use_cache=False)
+    page = Page(pimflow.html_report(compiled).html)
+    assert "no decision" in " ".join(page.texts)
+    assert Page(pimflow.html_report(compiled, compiled).html).elements["table"] > 1
+    assert compiled._repr_html_().count("<svg") == 5
+    assert len(compiled.node_data()["results"]) == (op == "Relu")
