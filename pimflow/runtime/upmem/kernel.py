@@ -108,7 +108,8 @@ class CoreModel:
         spec = self.spec
         working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
         filling = self.form.streams * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
-        last = _LAST * spec.issue_cycles * nonzero.instructions * (tasklets.nonzeros > 0).any(axis=1)
+        others = (tasklets.nonzeros > 0).sum(axis=1) > 1
+        last = _LAST * spec.issue_cycles * nonzero.instructions * others
         begun: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
         return begun
 

@@ -65,3 +65,11 @@ def test_only_transfers_are_whole_words(element: ElementType, columns: int, read
     assert model.form.read_bytes == model.form.written_bytes == read_bytes
     assert model.instructions("csr") == pytest.approx(30.5 + 20.68 * columns)
     assert RowForm(columns, element, widened=True).written_bytes == 8 * columns
+
+
+@pytest.mark.parametrize("strategy", CORE_STRATEGIES[:3], ids=str)
+@pytest.mark.parametrize(("tasklets", "degrees"), [(1, [0, 3, 0, 1]), (4, [0, 1, 0, 0])])
+def test_a_tasklet_that_is_alone_overlaps_nothing(strategy: Strategy, tasklets: int, degrees: list[int]) -> None:
+    spec = machine(tasklets=tasklets)
+    rowptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    assert modelled(rowptr, strategy, spec, 16) == pytest.approx(simulated(rowptr, strategy, spec, 16), rel=0.05)
