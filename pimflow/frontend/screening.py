@@ -273,8 +273,9 @@ def unfit_operands(node: Node, values: Mapping[str, Value]) -> str | None:
     if node.op.op_type in _CONVOLUTIONS:
         return _unfit_bias(node, node.op, values)
     shapes = [values[name].shape if name else None for name in node.inputs]
-    if node.op.op_type == "STFT" and len(shapes) > 2 and shapes[2] is not None and len(shapes[2]) != 1:
-        return f"window {shapes[2]} has not one dim"
+    window = shapes[2] if node.op.op_type == "STFT" and len(shapes) > 2 else None
+    if window is not None and (len(window) != 1 or not window[0]):
+        return f"window {window} is not a vector of numbers"
     if node.op.op_type not in _EMPTY or not shapes or shapes[0] is None:
         return None
     batch = 0 if dict(node.op.attributes).get("layout", 0) else 1

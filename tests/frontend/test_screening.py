@@ -132,7 +132,8 @@ def one_hot(depth: Any, *, in_branch: bool = False) -> onnx.ModelProto:
         (one_hot(-3), r"depth is \[-3\]"),
         (one_hot([], in_branch=True), r"depth is \[\]"),
         (computed_split(0), r"split is \[0\]"),
-        (with_ranks(stft(np.array(1, np.float32)), 4), r"window \(\) has not one dim"),
+        (with_ranks(stft(np.array(1, np.float32)), 4), r"window \(\) is not a vector"),
+        (stft(np.ones(0, np.float32)), r"window \(0,\) is not a vector of numbers"),
     ],
 )
 def test_operands_on_which_kernels_abort_are_refused(model: onnx.ModelProto, words: str) -> None:
