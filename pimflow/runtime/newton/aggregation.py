@@ -79,7 +79,9 @@ class Aggregations:
 
         A group of 16 sources and a tile of 16 features is a COMP, and a slot to fill, however few of the sources have
         an edge. Channels work evenly; the densest groups go to them first. What is left takes the host its share of
-        `beside_us`, and `adding_us` more to add up both parts.
+        `beside_us`, and `adding_us` more to add up both parts. That share is an estimate, as the rows that are left may
+        hit the cache more often; what PIM takes beyond its bounds has been more on every graph tried
+        (`tests/runtime/newton/test_aggregation_refusals.py`).
         """
         counts = self._counts(problem)
         group_us = self._group_us(problem)
