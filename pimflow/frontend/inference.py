@@ -153,9 +153,9 @@ class _ShapeInference:
         self.values |= {name: Value(name, array.shape, array.dtype.name) for name, array in found.items()}
 
     def _evaluate(self, node: Node) -> list[Array] | Refusal | None:
-        if self.structure.concerns(node):
-            return self.structure.evaluate(node, self.values)
         try:
+            if self.structure.concerns(node):
+                return self.structure.evaluate(node, self.values)
             arrays = self.structure.grown(node) or evaluate(node, self.graph, self.values, self.known)
             return self.structure.spread(node, arrays) if isinstance(arrays, list) else arrays
         except ModelError as error:

@@ -69,7 +69,7 @@ def along_rows(array: Array) -> Array | None:
 
 
 def evaluate_structure(op_type: str, arrays: Arrays, attributes: Attributes) -> Array | None:
-    """A node's one result as a read-only array or view; None where this module has no rule for the node.
+    """A node's one result as a read-only array or view; None where there is no rule for the node, or it cannot run.
 
     Args:
         op_type: of ONNX's own domain.
@@ -80,7 +80,10 @@ def evaluate_structure(op_type: str, arrays: Arrays, attributes: Attributes) -> 
     if rule is None:
         return None
     with np.errstate(all="ignore"):  # 0 ** -0.5 is an infinity that a Where behind it takes out
-        result = rule(arrays, attributes)
+        try:
+            result = rule(arrays, attributes)
+        except (ValueError, IndexError, ZeroDivisionError):  # ONNX Runtime is the judge, and says why
+            return None
     if result is None:
         return None
     view: Array = np.asarray(result).view()

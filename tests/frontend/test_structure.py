@@ -114,6 +114,9 @@ def test_every_rule_is_tried() -> None:
         ("ScatterND", [X, INDEX[:, None], X[:4]], {"reduction": "add"}),
         ("OneHot", [INDEX, np.int64(4), np.array([0, 1], np.float32)], {"axis": 0}),
         ("Softmax", [X], {}),
+        ("Gather", [X, ints(1, 77)], {}),
+        ("Expand", [X, ints(-1, 4)], {}),
+        ("Range", [np.int64(0), np.int64(4), np.int64(0)], {}),
     ],
 )
 def test_other_forms_are_left_to_onnx_runtime(kind: str, operands: list[Any], attributes: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.recovery.edges import EdgeValues
-from pimflow.frontend.recovery.scene import Ints, Rows, Scene, Segments
+from pimflow.frontend.recovery.scene import Ints, Rows, Scene, Segments, is_within
 from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, write_typed
 from pimflow.frontend.structure import along_rows, compact, is_uniform
 from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
@@ -82,6 +82,8 @@ class Aggregations:
         where = scene.destinations(node)
         if where is None:
             return Refusal(f"{node.name}: its index differs between columns")
+        if not is_within(where.index, shape[where.axis]):
+            return Refusal(f"{node.name}: its index is out of range")
         if node.inputs[0] not in scene.known and kind != "sum" and not dtype.startswith("float"):
             return Refusal(f"{node.name}: its {kind} starts from integers that are computed when the model runs")
         segments = scene.segments(where.index, shape[where.axis])

@@ -114,11 +114,13 @@ def _why_kept(scene: Scene, node: Node) -> str:
         return f"{node.name}: its index is computed when the model runs"
     if node.kind == "GatherElements":
         return f"{node.name}: its index differs between columns"
-    if node.kind == "GatherND":
+    if node.kind == "GatherND" and index.shape[1:] != (1,):
         return f"{node.name}: it picks by {index.shape[-1]} indices at a time, not rows"
-    if axis % max(len(scene.shape(node.inputs[0])), 1):
+    if node.kind == "Gather" and axis % max(len(scene.shape(node.inputs[0])), 1):
         return f"{node.name}: it picks along axis {axis}, not rows of vertices or edges"
-    return f"{node.name}: its index has {index.ndim} dims, and is no list of rows"
+    if node.kind == "Gather" and index.ndim != 1:
+        return f"{node.name}: its index has {index.ndim} dims, and is no list of rows"
+    return f"{node.name}: its index is out of range"
 
 
 def _readers(scene: Scene, name: str) -> int:

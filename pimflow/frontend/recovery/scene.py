@@ -152,7 +152,7 @@ class Scene:
         if not by_rows and (along or not picked):
             return None
         positions: Ints = index.reshape(len(index))
-        return Rows(x, _wrapped(positions, shape[along]))
+        return Rows(x, _wrapped(positions, shape[along])) if is_within(positions, shape[along]) else None
 
     def destinations(self, node: Node) -> Destinations | None:
         """The rows that a scatter by a known index writes to; None where the index differs between columns."""
@@ -259,6 +259,11 @@ def _content(array: Array) -> str:
 
 def _narrowed(index: Ints) -> Ints:
     return index.astype(np.int32) if not len(index) or index.max() < 2**31 else index
+
+
+def is_within(index: Ints, rows: int) -> bool:
+    """Whether all of an index are rows; negative ones count from the end."""
+    return not len(index) or (bool(index.max() < rows) and bool(index.min() >= -rows))
 
 
 def _wrapped(index: Ints, rows: int) -> Ints:

@@ -251,6 +251,8 @@ def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], no
         ("GatherND", [[0, 1], [2, 0]], {}, "it picks by 2 indices at a time, not rows"),
         ("GatherElements", [[0, 1], [2, 0]], {}, "its index differs between columns"),
         ("Gather", None, {}, "its index is computed when the model runs"),
+        ("Gather", [0, 7], {"axis": 0}, "its index is out of range"),
+        ("GatherND", [[0], [-6]], {}, "its index is out of range"),
     ],
 )
 def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: dict[str, Any], reason: str) -> None:
@@ -267,6 +269,38 @@ def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: 
     loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
     assert loaded.notes == (f"pick: {reason}",)
     assert ops(loaded.graph) == {"GatherRows": 1, kind: 1}
+
+
+@pytest.mark.parametrize(("offset", "rows", "note"), [(9, 4, "rows"), (0, 2, "scatter")])
+def test_an_index_out_of_range_is_left_to_onnx_runtime_which_refuses_it(offset: int, rows: int, note: str) -> None:
+    """As a matrix product it would read what is not there."""
+    model = scatter_model()
+    add = helper.make_node("Add", ["src", "offset"], ["moved"], "moved")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(offset), "offset"))
+    model.graph.node.insert(2, add)
+    gather = next(node for node in model.graph.node if node.output[0] == "rows")
+    gather.input[1], gather.name = "moved", "rows"
+    base = next(tensor for tensor in model.graph.initializer if tensor.name == "base")
+    base.CopyFrom(onnx.numpy_helper.from_array(np.zeros((rows, 2), np.float32), "base"))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
+    assert f"{note}: its index is out of range" in loaded.notes
+    with pytest.raises(ModelError, match=r"out (of|within|data)"):
+        run_graph(loaded.graph, {"x": np.ones((4, 2), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "operand", "attributes"),
+    [("Gather", [0, 77], {"axis": 1}), ("Reshape", [3, 7], {}), ("Tile", [1, -2], {})],
+)
+def test_what_cannot_run_on_the_edges_is_refused_with_the_node(kind: str, operand: Any, attributes: Any) -> None:
+    nodes = [helper.make_node(kind, ["edge_index", "operand"], ["made"], "wrong", **attributes)]
+    nodes.append(helper.make_node("Cast", ["made"], ["y"], to=1))
+    constants = {"operand": np.array(operand, np.int64)}
+    model = model_of(nodes, {"x": (4, 2), "edge_index": (2, 5)}, ["y"], constants, 18)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    with pytest.raises(ModelError, match=rf"node 'wrong' \({kind}\) cannot run"):
+        load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
 
 
 def test_an_opset_that_loses_duplicates_is_refused() -> None:

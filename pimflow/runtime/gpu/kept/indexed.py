@@ -103,6 +103,8 @@ def _elements(shape: tuple[int, ...], axis: int, index: Array) -> _Touched:
 
 
 def _wrapped(index: Array, size: int) -> Ints:
-    """Negative indices count from the end."""
+    """Negative indices count from the end; one out of range, which is refused when it runs, stands at an end."""
     whole: Ints = index.astype(np.int64, copy=False)
-    return np.where(whole < 0, whole + size, whole)
+    if not whole.size or (whole.min() >= 0 and whole.max() < size):
+        return whole
+    return np.clip(np.where(whole < 0, whole + size, whole), 0, max(size - 1, 0))

@@ -108,6 +108,11 @@ def test_a_scatter_copies_what_it_starts_from_and_fetches_what_it_reduces_into(
     assert work_of(graph).memory_bytes(CACHE) == expected
 
 
+def test_an_index_out_of_range_has_a_price_until_it_is_refused() -> None:
+    for kind, index in (("Gather", INDEX + 9), ("GatherND", INDEX[:, None] + 9)):
+        assert work_of(gather(kind, index, (EDGES, WIDTH))).memory_bytes(CACHE) > 0
+
+
 def test_equal_shapes_do_not_cost_the_same() -> None:
     spread = RNG.permutation(np.arange(EDGES) % ROWS)
     graphs = [gather("Gather", index, (EDGES, WIDTH)) for index in (np.sort(spread), spread)]
