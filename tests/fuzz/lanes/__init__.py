@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz.lanes import files, folders, graphs, kills, mutants, prices, races, targets
+from fuzz.lanes import attributes, files, folders, graphs, kills, mutants, prices, races, targets
 from fuzz.verdict import Case
 
 LANES: dict[str, Case] = {
@@ -14,4 +14,5 @@ LANES: dict[str, Case] = {
     "folders": folders.case,
     "targets": targets.case,
     "files": files.case,
+    "attributes": attributes.case,
 }
