@@ -1,0 +1,117 @@
+"""How far plans are from what no plan takes less than, over twenty models: makes docs/bounds.md.
+
+    python benchmarks/bench_bound.py                        # pimflow and auto
+    python benchmarks/bench_bound.py --policies pimflow     # without auto's search, about a minute of CPU time
+    python benchmarks/bench_bound.py --models toy --print   # one model, and nothing is written
+
+Times of the bound are CPU seconds of one run, beside those of the search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+
+from pimflow.bundle.source import model_source
+from pimflow.compiler import clean_graph
+from pimflow.ir import Graph
+from pimflow.options import Options
+from pimflow.runtime.costs import CostModel
+from pimflow.search.makespan_bound import MakespanBound, makespan_bound
+from pimflow.search.solver import solve
+from pimflow.targets import load_target
+
+PAGE = Path(__file__).parent.parent / "docs" / "bounds.md"
+MODELS = (
+    *("mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "mnasnet-0.5", "mnasnet-1.0", "mnasnet-1.3"),
+    *("efficientnet-b0", "resnet-18", "resnet-34", "resnet-50", "resnext-50", "regnet-x-400mf", "regnet-y-400mf"),
+    *("squeezenet-1.0", "squeezenet-1.1", "shufflenet-v2", "googlenet", "convnext-tiny", "bert-base-32", "vgg-16"),
+)
+TEXT = """# Plans beside their bounds
+
+What no plan takes less than ([architecture.md](architecture.md#one-way-to-price-a-candidate)), what the plans of some
+policies take, and how much longer that is, on target `{target}`. Made by `python benchmarks/bench_bound.py{options}`.
+
+{table}
+
+Where the bound is "load" the work of all nodes at their best rates fills host and units evenly; "path" is the longest
+chain of nodes, "host" the host alone with all memory channels. What a unit takes is bounded by arithmetic (of Newton
+COMPs, and what has to come between them), not by the mappings that there are, and launches and meeting points count
+only where no plan avoids them: part of the distance is the bound's.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model: the bound, its CPU seconds, and of every policy what the plan takes and the search's CPU seconds."""
+
+    model: str
+    bound: MakespanBound
+    bound_s: float
+    plans: tuple[tuple[float, float], ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The plans' times over the bound."""
+        return [self.bound.ratio(time_us) for time_us, _ in self.plans]
+
+
+def measured(model: str, policies: Sequence[str], costs: CostModel) -> Line:
+    """A model of the zoo under every policy; all searches are cold."""
+    options = Options.of(target=costs.target, use_cache=False)
+    graph = clean_graph(model_source(f"zoo:{model}"), options).graph
+    plans = tuple(searched(graph, policy, CostModel(costs.target)) for policy in policies)
+    host_us = solve(graph, Options.of(target=costs.target, policy="gpu", use_cache=False), costs=costs).baseline_us
+    started = time.process_time()
+    bound = makespan_bound(graph, costs, host_us)
+    return Line(model, bound, time.process_time() - started, plans)
+
+
+def searched(graph: Graph, policy: str, costs: CostModel) -> tuple[float, float]:
+    """What a policy's plan takes in us, and its search in CPU seconds."""
+    started = time.process_time()
+    plan = solve(graph, Options.of(target=costs.target, policy=policy, use_cache=False), costs=costs)
+    return plan.predicted_us, time.process_time() - started
+
+
+def rows(lines: Sequence[Line], policies: Sequence[str]) -> Iterator[list[str]]:
+    """The table, its heading first and the means last."""
+    yield [
+        "model",
+        "bound us",
+        "by",
+        "bound s",
+        *(word for name in policies for word in (f"{name} us", "ratio", "search s")),
+    ]
+    yield ["---", "---:", "---", "---:", *("---:",) * (3 * len(policies))]
+    for line in lines:
+        plans = zip(line.plans, line.ratios, strict=True)
+        cells = [cell for (us, s), ratio in plans for cell in (f"{us:,.1f}", f"{ratio:.2f}", f"{s:.2f}")]
+        yield [line.model, f"{line.bound.time_us:,.1f}", line.bound.binding, f"{line.bound_s:.2f}", *cells]
+    means = [geometric_mean(ratios) for ratios in zip(*(line.ratios for line in lines), strict=True)]
+    yield ["geometric mean", "", "", "", *(cell for mean in means for cell in ("", f"{mean:.2f}", ""))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--policies", default="pimflow,auto")
+    parser.add_argument("--target", default="pimflow")
+    parser.add_argument("--print", action="store_true", dest="only_prints", help="print the table, and write nothing")
+    arguments = parser.parse_args()
+    policies, costs = arguments.policies.split(","), CostModel(load_target(arguments.target))
+    lines = [measured(model, policies, costs) for model in arguments.models.split(",")]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows(lines, policies))
+    if arguments.only_prints:
+        print(table)
+        return
+    options = "" if arguments.policies == "pimflow,auto" else f" --policies {arguments.policies}"
+    PAGE.write_text(TEXT.format(target=arguments.target, options=options, table=table), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
