@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pimflow.api.outputs import explain as explain
     from pimflow.api.reports import HtmlReport as HtmlReport
     from pimflow.api.reports import html_report as html_report
+    from pimflow.api.sweeps import sweep as sweep
     from pimflow.codegen import ConvProblem as ConvProblem
     from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pimflow.search import policies as policies
     from pimflow.search.price_cache import cache_clear as cache_clear
     from pimflow.search.price_cache import cache_info as cache_info
+    from pimflow.sweeps.result import SweepResult as SweepResult
     from pimflow.targets import Target as Target
     from pimflow.targets import load_target as load_target
     from pimflow.targets import override as override
@@ -76,6 +78,7 @@ _HOME = {
     "PimflowError": "pimflow.errors",
     "Plan": "pimflow.ir",
     "Profile": "pimflow.report.profile",
+    "SweepResult": "pimflow.sweeps.result",
     "Target": "pimflow.targets",
     "TracesReport": "pimflow.report.traces",
     "Verification": "pimflow.verify.compare",
@@ -98,6 +101,7 @@ _HOME = {
     "policies": "pimflow.search",
     "profile": "pimflow.api.models",
     "simulate": "pimflow.api.machines",
+    "sweep": "pimflow.api.sweeps",
     "target_names": "pimflow.targets",
     "target_text": "pimflow.targets",
     "zoo": "pimflow.api.machines",
@@ -121,6 +125,7 @@ __all__ = [
     "PimflowError",
     "Plan",
     "Profile",
+    "SweepResult",
     "Target",
     "TracesReport",
     "Verification",
@@ -144,6 +149,7 @@ __all__ = [
     "policies",
     "profile",
     "simulate",
+    "sweep",
     "target_names",
     "target_text",
     "zoo",

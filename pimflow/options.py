@@ -222,6 +222,30 @@ def option_forms(cls: Any = Options) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)
 
 
+def spelled_options(values: Mapping[str, Any]) -> list[str]:
+    """Options as words of the command line, from plain values by name."""
+    return [word for name, value in values.items() for word in _spelled(option_texts()[name].flag, value)]
+
+
+def _spelled(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool) or value is None:
+        return [flag] if value is not None and value is not flag.startswith("--no-") else []
+    if isinstance(value, Mapping):
+        return [word for key, size in value.items() for word in (flag, _spelled_shape(key, size))]
+    if isinstance(value, (list, tuple)):
+        return [flag, ",".join(map(str, value))]
+    return [flag, str(value)]
+
+
+def _spelled_shape(name: str, size: Any) -> str:
+    return f"{name}={size}" if isinstance(size, int) else f"{name}:{'x'.join(map(str, size))}"
+
+
+def saved_options() -> tuple[str, ...]:
+    """The options that plain data can hold, by name."""
+    return tuple(_saved_forms())
+
+
 def _saved_forms() -> dict[str, Any]:
     """The types of the options that plain data can hold, by name."""
     return {f.name: option_forms()[f.name] for f in fields(Options) if f.metadata.get("data", True)}

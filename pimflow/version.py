@@ -24,6 +24,7 @@ FORMATS = {
     "passes": 1,
     "plan": 1,
     "simulate": 1,
+    "sweep": 1,
     "targets": 1,
     "timeline": 1,
     "tune-graph": 1,

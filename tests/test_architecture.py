@@ -46,7 +46,8 @@ ALLOWED = {
     }
     | FORMS,
 }
-ALLOWED["api"] = {"compiler", "zoo"} | ALLOWED["compiler"]
+ALLOWED["sweeps"] = {"compiler"} | ALLOWED["compiler"]
+ALLOWED["api"] = {"sweeps", "compiler", "zoo"} | ALLOWED["compiler"]
 ALLOWED["cli"] = {"api", "options", "report", "bundle", "search", "sparse", "targets", "version"} | BASE
 # The command line decides nothing: of the rooms that do the work it calls these modules, and no others.
 ALSO = {

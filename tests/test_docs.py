@@ -45,6 +45,8 @@ def test_commands_run(
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     if page.name == "README.md":
         assert main(["compile", "zoo:toy", "-o", "out"]) == 0
+    for name, text in re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", page.read_text(), re.DOTALL):
+        Path(name).write_text(text)
     for line in (line for block in shell_blocks(page) for line in block if runnable(line)):
         command, _, redirect = line.partition("#")[0].partition(">")
         capsys.readouterr()

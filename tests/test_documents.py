@@ -32,6 +32,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "layer": ("--matmul", "m=1,k=1280,n=1000"),
     "opt": ("--list",),
     "simulate": ("{trace}",),
+    "sweep": ("{sweep}", "-o", "{tmp}/runs", "-j", "1"),
     "targets list": (),
     "tune-graph": ("{graph}", "--features", "64", "--baselines", "--backward"),
     "verify": ("{folder}",),
@@ -68,7 +69,9 @@ def places(folder: Path, tmp_path: Path, capsys: Capture) -> dict[str, Path]:
     trace.write_text(capsys.readouterr().out)
     graph = tmp_path / "graph.npz"
     np.savez(graph, edge_index=uniform(300, 2000).edge_index(), num_nodes=300)
-    return {"table": table, "tmp": tmp_path, "trace": trace, "folder": folder, "graph": graph}
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text('models = ["zoo:toy", "zoo:gcn"]\npolicies = ["md-dp"]\n[grid]\npim.channels = [8, 16, 40]\n')
+    return {"table": table, "tmp": tmp_path, "trace": trace, "folder": folder, "graph": graph, "sweep": sweep}
 
 
 def document_of(verb: str, places: Mapping[str, Path], capsys: Capture) -> dict[str, Any]:

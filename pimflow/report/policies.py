@@ -19,6 +19,7 @@ from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
 from pimflow.search.policy import find_policy, offered_policies, require_offered
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import open_cache, solve
@@ -81,6 +82,7 @@ def compare_graph(
     *,
     costs: Costs,
     measured: bool = False,
+    prices: PriceCache | None = None,
     progress: Tell = silent,
 ) -> list[PolicyResult]:
     """Plans of several policies (all that the machine offers by default) on one graph, which is cleaned up already.
@@ -95,7 +97,7 @@ def compare_graph(
     for policy in asked:  # all of them before one is searched
         require_offered(policy, costs.units)
     names = [policy.name for policy in asked]
-    prices = open_cache(options, costs)
+    prices = open_cache(options, costs) if prices is None else prices
     results: list[PolicyResult] = []
     bound = None
     for name in names:

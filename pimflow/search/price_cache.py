@@ -67,11 +67,11 @@ class CacheInfo:
     bytes: int
 
 
-def code_fingerprint() -> str:
+def code_fingerprint(also: tuple[str, ...] = ()) -> str:
     """Hash of all code that a cost depends on: the version, every source and data file of the package that has a part
     in it, and the modules outside that have registered ops, rules, units or backends. Edited code never reads the costs
-    of other code."""
-    digest = hashlib.blake2b(_package_fingerprint().encode(), digest_size=16)
+    of other code. `also` names more packages."""
+    digest = hashlib.blake2b(_package_fingerprint(also).encode(), digest_size=16)
     for name in outside_modules(*KINDS.values()):
         digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
     return digest.hexdigest()
@@ -87,10 +87,10 @@ def _source_of(module: str) -> bytes:
 
 
 @cache
-def _package_fingerprint() -> str:
+def _package_fingerprint(also: tuple[str, ...]) -> str:
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)
     root = Path(__file__).resolve().parent.parent
-    for package in _COST_PACKAGES:
+    for package in (*_COST_PACKAGES, *also):
         for path in sorted((root / package).rglob("*")):
             if path.suffix in _COST_SUFFIXES:
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -90,7 +90,7 @@ def with_values(target: Target, values: Mapping[str, Any]) -> Target:
     paths = {".".join(path): path for path, _ in leaves(data)}
     for key, value in values.items():
         if key not in paths:
-            raise OptionError(f"target {target.name!r} has no key {key!r}", _nearest(str(key), paths))
+            raise OptionError(f"target {target.name!r} has no key {key!r}", nearest_key(str(key), paths))
         _put(data, paths[key], value)
     try:
         changed = decode(Target, encode(data))
@@ -140,7 +140,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     data[path[-1]] = value
 
 
-def _nearest(key: str, keys: Mapping[str, Any]) -> str:
+def nearest_key(key: str, keys: Mapping[str, Any]) -> str:
     """A hint for a key that does not exist: those that end like it, or are spelled like it."""
     ending = [known for known in keys if known.endswith(f".{key}")]
     near = did_you_mean(key, ending or keys, most=3)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
 
 from pimflow.report.difference import Difference, notes_of, place_of
 from pimflow.report.page.details import details
+from pimflow.report.page.document import html_document
 from pimflow.report.page.gantt import gantt, schedule_data
 from pimflow.report.page.header import header_of_one, header_of_two
-from pimflow.report.page.markup import Markup, asset, element, embedded_json, joined, shortened
+from pimflow.report.page.markup import Markup, asset, element, joined, shortened
 from pimflow.report.page.memory import memory_chart, movements
 from pimflow.report.page.network import network_panel, ranking
 from pimflow.report.page.node_table import TableRow, amount, change, node_table
@@ -24,30 +23,15 @@ from pimflow.runtime.spending import PartsByPlace
 
 def page(content: Content) -> str:
     """The page as text: the same content gives the same bytes."""
-    style, script = asset("charts.css") + asset("page.css"), asset("page.js")
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'; img-src data:"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=f"{policy}; base-uri 'none'; form-action 'none'"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("link", rel="icon", href="data:,"),
-        element("title", f"{shortened(content.title)} - pimflow report"),
-        element("style", Markup(style)),
-    )
     schedules = [run.schedule(numbers) for run, numbers in zip(content.runs, content.numbers, strict=True)]
     data = {"runs": [schedule_data(schedule) for schedule in schedules], "shares": _shares(content)}
-    body = element(
-        "body",
+    body = (
         _header(content),
         element("main", *_sections(content)),
         element("aside", id="inspector", hidden=True, aria_live="polite"),
         element("div", id="tip", hidden=True, role="tooltip"),
-        element("script", embedded_json(data), type="application/json", id="data"),
-        element("script", Markup(script)),
     )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return html_document(f"{shortened(content.title)} - pimflow report", body, script=asset("page.js"), data=data)
 
 
 def _header(content: Content) -> Markup:

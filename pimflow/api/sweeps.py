@@ -1,0 +1,99 @@
+"""Sweeps: many points at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pimflow.api.reports import html_report
+from pimflow.bundle.files import a_path, json_text
+from pimflow.bundle.source import model_source
+from pimflow.compiler import compile_with
+from pimflow.data import Limits
+from pimflow.errors import OptionError
+from pimflow.options import read_argument
+from pimflow.search.progress import telling
+from pimflow.sweeps.engines import engine_for
+from pimflow.sweeps.evaluate import options_of
+from pimflow.sweeps.folder import sweep_folder, write_made
+from pimflow.sweeps.page.page import sweep_page
+from pimflow.sweeps.result import SweepResult
+from pimflow.sweeps.run import Setup, Tell, run_study
+from pimflow.sweeps.store import Store
+from pimflow.sweeps.study import Point, Study
+from pimflow.version import document
+
+TABLE, DOCUMENT, PAGE = "points.csv", "sweep.json", "report.html"
+REPORTS = "reports"
+
+
+def sweep(
+    study: str | Path | Mapping[str, Any],
+    folder: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    reports: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> SweepResult:
+    """Plans of many machines, models, graphs and policies, and the best of them by several objectives.
+
+    Args:
+        study: a sweep file, or its keys as a dictionary.
+        folder: keeps every point as soon as it is known, so that a sweep that is broken off goes on where it was, and
+            one that is extended computes what is new; and the results as CSV, JSON and a page. None keeps nothing.
+        jobs: processes; by default one for every core if joblib is installed, and this one otherwise.
+        scheduler: the address of a Dask scheduler, in place of processes of this machine.
+        reports: of how many points of the fronts, at most, the folder has the page of `html_report` too.
+        progress: receives a line of text now and then.
+
+    Returns:
+        A row per point.
+
+    Raises:
+        ArgumentError: an argument is of another type.
+        OptionError: the study has a fault, or what it needs is not installed.
+        OutputError: the folder holds something else, or cannot be written.
+        PimflowError: a model or a graph cannot be read at all.
+    """
+    asked = Study.of(study) if isinstance(study, Mapping) else Study.load(a_path(study, "study"))
+    place = None if folder is None else a_path(folder, "folder")
+    jobs = read_argument("jobs", int | None, jobs)
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"'jobs' is {jobs}", "it must be 1 or more")
+    engine = engine_for(jobs, read_argument("scheduler", str | None, scheduler))
+    setup = Setup.of(asked)  # before the folder: a sweep that cannot begin leaves nothing
+    count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), telling(progress)
+    with sweep_folder(place) as store:
+        result = run_study(asked, setup, store, engine, tell)
+        if place is not None:
+            _write(place, store, result, count, tell)
+    return result
+
+
+def _write(folder: Path, store: Store, result: SweepResult, reports: int, tell: Tell) -> None:
+    """What is made of the store: last the page, which names the reports that are there."""
+    made = {TABLE: result.csv(), DOCUMENT: json_text(document("sweep", result.as_json()))}
+    write_made(folder, store, made)
+    wanted = {result.found[index].outcome.key: result.found[index].point for index in _best(result, reports)}
+    for number, (key, point) in enumerate(wanted.items(), start=1):
+        name = f"{REPORTS}/{key}.html"
+        if not (folder / name).exists():
+            tell(f"report {number} of {len(wanted)}: {point.model}")
+            write_made(folder, store, {name: _report(point, result.study)})
+    there = (f"{REPORTS}/{at.outcome.key}.html" for at in result.found)
+    links = {name[len(REPORTS) + 1 : -len(".html")]: name for name in there if (folder / name).exists()}
+    write_made(folder, store, {PAGE: sweep_page(result, links)})
+
+
+def _best(result: SweepResult, count: int) -> list[int]:
+    """Points of the fronts, so many at most: of every front the first, then of every front the second, and so on."""
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*(one.points for one in result.fronts)))
+    return list(dict.fromkeys(index for index in in_turn if index is not None))[:count]
+
+
+def _report(point: Point, study: Study) -> str:
+    compiled = compile_with(model_source(point.model), options_of(point, study.options))
+    return html_report(compiled).html

@@ -1,0 +1,162 @@
+"""Who does the work of a sweep: this process, processes of this machine (joblib), or a cluster (Dask)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+from pimflow.errors import OptionError
+from pimflow.sweeps.evaluate import Task, evaluate
+from pimflow.sweeps.store import Outcome
+
+Done = tuple[Task, list[Outcome]]
+Engine = Callable[[Iterable[Task]], Iterator[Done]]
+_AHEAD = 4
+"""Tasks that wait at every worker, so that none is idle."""
+_MOST_DEATHS = 2
+"""Of processes over one task alone, until it is given up: it may need more memory than there is."""
+_ANSWERS_S = 10
+_others: list[Callable[[threading.ExceptHookArgs], Any]] = []
+_DIED = "the process that worked on it died, as where memory runs out; try with fewer jobs (-j)"
+
+
+def engine_for(jobs: int | None, scheduler: str | None) -> Engine:
+    """The engine that a sweep runs on.
+
+    Args:
+        jobs: processes; None is one per core if joblib is installed, and this one otherwise.
+        scheduler: the address of a Dask scheduler, in place of processes here.
+
+    Raises:
+        OptionError: what it needs is not installed, or no scheduler answers.
+    """
+    if scheduler is not None:
+        return _cluster(scheduler)
+    if jobs is None:
+        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        jobs = jobs if _has_joblib() else 1
+    elif jobs > 1 and not _has_joblib():
+        raise OptionError(f"{jobs} jobs need joblib", "type: pip install 'pimflow[sweep]', or use -j 1")
+    return _here if jobs == 1 else _processes(jobs)
+
+
+def _has_joblib() -> bool:
+    try:
+        import joblib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _here(tasks: Iterable[Task]) -> Iterator[Done]:
+    for task in tasks:
+        yield task, evaluate(task)
+
+
+def _work(task: Task) -> Done:
+    return task, evaluate(task)
+
+
+def _processes(jobs: int) -> Engine:
+    """Processes of joblib's. Where one dies, what was under way is tried again, each task alone, before the rest."""
+
+    def run(tasks: Iterable[Task]) -> Iterator[Done]:
+        from joblib.externals.loky.process_executor import BrokenProcessPool
+
+        waiting = iter(tasks)
+        _mute_manager()
+        while True:
+            flying: dict[str, Task] = {}
+            try:
+                yield from _pooled(jobs, waiting, flying)
+                return
+            except BrokenProcessPool:
+                for task in list(flying.values()):
+                    yield _alone(task)
+
+    return run
+
+
+def _alone(task: Task) -> Done:
+    """One task in a process of its own, which shows whether it is the one that kills processes."""
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    for _ in range(_MOST_DEATHS):
+        try:
+            ((_, outcomes),) = _pooled(2, iter([task]), {})
+        except BrokenProcessPool:
+            continue
+        return task, outcomes
+    return task, _died(task)
+
+
+def _died(task: Task) -> list[Outcome]:
+    return [Outcome(key, "failed", _DIED, {}, {}, 0.0) for key in task.keys]
+
+
+def _pooled(jobs: int, tasks: Iterable[Task], flying: dict[str, Task]) -> Iterator[Done]:
+    """Runs tasks in a pool of joblib's; `flying` has those that were handed out and did not come back, by first key."""
+    from joblib import Parallel, delayed
+
+    def handed_out() -> Generator[Any, None, None]:
+        for task in tasks:
+            flying[task.keys[0]] = task
+            yield delayed(_work)(task)
+
+    pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs)
+    for task, outcomes in pool(handed_out()):
+        flying.pop(task.keys[0], None)
+        yield task, outcomes
+
+
+def _mute_manager() -> None:
+    """Lets the thread by which loky feeds its processes die in silence: it stumbles over work that is taken back."""
+    said = threading.excepthook
+    if said is not _unless_manager:
+        _others.append(said)
+        threading.excepthook = _unless_manager
+
+
+def _unless_manager(error: threading.ExceptHookArgs) -> None:
+    if error.thread is None or error.thread.name != "ExecutorManagerThread":
+        _others[-1](error)
+
+
+def _cluster(address: str) -> Engine:
+    """Workers of a Dask cluster, which repeats what a worker that dies was at."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise OptionError("a scheduler needs Dask", "type: pip install 'pimflow[cluster]'") from None
+    try:
+        client = Client(address, timeout=_ANSWERS_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"no Dask scheduler answers at {address!r}: {error}", "check the address") from None
+
+    def run(tasks: Iterable[Task]) -> Iterator[Done]:
+        from distributed import as_completed
+        from distributed.scheduler import KilledWorker
+
+        waiting = iter(tasks)
+        with client:
+            ahead = _AHEAD * max(1, sum(client.nthreads().values()))
+            flying: dict[Any, Task] = {}
+
+            def submit(count: int) -> list[Any]:
+                fresh = {client.submit(_work, task, pure=False): task for task in itertools.islice(waiting, count)}
+                flying.update(fresh)
+                return list(fresh)
+
+            coming = as_completed(submit(ahead), loop=client.loop)
+            for future in coming:
+                task = flying.pop(future)
+                try:
+                    yield future.result()
+                except KilledWorker:
+                    yield task, _died(task)
+                coming.update(submit(1))
+
+    return run

@@ -1,0 +1,203 @@
+"""One machine of a sweep under its policies: what a worker does, in this process or another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+from pimflow.bundle.source import model_source
+from pimflow.compiled import Machine
+from pimflow.compiler import clean_up, read_model
+from pimflow.data import encode
+from pimflow.errors import PimflowError, printable
+from pimflow.frontend import Loaded
+from pimflow.ir import Graph
+from pimflow.options import Options, graph_of
+from pimflow.report.policies import compare_graph
+from pimflow.runtime.backends import UNITS
+from pimflow.runtime.costs import CostModel
+from pimflow.search.policy import policy_of, require_offered
+from pimflow.search.price_cache import PriceCache, code_fingerprint
+from pimflow.search.solver import cache_scope
+from pimflow.sweeps.store import Outcome
+from pimflow.sweeps.study import Point
+from pimflow.targets import Target, load_target, override
+
+FIGURES = (
+    "time_us",
+    "energy_mj",
+    "conv_us",
+    "baseline_us",
+    "baseline_energy_mj",
+    "baseline_conv_us",
+    "speedup",
+    "conv_speedup",
+    "energy_change",
+    "candidates",
+    "unknown_nodes",
+)
+"""Of `PolicyResult`: what is kept of a point."""
+_ALSO = ("frontend", "report")
+"""Packages that figures depend on, and prices do not."""
+_READING = ("shapes", "graph_as_input")
+"""Options that reading a model depends on."""
+_MODELS_KEPT, _UNITS_KEPT = 4, 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """Points that differ in policy alone, and what identifies their inputs.
+
+    Args:
+        points: of one model, graph and machine.
+        keys: theirs.
+        model_sha256, graph_sha256: of what is read.
+        options: others of `compile`, for all points.
+        shown: keys of the machine whose values are asked for.
+    """
+
+    points: tuple[Point, ...]
+    keys: tuple[str, ...]
+    model_sha256: str
+    graph_sha256: str
+    options: Mapping[str, Any]
+    shown: tuple[str, ...]
+
+
+def key_of(point: Point, model_sha256: str, graph_sha256: str, options: Mapping[str, Any]) -> str:
+    """The digest of all that a point's result depends on: inputs, machine, policy, options, and the code.
+
+    Of a machine that cannot be, its values; of one that can, all that figures depend on, but not its name.
+    """
+    try:
+        target = machine_of(point)
+        kinds = {device: target.kind(device) for device in target.devices}
+        machine: Any = [kinds, {key: encode(value) for key, value in sorted(target.values.items())}]
+    except PimflowError:
+        machine = [point.target, encode(load_target(point.target)), encode(point.values)]
+    saved = [point.policy, {name: encode(value) for name, value in sorted(options.items())}]
+    parts = [code_fingerprint(_ALSO), model_sha256, graph_sha256, machine, saved]
+    return hashlib.sha256(json.dumps(parts, allow_nan=True).encode()).hexdigest()[:32]
+
+
+def machine_of(point: Point) -> Target:
+    """The machine of a point.
+
+    Raises:
+        OptionError, TargetError: there can be no such machine.
+    """
+    return override(_target(point.target), point.values)
+
+
+def options_of(point: Point, given: Mapping[str, Any], graph_sha256: str = "") -> Options:
+    """The options by which a point is compiled.
+
+    Args:
+        point: which.
+        given: options of all points.
+        graph_sha256: of its graph, by which one that has been read is known again; "" reads it.
+
+    Raises:
+        OptionError, TargetError: there can be no such machine.
+        GraphDataError: its graph cannot be read.
+    """
+    graph = _graph(point.graph, graph_sha256) if point.graph else None
+    return Options.of(**given, target=machine_of(point), policy=point.policy, graph=graph)
+
+
+def evaluate(task: Task) -> list[Outcome]:
+    """What comes of every point of a task. Whatever goes wrong with one is its outcome."""
+    bench = _Bench(task)
+    return [bench.outcome(point, key) for point, key in zip(task.points, task.keys, strict=True)]
+
+
+class _Bench:
+    """One model on one machine; its policies share prices, in memory alone: a sweep would flood the cache on disk."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def outcome(self, point: Point, key: str) -> Outcome:
+        """A policy's."""
+        started = time.perf_counter()
+        figures: dict[str, Any] = {}
+        shown: dict[str, Any] = {}
+        status, reason = "ok", ""
+        try:
+            options = options_of(point, self.task.options, self.task.graph_sha256)
+            shown = {name: encode(self.machine.target.values[name]) for name in self.task.shown}
+            require_offered(policy_of(options), self.costs.units)
+            (result,) = compare_graph(
+                self.graph,
+                options,
+                (point.policy,),
+                costs=self.costs,
+                measured=self.machine.measured is not None,
+                prices=self.prices,
+            )
+            figures = {name: getattr(result, name) for name in FIGURES}
+        except PimflowError as error:
+            status, reason = "invalid", str(error)
+        except Exception as error:  # the sweep goes on; the next run tries this point again
+            status, reason = "failed", printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Outcome(key, status, reason, figures, shown, round(time.perf_counter() - started, 3))
+
+    @cached_property
+    def options(self) -> Options:
+        return options_of(self.task.points[0], self.task.options, self.task.graph_sha256)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return Machine.of(self.options)
+
+    @cached_property
+    def costs(self) -> CostModel:
+        machine = self.machine
+        return CostModel(machine.target, measured=machine.measured, units=_units(machine.target))
+
+    @cached_property
+    def prices(self) -> PriceCache:
+        return PriceCache(None, cache_scope(self.costs))
+
+    @cached_property
+    def graph(self) -> Graph:
+        point, task = self.task.points[0], self.task
+        given = {name: encode(task.options[name]) for name in _READING if name in task.options}
+        loaded = _loaded(point.model, task.model_sha256, point.graph, task.graph_sha256, json.dumps(given))
+        return clean_up(loaded.graph, self.machine, self.options).graph
+
+
+def _graph(path: str, sha256: str) -> Any:
+    return _known_graph(path, sha256) if sha256 else graph_of(path)
+
+
+@lru_cache(maxsize=_MODELS_KEPT)
+def _known_graph(path: str, _sha256: str) -> Any:
+    return graph_of(path)
+
+
+@cache
+def _target(name: str) -> Target:
+    return load_target(name)
+
+
+@lru_cache(maxsize=_MODELS_KEPT)
+def _loaded(model: str, _model_sha256: str, graph: str, _graph_sha256: str, spelled: str) -> Loaded:
+    """A model in the IR; under digests too, as a worker may outlive a file. `spelled` are options as JSON."""
+    options = Options.of(**json.loads(spelled), graph=_graph(graph, _graph_sha256) if graph else None)
+    return read_model(model_source(model), options)
+
+
+def _units(target: Target) -> dict[str, Any]:
+    """The machine's units: one that another machine had too brings along what it has priced."""
+    return {device: _unit(device, target.kind(device), target.units[device]) for device in target.devices[1:]}
+
+
+@lru_cache(maxsize=_UNITS_KEPT)
+def _unit(device: str, kind: str, spec: Any) -> Any:
+    return UNITS[kind](device, spec)

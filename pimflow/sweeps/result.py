@@ -1,0 +1,294 @@
+"""What a sweep found: every point, the fronts, and what each key of the machine does to the objectives."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pimflow.data import encode
+from pimflow.report.records import Records, Row
+from pimflow.report.tables import number, render_table, significant, wrapped
+from pimflow.sweeps.evaluate import FIGURES
+from pimflow.sweeps.fronts import Objective, front, mean_values
+from pimflow.sweeps.store import Outcome
+from pimflow.sweeps.study import Point, Study
+
+_MOST_SHOWN = 20
+_MOST_REASONS = 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """A point and what came of it."""
+
+    point: Point
+    outcome: Outcome
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it has figures."""
+        return self.outcome.status == "ok"
+
+
+@dataclass(frozen=True)
+class Front:
+    """The best points of one model on one graph.
+
+    Args:
+        model, graph: which.
+        points: indexes into the points of the sweep, in the order of the first objective.
+    """
+
+    model: str
+    graph: str
+    points: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A machine and a policy, over all models that were swept.
+
+    Args:
+        target, policy, values: of the point; `values` is what is changed of the machine.
+        objectives: in the mean over the models, by name.
+        on_front: whether no other is better in the mean.
+    """
+
+    target: str
+    policy: str
+    values: Mapping[str, Any]
+    objectives: Mapping[str, float]
+    on_front: bool
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a key of the machine does to an objective, whatever the others are.
+
+    Args:
+        key: of the machine; "policy" and "target" are told as well.
+        objective: its name.
+        means: the mean of the objective over all points with a value, by that value as text.
+        share: how far the means are apart, over the smallest: 0.1 is 10 %.
+    """
+
+    key: str
+    objective: str
+    means: Mapping[str, float]
+    share: float
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult(Records):
+    """A sweep, a row per point.
+
+    Args:
+        study: what was varied.
+        objectives: what the fronts are made of.
+        found: the points and what came of them, in the order of the study.
+        computed: how many were computed now; the others were known.
+    """
+
+    study: Study
+    objectives: tuple[Objective, ...]
+    found: tuple[Found, ...]
+    computed: int
+
+    @property
+    def title(self) -> str:
+        """Models, and how many points."""
+        models = ", ".join(self.study.models[:_MOST_REASONS])
+        return f"{models}{', ..' if len(self.study.models) > _MOST_REASONS else ''}: {len(self.found)} points"
+
+    @cached_property
+    def fronts(self) -> tuple[Front, ...]:
+        """The best points of every model, on every graph."""
+        found = []
+        for model in self.study.models:
+            for graph in self.study.graphs:
+                mine = [
+                    i
+                    for i, at in enumerate(self.found)
+                    if at.is_ok and (at.point.model, at.point.graph) == (model, graph)
+                ]
+                best = [mine[i] for i in front([self._costs(i) for i in mine], self.objectives)]
+                found.append(Front(model, graph, tuple(sorted(best, key=self._costs))))
+        return tuple(found)
+
+    @cached_property
+    def means(self) -> tuple[Mean, ...]:
+        """Machines and policies that ran all models, in the mean over them; none where there is one model."""
+        places = len(self.study.models) * len(self.study.graphs)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for index, at in enumerate(self.found):
+            if at.is_ok:
+                groups.setdefault((at.point.target, at.point.policy, at.point.values), []).append(index)
+        whole = {group: members for group, members in groups.items() if places > 1 and len(members) == places}
+        means = [mean_values([self._named(index) for index in members]) for members in whole.values()]
+        best = set(front([list(mean.values()) for mean in means], self.objectives))
+        return tuple(
+            Mean(target, policy, dict(values), mean, index in best)
+            for index, ((target, policy, values), mean) in enumerate(zip(whole, means, strict=True))
+        )
+
+    @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """What every varied key does to every objective, the strongest first."""
+        pairs = [(key, objective) for key in self.varied for objective in self.objectives if objective.is_figure]
+        found = [effect for pair in pairs if (effect := self._effect(*pair)) is not None]
+        return tuple(sorted(found, key=lambda effect: -effect.share))
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """Keys of the machine that points differ in, and "policy" and "target" where they do."""
+        keys = dict.fromkeys(key for at in self.found for key in at.point.values)
+        given = {"target": self.study.targets, "policy": self.study.policies}
+        return (*(name for name, several in given.items() if len(several) > 1), *keys)
+
+    def setting(self, index: int, key: str) -> str:
+        """What a point has for a varied key, as text."""
+        point = self.found[index].point
+        value = getattr(point, key) if key in ("target", "policy") else point.values.get(key, "")
+        return value if isinstance(value, str) else str(encode(value))
+
+    def count(self, status: str) -> int:
+        """Points of a status."""
+        return sum(at.outcome.status == status for at in self.found)
+
+    def records(self) -> list[Row]:
+        """A row per point: what it is, its status, its figures, and whether it is on a front."""
+        best = {index for one in self.fronts for index in one.points}
+        rows = []
+        for index, at in enumerate(self.found):
+            point, outcome = at.point, at.outcome
+            about = {"model": point.model, "graph": point.graph, "target": point.target, "policy": point.policy}
+            values = {key: _cell(point.values.get(key)) for key in self.varied if key not in about}
+            state = {"status": outcome.status, "reason": outcome.reason, "on_front": index in best}
+            rows.append({**about, **values, **state, **{name: outcome.figures.get(name) for name in FIGURES}})
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """One JSON object: the study, every point, the fronts, means and effects."""
+        points = [
+            {**at.point.as_json(), **{name: value for name, value in vars(at.outcome).items() if name != "seconds"}}
+            for at in self.found
+        ]
+        data: dict[str, Any] = encode(
+            {
+                "study": _study_json(self.study),
+                "points": points,
+                "fronts": [vars(one) for one in self.fronts],
+                "means": [vars(mean) for mean in self.means],
+                "effects": [vars(effect) for effect in self.effects],
+            }
+        )
+        return data
+
+    def csv(self) -> str:
+        """The rows as CSV, a column for every figure."""
+        columns = dict.fromkeys(key for row in self._rows for key in row)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        return text.getvalue()
+
+    def text(self) -> str:
+        """How many points, the fronts as tables, why points are invalid, and which keys matter."""
+        parts = [self._counts(), *(self._front_table(one) for one in self.fronts if one.points)]
+        return "\n\n".join([*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._reasons()))])
+
+    def _costs(self, index: int) -> list[float]:
+        return [objective.value(self.found[index].outcome) for objective in self.objectives]
+
+    def _named(self, index: int) -> dict[str, float]:
+        return {objective.name: objective.value(self.found[index].outcome) for objective in self.objectives}
+
+    def _effect(self, key: str, objective: Objective) -> Effect | None:
+        """None where no two values of the key have points."""
+        values: dict[str, list[dict[str, float]]] = {}
+        for index, at in enumerate(self.found):
+            if at.is_ok:
+                values.setdefault(self.setting(index, key), []).append(self._named(index))
+        means = {value: mean_values(at)[objective.name] for value, at in values.items()}
+        if len(means) < 2:
+            return None
+        low = min(means.values())
+        return Effect(key, objective.name, means, (max(means.values()) - low) / abs(low) if low else 0.0)
+
+    def _counts(self) -> str:
+        kinds = [("ok", "ok"), ("invalid", "invalid"), ("failed", "failed, to be tried again")]
+        told = ", ".join(f"{self.count(status):,} {words}" for status, words in kinds if self.count(status))
+        known = len(self.found) - self.computed
+        return f"{len(self.found):,} points: {told or 'none'}" + (f"; {known:,} were known" if known > 0 else "")
+
+    def _table(self, rows: Iterable[tuple[str, str, Mapping[str, Any], Sequence[float]]]) -> str:
+        told = {"target", "policy", *(objective.name for objective in self.objectives)}
+        keys = [key for key in self.varied if key not in told]
+        named = [name for name in ("target", "policy") if name in self.varied]
+        header = [*named, *keys, *(objective.name for objective in self.objectives)]
+        body = []
+        for target, policy, values, costs in rows:
+            places = {"target": target, "policy": policy}
+            cells = [*(places[name] for name in named), *(str(_cell(values.get(key))) for key in keys)]
+            body.append([*cells, *map(figure_text, costs)])
+        return render_table(header, body, right=range(len(named), len(header)))
+
+    def _front_table(self, one: Front) -> str:
+        shown = one.points[:_MOST_SHOWN]
+        points = [(self.found[i].point, self._costs(i)) for i in shown]
+        table = self._table((point.target, point.policy, point.values, costs) for point, costs in points)
+        place = f"{one.model} on {one.graph}" if one.graph else one.model
+        return f"front of {place}: {_how_many(len(one.points))}\n{table}{_more(len(one.points))}"
+
+    def _mean_table(self) -> str:
+        best = sorted((mean for mean in self.means if mean.on_front), key=lambda mean: [*mean.objectives.values()])
+        if not best:
+            return ""
+        rows = ((mean.target, mean.policy, mean.values, [*mean.objectives.values()]) for mean in best[:_MOST_SHOWN])
+        return f"front of the mean over all models: {_how_many(len(best))}\n{self._table(rows)}{_more(len(best))}"
+
+    def _effect_lines(self) -> str:
+        lines = [
+            f"{effect.key} changes {effect.objective} by {number(100 * effect.share)} % in the mean: "
+            + ", ".join(f"{value} {significant(mean)}" for value, mean in effect.means.items())
+            for effect in self.effects[:_MOST_SHOWN]
+        ]
+        return "\n".join(wrapped(line, "  ") for line in lines)
+
+    def _reasons(self) -> str:
+        reasons: dict[str, int] = {}
+        for at in self.found:
+            if not at.is_ok:
+                reasons[at.outcome.reason] = reasons.get(at.outcome.reason, 0) + 1
+        most = sorted(reasons.items(), key=lambda item: -item[1])
+        lines = [wrapped(f"{count:,} x {reason}", "  ") for reason, count in most[:_MOST_REASONS]]
+        left = len(most) - _MOST_REASONS
+        return "\n".join([*lines, *([f"{left} other reasons"] if left > 0 else [])])
+
+
+def _study_json(study: Study) -> dict[str, Any]:
+    data: dict[str, Any] = encode(study)
+    return data
+
+
+def _cell(value: Any) -> Any:
+    """A value as a row has it: lists as text."""
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(encode(value))
+
+
+def figure_text(value: float) -> str:
+    """A figure, or a whole number of the machine's as it is."""
+    return number(value, 0) if float(value).is_integer() else significant(value)
+
+
+def _how_many(count: int) -> str:
+    return f"{count:,} point{'' if count == 1 else 's'}"
+
+
+def _more(count: int) -> str:
+    return f"\n{count - _MOST_SHOWN:,} more" if count > _MOST_SHOWN else ""

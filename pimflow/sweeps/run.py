@@ -1,0 +1,177 @@
+"""Carries a sweep out: what is not known yet is computed, kept at once, and told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from pimflow.bundle.source import model_source
+from pimflow.errors import ModelError
+from pimflow.options import graph_of
+from pimflow.sweeps.engines import Engine
+from pimflow.sweeps.evaluate import Task, key_of
+from pimflow.sweeps.fronts import Objective, front
+from pimflow.sweeps.result import Found, SweepResult
+from pimflow.sweeps.search import Searching
+from pimflow.sweeps.store import Outcome, Store
+from pimflow.sweeps.study import Point, Study
+
+Tell = Callable[[str], None]
+_FRONT_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a sweep needs before its first point.
+
+    Args:
+        objectives: what is weighed.
+        models, graphs: digests of the inputs, by name.
+    """
+
+    objectives: tuple[Objective, ...]
+    models: Mapping[str, str]
+    graphs: Mapping[str, str]
+
+    @classmethod
+    def of(cls, study: Study) -> Setup:
+        """Reads the inputs.
+
+        Raises:
+            OptionError: there is no such objective.
+            PimflowError: a model or a graph is not there, or is none.
+        """
+        objectives = tuple(Objective.of(text, study.targets) for text in study.objectives)
+        models = {name: _digest_of(name) for name in study.models}
+        return cls(objectives, models, {name: graph_of(name).sha256 if name else "" for name in study.graphs})
+
+
+def _digest_of(model: str) -> str:
+    try:
+        return model_source(model).sha256
+    except OSError as error:
+        raise ModelError(f"cannot read {model}: {error.strerror}", "check the path") from None
+
+
+def run_study(study: Study, setup: Setup, store: Store, engine: Engine, progress: Tell) -> SweepResult:
+    """Evaluates the points of a study that the store does not have, and weighs all of them.
+
+    Args:
+        study: what is varied.
+        setup: its objectives, models and graphs.
+        store: open; takes every outcome as it comes.
+        engine: who does the work.
+        progress: receives how far it is, as lines of text.
+
+    Raises:
+        OutputError: an outcome cannot be kept.
+    """
+    return _Run(study, setup, store, engine, progress).result()
+
+
+@dataclass
+class _Run:
+    study: Study
+    setup: Setup
+    store: Store
+    engine: Engine
+    progress: Tell
+    computed: int = 0
+
+    def __post_init__(self) -> None:
+        self._shown = tuple(objective.name for objective in self.setup.objectives if not objective.is_figure)
+        self._clock = _Clock(self.study.count, self.progress)
+
+    def result(self) -> SweepResult:
+        if self.study.search is None:
+            points = list(self.study.points())
+            keys = self._compute(points)
+        else:
+            points = [point for place in self.study.places() for point in self._searched(place)]
+            keys = [self._key(point) for point in points]
+        found = tuple(Found(point, self.store[key]) for point, key in zip(points, keys, strict=True))
+        return SweepResult(self.study, self.setup.objectives, found, self.computed)
+
+    def _searched(self, place: Point) -> tuple[Point, ...]:
+        """The points of one place that a search looks at."""
+        assert self.study.search is not None
+        searching = Searching(self.study, self.study.search, place, self.setup.objectives)
+        for points, tell in searching.batches():
+            tell([self.store[key] for key in self._compute(points)])
+        return searching.points
+
+    def _compute(self, points: Sequence[Point]) -> list[str]:
+        """Sees to it that all points are known; returns their keys."""
+        keys = [self._key(point) for point in points]
+        about = dict(zip(keys, points, strict=True))
+        fresh = {key: point for key, point in about.items() if key not in self.store}
+        self._clock.known(len(keys) - len(fresh))
+        for _, outcomes in self.engine(self._tasks(fresh.items())):
+            for outcome in outcomes:
+                self._add(outcome, about[outcome.key])
+        return keys
+
+    def _tasks(self, fresh: Iterable[tuple[str, Point]]) -> Iterator[Task]:
+        """Work that is handed out at once: the policies of one machine, on one model."""
+        for _, together in groupby(fresh, lambda item: replace(item[1], policy="")):
+            keys, points = zip(*together, strict=True)
+            first = points[0]
+            yield Task(
+                points,
+                keys,
+                self.setup.models[first.model],
+                self.setup.graphs[first.graph],
+                self.study.options,
+                self._shown,
+            )
+
+    def _add(self, outcome: Outcome, point: Point) -> None:
+        self.computed += 1
+        self.store.add(outcome, point.as_json())
+        self._clock.came(outcome, self.setup.objectives)
+
+    def _key(self, point: Point) -> str:
+        given = self.study.options
+        return key_of(point, self.setup.models[point.model], self.setup.graphs[point.graph], given)
+
+
+class _Clock:
+    """Tells how many points are done, how large the front is, and how long the rest may take."""
+
+    def __init__(self, total: int, progress: Tell) -> None:
+        self._total = total
+        self._progress = progress
+        self._started = time.monotonic()
+        self._known = self._done = 0
+        self._values: list[list[float]] = []
+        self._front = 0
+        self._weighed = 0.0
+
+    def known(self, count: int) -> None:
+        """Points that need no work."""
+        self._known += count
+
+    def came(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
+        """A point is done."""
+        self._done += 1
+        now = time.monotonic()
+        if outcome.status == "ok":
+            self._values.append([objective.value(outcome) for objective in objectives])
+        if now - self._weighed > _FRONT_EVERY_S:
+            best = front(self._values, objectives)
+            self._values = [self._values[index] for index in best]  # the others never come back
+            self._front, self._weighed = len(best), now
+        done = self._known + self._done
+        left_s = (now - self._started) / self._done * (self._total - done)
+        self._progress(
+            f"sweep: {done:,} of {self._total:,} points ({100 * done / self._total:.0f} %), "
+            f"about {_spoken(left_s)} to go, {self._front:,} on the front"
+        )
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,353 @@
+"""What a sweep varies, as its file says it, and the points that this comes to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pimflow.data import NOT_DATA, Limits, Table, decode, read_file
+from pimflow.errors import DataError, OptionError, choose_one
+from pimflow.options import DEFAULT_POLICY, Options, saved_options
+from pimflow.search.policy import find_policy
+from pimflow.targets import DEFAULT_TARGET, load_target
+from pimflow.targets.overrides import nearest_key
+from pimflow.targets.schema.origin import frozen
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Values = Table[Any]
+"""New values of a machine's keys, in the order of the study."""
+Sampler = Literal["nsga2", "tpe", "random"]
+
+MOST_POINTS = 1_000_000
+HINT = "docs/sweep.md says what a sweep file holds"
+_RANGE = {"low", "high", "step", "log"}
+_ROUNDED = 1e-9  # of a step, that the last of them may be short of the end
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, both included.
+
+    Args:
+        low, high: the ends.
+        step: from one number to the next; None is 1 for whole numbers, and any number otherwise.
+        log: small numbers are as likely as large ones.
+        whole: only whole numbers; so it is where a file gives both ends, and the step, without a point.
+    """
+
+    low: Annotated[float, Limits()]
+    high: Annotated[float, Limits()]
+    step: Annotated[float, Limits(above=0)] | None = None
+    log: bool = False
+    whole: bool = field(default=False, metadata=NOT_DATA)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str) -> Range:
+        """A range from plain data; `where` leads to them, for errors."""
+        numbers = [data[key] for key in ("low", "high", "step") if key in data]
+        return replace(decode(cls, data, path=where), whole=all(type(number) is int for number in numbers))
+
+    def draw(self, source: random.Random) -> float:
+        """A number of the range."""
+        low, high = (math.log(end) for end in (self.low, self.high)) if self.log else (self.low, self.high)
+        anywhere = source.uniform(low, high)
+        value = math.exp(anywhere) if self.log else anywhere
+        step = self.step or (1.0 if self.whole else None)
+        if step is None:
+            return min(max(value, self.low), self.high)
+        last = math.floor((self.high - self.low) / step + _ROUNDED)
+        number = round((value - self.low) / step) if self.log else source.randint(0, last)
+        value = self.low + min(number, last) * step
+        return round(value) if self.whole else value
+
+    def check(self, where: str) -> None:
+        """Raises an OptionError where there is nothing between the ends."""
+        if self.low > self.high:
+            raise OptionError(f"{where} goes from {self.low} to {self.high}", "give the lower end as 'low'")
+        if self.log and self.low <= 0:
+            raise OptionError(f"{where} is logarithmic from {self.low}", "let it begin above 0")
+
+
+@dataclass(frozen=True)
+class Random:
+    """Machines drawn at random.
+
+    Args:
+        points: how many.
+        values: by key, the values to choose among, or a range to draw from.
+        seed: other seeds draw others.
+    """
+
+    points: Annotated[int, Limits(least=1, most=MOST_POINTS)]
+    values: Mapping[str, Any]
+    seed: Annotated[int, Limits(least=0)] = 0
+
+    def draws(self) -> Iterator[dict[str, Any]]:
+        """The machines' values; the first of a longer list are those of a shorter one."""
+        for number in range(self.points):
+            source = random.Random(f"{self.seed} {number}")
+            yield {key: _drawn(values, source) for key, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search among the points of the grid, in place of all of them, by Optuna.
+
+    Args:
+        trials: how many points to look at, for every model, machine and policy.
+        sampler: how the next ones are chosen.
+        seed: other seeds look elsewhere.
+        parallel: trials that are chosen at once, before any of them is known.
+    """
+
+    trials: Annotated[int, Limits(least=1, most=MOST_POINTS)]
+    sampler: Sampler = "nsga2"
+    seed: Annotated[int, Limits(least=0)] = 0
+    parallel: Annotated[int, Limits(least=1, most=10_000)] = 8
+
+
+@dataclass(frozen=True)
+class Point:
+    """One compilation: a model, on a graph if it is a graph network, for a machine, under a policy.
+
+    Args:
+        model: a path, or "zoo:NAME".
+        graph: the path of a graph; "" for the model's own, or none.
+        target: the machine that it starts from, a name or a file.
+        policy: its name.
+        values: what is changed of the machine, by key.
+    """
+
+    model: str
+    graph: str
+    target: str
+    policy: str
+    values: Values
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "values": dict(self.values)}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a sweep varies.
+
+    Args:
+        models: paths, or "zoo:NAME".
+        graphs: paths of graphs, for graph networks; none for other models.
+        targets: machines to start from, names or files.
+        policies: search policies.
+        objectives: what a front is made of: figures of a point, or keys of its machine. The smaller the better, and the
+            larger the better with "-" in front.
+        options: other options of `compile`, for all points.
+        grid: by key of the machine, the values that it takes, in all combinations.
+        lists: the same, taken together: first with first, second with second.
+        random: machines drawn at random.
+        search: looks at some points of the grid alone.
+    """
+
+    models: tuple[str, ...]
+    graphs: tuple[str, ...] = ("",)
+    targets: tuple[str, ...] = (DEFAULT_TARGET,)
+    policies: tuple[str, ...] = (DEFAULT_POLICY,)
+    objectives: tuple[str, ...] = ("time_us", "energy_mj")
+    options: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    lists: Mapping[str, Any] = field(default_factory=dict)
+    random: Random | None = None
+    search: Search | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str = "the sweep") -> Study:
+        """A study from plain data, as of a TOML file.
+
+        Args:
+            data: the keys of a sweep file.
+            where: what to call it in errors.
+
+        Raises:
+            OptionError: a key or a value is wrong.
+            TargetError: a machine does not exist, or its file is not valid.
+        """
+        try:
+            study = decode(cls, _with_keys(data))
+        except DataError as error:
+            raise OptionError(f"{where}: {error.what}", error.hint or HINT) from None
+        return study.checked(where)
+
+    @classmethod
+    def load(cls, path: Path) -> Study:
+        """A study from a TOML file; paths of models, graphs and machines in it are relative to the file.
+
+        Raises:
+            OptionError: it cannot be read, or a key or a value is wrong.
+            TargetError: a machine does not exist, or its file is not valid.
+        """
+        try:
+            data = tomllib.loads(read_file(path).decode("utf-8-sig"))
+        except OSError as error:
+            raise OptionError(f"cannot read {path}: {error.strerror}", "check the path") from None
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"{path} is not valid TOML: {error}", "correct the file") from None
+        return cls.of(_beside(data, path.parent), str(path))
+
+    def checked(self, where: str) -> Study:
+        """Itself.
+
+        Raises:
+            OptionError, TargetError: see `of`.
+        """
+        for name in ("models", "graphs", "targets", "policies", "objectives"):
+            given = getattr(self, name)
+            if not given:
+                raise OptionError(f"{where}: {name!r} is empty", HINT)
+            if len(set(given)) < len(given):
+                raise OptionError(f"{where}: {name!r} has one twice", "give each once")
+        for policy in self.policies:
+            find_policy(policy)
+        self._check_options(where)
+        self._check_values(where)
+        if self.search and (self.random or not (self.grid or self.lists)):
+            raise OptionError(f"{where}: [search] chooses among the points of a grid", "give [grid], and no [random]")
+        if self.count > MOST_POINTS:
+            raise OptionError(f"{where} has {self.count:,} points", f"give fewer than {MOST_POINTS:,}, or [search]")
+        return self
+
+    def _check_options(self, where: str) -> None:
+        names = [name for name in saved_options() if name != "policy"]  # which every point has of its own
+        for name in self.options:
+            if name not in names:
+                raise OptionError(f"{where}: unknown option {name!r}", choose_one(name, names))
+        Options.of(**self.options)
+
+    def _check_values(self, where: str) -> None:
+        drawn = self.random.values if self.random else {}
+        for table, values in (("grid", self.grid), ("lists", self.lists)):
+            for key, items in values.items():
+                if not isinstance(items, Sequence) or isinstance(items, str) or not items:
+                    raise OptionError(f"{where}: {table} has no list of values for {key!r}", HINT)
+        for key, items in drawn.items():
+            if isinstance(items, Range):
+                items.check(f"{where}: the range of {key!r}")
+            elif not isinstance(items, Sequence) or isinstance(items, str) or not items:
+                raise OptionError(f"{where}: random has neither a list nor a range for {key!r}", HINT)
+        if len({len(items) for items in self.lists.values()}) > 1:
+            lengths = ", ".join(f"{key} {len(items)}" for key, items in self.lists.items())
+            raise OptionError(f"{where}: the lists differ in length ({lengths})", "make them as long as each other")
+        keys = [*self.grid, *self.lists, *drawn]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise OptionError(f"{where}: {twice!r} is varied twice", "name it in one of grid, lists and random")
+        self._check_keys(where, keys)
+
+    def _check_keys(self, where: str, keys: Sequence[str]) -> None:
+        for name in self.targets:
+            target = load_target(name)
+            for key in keys:
+                if key not in target.values:
+                    near = nearest_key(key, target.values)
+                    raise OptionError(f"{where}: target {target.name!r} has no key {key!r}", near)
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """The grid's lists by key; what goes together is one axis, of indexes, under the name ""."""
+        lists = {"": tuple(range(len(next(iter(self.lists.values())))))} if self.lists else {}
+        return {**{key: tuple(items) for key, items in self.grid.items()}, **lists}
+
+    def values_at(self, choices: Mapping[str, Any]) -> dict[str, Any]:
+        """The machine's new values where the axes take these."""
+        values = {key: frozen(choice) for key, choice in choices.items() if key}
+        if "" in choices:
+            values |= {key: frozen(items[choices[""]]) for key, items in self.lists.items()}
+        return values
+
+    @cached_property
+    def count(self) -> int:
+        """How many points there are."""
+        places = len(self.models) * len(self.graphs) * len(self.targets) * len(self.policies)
+        if self.search:
+            return places * self.search.trials
+        return places * math.prod(map(len, self.axes.values())) * (self.random.points if self.random else 1)
+
+    def machines(self) -> Iterator[Values]:
+        """What is changed of the machine, point by point; nothing of it, if nothing is varied."""
+        for choices in itertools.product(*self.axes.values()):
+            values = self.values_at(dict(zip(self.axes, choices, strict=True)))
+            for drawn in self.random.draws() if self.random else ({},):
+                yield Table({**values, **drawn})
+
+    def places(self) -> Iterator[Point]:
+        """Models, graphs, machines and policies, of each machine as it is."""
+        for model, graph, target in itertools.product(self.models, self.graphs, self.targets):
+            for policy in self.policies:
+                yield Point(model, graph, target, policy, Table({}))
+
+    def points(self) -> Iterator[Point]:
+        """All points but those of a search, in order: the policies of one machine stand together."""
+        for model, graph, target in itertools.product(self.models, self.graphs, self.targets):
+            for values in self.machines():
+                for policy in self.policies:
+                    yield Point(model, graph, target, policy, values)
+
+
+def _drawn(values: Any, source: random.Random) -> Any:
+    return values.draw(source) if isinstance(values, Range) else frozen(source.choice(values))
+
+
+def _with_keys(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a sweep file with its tables of values by dotted key."""
+    flat = {key: _flat(value) if key in ("grid", "lists") else value for key, value in data.items()}
+    drawn = flat.get("random")
+    if isinstance(drawn, Mapping) and "values" in drawn:
+        flat["random"] = {**drawn, "values": _flat(drawn["values"])}
+    return flat
+
+
+def _flat(data: Any, start: str = "") -> Any:
+    """Values by dotted key: TOML reads pim.banks without quotes as a table in a table."""
+    if not isinstance(data, Mapping):
+        return data
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if not isinstance(value, Mapping):
+            found[f"{start}{key}"] = value
+        elif value and value.keys() <= _RANGE:
+            found[f"{start}{key}"] = Range.of(value, f"{start}{key}")
+        else:
+            found |= _flat(value, f"{start}{key}.")
+    return found
+
+
+def _beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Plain data with paths as they are seen from here; what is no list is left for the reader to refuse."""
+    moved = dict(data)
+    for name in ("models", "graphs"):
+        if isinstance(data.get(name), list):
+            moved[name] = [_path(item, folder) for item in data[name]]
+    if isinstance(data.get("targets"), list):
+        is_file = [isinstance(item, str) and item.endswith(".toml") for item in data["targets"]]
+        moved["targets"] = [
+            _path(item, folder) if file else item for item, file in zip(data["targets"], is_file, strict=True)
+        ]
+    options = data.get("options")
+    if isinstance(options, Mapping) and isinstance(options.get("profile"), str):
+        moved["options"] = {**options, "profile": _path(options["profile"], folder)}
+    return moved
+
+
+def _path(item: Any, folder: Path) -> Any:
+    if not isinstance(item, str) or not item or item.lower().startswith("zoo:"):
+        return item
+    return str(folder / item)
