@@ -549,6 +549,16 @@ class HostBackend(ABC):
         return True
 
     @property
+    def queues_launches(self) -> bool:
+        """Whether a kernel is launched while the unit waits for what the kernel reads."""
+        return False
+
+    @property
+    def persistent_stages(self) -> bool:
+        """Whether all stages of a node in a pipeline run in one kernel."""
+        return False
+
+    @property
     @abstractmethod
     def element_bytes(self) -> int:
         """Bytes of a floating-point element in its memory, whatever the model says."""

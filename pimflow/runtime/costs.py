@@ -98,8 +98,33 @@ class CostModel:
         Raises:
             GraphError: the node is placed on a unit and cannot run there.
         """
-        cost = self._unit_cost(graph, node) if node.device in self.units else self._host_cost(graph, node)
-        return _FREE if cost is None else NodeCost(cost.time_us, cost.energy_mj, cost)
+        if node.device in self.units:
+            unit_cost = self._unit_cost(graph, node)
+            return NodeCost(unit_cost.time_us, unit_cost.energy_mj, unit_cost)
+        cost = self._host_cost(graph, node)
+        if cost is None:
+            return _FREE
+        saved_us = _launch_us(cost) if self._runs_already(node) else 0.0
+        return NodeCost(cost.time_us - saved_us, cost.energy_mj, cost)
+
+    def launch_ahead_us(self, graph: Graph, node: Node) -> float:
+        """Of a node's time what may pass while the host waits for what the node reads: its launch, if it is queued."""
+        if not self.host.queues_launches or self._runs_already(node):
+            return 0.0
+        return self._host_launch_us(graph, node)
+
+    def avoidable_us(self, graph: Graph, node: Node) -> float:
+        """Of a node's time on the host what a plan need not wait for: its launch, where it may be queued or saved."""
+        spared = self.host.queues_launches or self.host.persistent_stages
+        return self._host_launch_us(graph, node) if spared else 0.0
+
+    def _host_launch_us(self, graph: Graph, node: Node) -> float:
+        cost = None if node.device in self.units else self._host_cost(graph, node)
+        return 0.0 if cost is None else _launch_us(cost)
+
+    def _runs_already(self, node: Node) -> bool:
+        """Whether a node of the host is a later stage of one whose kernel is still there."""
+        return self.host.persistent_stages and bool(node.placement.stage) and not node.op.is_movement
 
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""
@@ -145,7 +170,10 @@ class CostModel:
             unit, work, choice = self._on_unit(graph, node)
             return unit.time_parts_us(work, choice)
         cost = self._host_cost(graph, node)
-        return {} if cost is None else cost.time_parts_us
+        if cost is None:
+            return {}
+        parts = cost.time_parts_us
+        return {**parts, "launch": 0.0} if self._runs_already(node) and "launch" in parts else parts
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
@@ -236,6 +264,10 @@ class CostModel:
             verdict = movement_of(graph, node)
             return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
         return None if node.placement.fused_into is not None else self.host.cost(graph, node)
+
+
+def _launch_us(cost: HostCost) -> float:
+    return cost.time_parts_us.get("launch", 0.0)
 
 
 def _is_energy(key: str) -> bool:

@@ -58,9 +58,19 @@ class CopiesOperands(Protocol):
         """What the copies of a node cost; None if there are none."""
 
 
+@runtime_checkable
+class QueuesLaunches(Protocol):
+    """Costs of a machine whose host launches a kernel while it waits for what the kernel reads."""
+
+    def launch_ahead_us(self, graph: Graph, node: Node) -> float:
+        """Of a node's time what may pass before what it reads is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One use of a resource. `resource` is `NO_RESOURCE` for nodes that take no time (fused, or free movements).
+
+    A launch that is queued is part of it: so long before the node's operands are there it may start.
 
     `region` is the position of the region in the order of execution; `stage` is the pipeline's, if any.
     """
@@ -95,7 +105,10 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Job:
-    """A piece of work on one resource; jobs of a region are numbered in topological order."""
+    """A piece of work on one resource; jobs of a region are numbered in topological order.
+
+    `ahead_us` of it need no operands: they may pass while the resource would wait for these.
+    """
 
     node: Node
     resource: str
@@ -103,6 +116,7 @@ class _Job:
     stage: int | None
     successors: list[int]
     waiting: int = 0
+    ahead_us: float = 0.0
 
 
 def build_timeline(
@@ -181,11 +195,13 @@ def _jobs(
     """The region's work in topological order; adds its energy to `energy`."""
     jobs: list[_Job] = []
     maker: dict[str, int] = {}
+    queued = costs if isinstance(costs, QueuesLaunches) else None
     for node in nodes:
         price = costs.node_cost(graph, node)
         device = node.device or host
         energy[device] += price.energy_mj
         steps = [(device if price.time_us > 0 else NO_RESOURCE, price.time_us)]
+        ahead_us = queued.launch_ahead_us(graph, node) if queued is not None and device == host else 0.0
         moved = None if transfers is None or device == host else transfers(graph, node)
         if moved is not None:
             for copy in (*moved.before, *moved.after):
@@ -197,7 +213,7 @@ def _jobs(
         for resource, duration in steps:
             for source in sorted(before):
                 jobs[source].successors.append(len(jobs))
-            jobs.append(_Job(node, resource, duration, node.placement.stage, [], len(before)))
+            jobs.append(_Job(node, resource, duration, node.placement.stage, [], len(before), ahead_us))
             before = {len(jobs) - 1}
         for name in node.outputs:
             maker[name] = len(jobs) - 1
@@ -221,13 +237,17 @@ def _best_schedule(jobs: Sequence[_Job]) -> tuple[list[float], float]:
 
 
 def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[float], float]:
-    """Non-delay list schedule: an idle resource starts the first of its ready jobs at once."""
+    """Non-delay list schedule: an idle resource starts the first of its ready jobs at once.
+
+    What a job needs no operands for has passed by then, as far as its resource was idle.
+    """
     starts = [0.0] * len(jobs)
     waiting = [job.waiting for job in jobs]
     resources = dict.fromkeys(job.resource for job in jobs)
     queues: dict[str, list[tuple[float, int, int]]] = {resource: [] for resource in resources}
     running: list[tuple[float, int]] = []
     idle = dict.fromkeys(resources, True)
+    free_since = dict.fromkeys(resources, 0.0)
     released = [index for index, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
@@ -235,9 +255,9 @@ def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[floa
         for resource, queue in queues.items():
             if queue and idle[resource]:
                 index = heapq.heappop(queue)[2]
-                starts[index] = now
+                starts[index] = max(free_since[resource], now - jobs[index].ahead_us)
                 idle[resource] = False
-                heapq.heappush(running, (now + jobs[index].duration_us, index))
+                heapq.heappush(running, (starts[index] + jobs[index].duration_us, index))
         if not running:
             return starts, now
         now = running[0][0]
@@ -245,6 +265,7 @@ def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[floa
         while running and running[0][0] == now:
             index = heapq.heappop(running)[1]
             idle[jobs[index].resource] = True
+            free_since[jobs[index].resource] = now
             released.extend(_finish(jobs[index], waiting))
 
 

@@ -77,6 +77,9 @@ class Costs(Protocol):
     def node_cost(self, graph: Graph, node: Node) -> NodePrice:
         """The node's time on its device."""
 
+    def avoidable_us(self, graph: Graph, node: Node) -> float:
+        """Of that on the host what a plan need not wait for."""
+
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         """What a node asks of a unit, or why it cannot run there."""
 
@@ -102,6 +105,12 @@ class _Part:
 
     us: float
     pending: _Pending | None = None
+    avoidable_us: float = 0.0  # of a part among others
+
+    @property
+    def among_others_us(self) -> float:
+        """What it takes beside others."""
+        return self.us - self.avoidable_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +261,7 @@ class Bounds:
         if node.op.is_movement and node.placement.movement is None:
             return _FREE
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
-            return _Part(self._costs.node_cost(self._graph, node.placed(device=device, fused_into=None)).time_us)
+            return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
         alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
         placed = (node if rows is None else alone.nodes[0]).placed(device=device, fused_into=None)
         if device != self._host:
@@ -261,7 +270,11 @@ class Bounds:
             alone = cut_subgraph(self._graph, [node.name])
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
-        return _Part(sum(self._costs.node_cost(alone, item).time_us for item in priced))
+        return self._host_part(alone, priced)
+
+    def _host_part(self, graph: Graph, nodes: Sequence[Node]) -> _Part:
+        us = sum(self._costs.node_cost(graph, node).time_us for node in nodes)
+        return _Part(us, avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes))
 
     def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> _Part:
         work = self._costs.work(graph, node, device)
@@ -288,11 +301,11 @@ def _shortest(steps: _Steps) -> float:
     busy: dict[str, float] = {}
     release: list[float] = []
     for step in steps:
-        busy[step.device] = busy.get(step.device, 0.0) + step.part.us
-        release.append(max((release[i] + steps[i].part.us for i in step.reads), default=0.0))
+        busy[step.device] = busy.get(step.device, 0.0) + step.part.among_others_us
+        release.append(max((release[i] + steps[i].part.among_others_us for i in step.reads), default=0.0))
     behind = [0.0] * len(steps)
     for index in range(len(steps) - 1, -1, -1):
-        after = behind[index] + steps[index].part.us
+        after = behind[index] + steps[index].part.among_others_us
         for i in steps[index].reads:
             behind[i] = max(behind[i], after)
     best = 0.0
@@ -303,11 +316,11 @@ def _shortest(steps: _Steps) -> float:
 
 def _one_device(steps: _Steps, device: str, release: Sequence[float], behind: Sequence[float]) -> float:
     """The same of one device: whichever of its parts come last by when they can start, none before that."""
-    mine = [index for index, step in enumerate(steps) if step.device == device and step.part.us > 0]
+    mine = [index for index, step in enumerate(steps) if step.device == device and step.part.among_others_us > 0]
     mine.sort(key=release.__getitem__, reverse=True)
     best, total, tail = 0.0, 0.0, math.inf
     for index in mine:
-        total += steps[index].part.us
+        total += steps[index].part.among_others_us
         tail = min(tail, behind[index])
         best = max(best, release[index] + total + tail)
     return best

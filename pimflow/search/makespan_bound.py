@@ -274,7 +274,8 @@ class _LeastTimes:
         """What a node, or a part of one, takes at least; None where it cannot run there."""
         if device == self._host:
             placed = node.placed(device=device, fused_into=None)
-            return _Price(self._costs.node_cost(graph, placed).time_us, 0.0)
+            spared_us = self._costs.avoidable_us(graph, placed)
+            return _Price(self._costs.node_cost(graph, placed).time_us - spared_us, 0.0)
         prices = [self._on_unit(device, graph, node, choice) for choice in sorted(self._choices[device])]
         told = [price for price in prices if price is not None]
         return _Price(*map(min, zip(*told, strict=True))) if told else None

@@ -120,6 +120,9 @@ class FakeCosts:
     def measured_us(self, op: Op) -> float:
         return math.inf
 
+    def avoidable_us(self, graph: Graph, node: Node) -> float:
+        return 0.0
+
     def time_parts_us(self, graph: Graph, node: Node) -> dict[str, float]:
         return {"run": self.node_cost(graph, node).time_us}
 

@@ -30,6 +30,8 @@ OPTIONAL: dict[str, Any] = {
     "gpu.basis": "measured",
     "gpu.l2_kib": 2048.0,
     "gpu.sector_bytes": 64,
+    "gpu.launches": "queued",
+    "gpu.persistent_stages": True,
     "cpu.link_gb_per_s": 12.0,
     "cpu.link_us": 8.0,
     "dpu.link.pcie_gb_per_s": 12.0,

@@ -65,6 +65,16 @@ class GpuHost(HostBackend):
         return self.gpu.asymmetric_padding
 
     @property
+    def queues_launches(self) -> bool:
+        """As the target says."""
+        return self.gpu.launches == "queued"
+
+    @property
+    def persistent_stages(self) -> bool:
+        """As the target says."""
+        return self.gpu.persistent_stages
+
+    @property
     def element_bytes(self) -> int:
         """Of its operands."""
         return self.gpu.element_bytes

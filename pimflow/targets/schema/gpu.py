@@ -45,6 +45,10 @@ class Gpu(Unit, ABC):
     # Second-level cache of all channels together, for rows that are read by index. 0: none of them is found there again
     l2_kib: Amount = field(default=0.0, kw_only=True)
     sector_bytes: Count = field(default=32, kw_only=True)  # the least that the second-level cache fetches at a time
+    # Whether a kernel's launch is waited for ("exposed"), or passes while the GPU waits for what the kernel reads
+    launches: Literal["exposed", "queued"] = field(default="queued", kw_only=True)
+    # Whether all stages of a node in a pipeline run in one kernel, which is launched once
+    persistent_stages: bool = field(default=False, kw_only=True)
     clock_mhz: Positive
     sms: Count
     memory_channels: Count
