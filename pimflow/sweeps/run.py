@@ -163,7 +163,7 @@ class _Clock:
             best = front(self._values, objectives)
             self._values = [self._values[index] for index in best]  # the others never come back
             self._front, self._weighed = len(best), now
-        done = self._known + self._done
+        done = min(self._total, self._known + self._done)  # a search may come back to what it knows
         left_s = (now - self._started) / self._done * (self._total - done)
         self._progress(
             f"sweep: {done:,} of {self._total:,} points ({100 * done / self._total:.0f} %), "

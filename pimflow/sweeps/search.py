@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +16,7 @@ from pimflow.sweeps.store import Outcome
 from pimflow.sweeps.study import Point, Search, Study
 
 Tell = Callable[[Sequence[Outcome]], None]
-
-_MOST_ASKED = 5
-"""Trials for each that is asked for, where the sampler comes back to points that it has seen."""
+_LISTS = "lists"  # what Optuna calls the axis of values that go together
 
 
 class Searching:
@@ -48,7 +48,7 @@ class Searching:
         self._trials = optuna.create_study(directions=directions, sampler=samplers[search.sampler]())
         self._study, self._search, self._place, self._objectives = study, search, place, tuple(objectives)
         self._seen: dict[Point, None] = {}
-        self._asked = 0
+        self._random = random.Random(search.seed)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -57,18 +57,32 @@ class Searching:
 
     def batches(self) -> Iterator[tuple[list[Point], Tell]]:
         """Points to look at, and what takes their outcomes, in order, before the next are asked for."""
-        while len(self._seen) < self._search.trials and self._asked < _MOST_ASKED * self._search.trials:
-            count = min(self._search.parallel, self._search.trials - len(self._seen))
-            trials = [self._trials.ask() for _ in range(count)]
-            self._asked += count
-            points = [self._point(trial) for trial in trials]
+        wanted = min(self._search.trials, math.prod(map(len, self._study.axes.values())))
+        while len(self._seen) < wanted:
+            known = len(self._seen)
+            trials = [self._trials.ask() for _ in range(min(self._search.parallel, wanted - known))]
+            points = [self._suggested(trial) for trial in trials]
             self._seen.update(dict.fromkeys(points))
+            if len(self._seen) == known:
+                self._go_elsewhere()
             yield points, partial(self._tell, trials)
 
-    def _point(self, trial: Any) -> Point:
+    def _suggested(self, trial: Any) -> Point:
         axes = self._study.axes
-        choices = {key: items[trial.suggest_int(key or "lists", 0, len(items) - 1)] for key, items in axes.items()}
+        return self._point({key: trial.suggest_int(key or _LISTS, 0, len(items) - 1) for key, items in axes.items()})
+
+    def _point(self, places: Mapping[str, int]) -> Point:
+        """The point at these places of the axes."""
+        choices = {key: self._study.axes[key][place] for key, place in places.items()}
         return replace(self._place, values=Table(self._study.values_at(choices)))
+
+    def _go_elsewhere(self) -> None:
+        """Makes the next trial one that has not been seen: the sampler only comes back to those that have."""
+        while True:
+            places = {key: self._random.randrange(len(items)) for key, items in self._study.axes.items()}
+            if self._point(places) not in self._seen:
+                break
+        self._trials.enqueue_trial({key or _LISTS: place for key, place in places.items()})
 
     def _tell(self, trials: Sequence[Any], outcomes: Sequence[Outcome]) -> None:
         for trial, outcome in zip(trials, outcomes, strict=True):

@@ -56,6 +56,15 @@ def test_a_search_finds_most_of_the_front_in_a_part_of_the_grid(sampler: str) ->
     assert [row["pim.channels"] for row in other] != [row["pim.channels"] for row in part]
 
 
+@pytest.mark.parametrize("sampler", ["nsga2", "tpe"])
+def test_a_search_that_may_see_all_sees_all(sampler: str) -> None:
+    """Where a sampler comes back to what it knows, the next trial is elsewhere."""
+    pytest.importorskip("optuna")
+    grid = {"pim.channels": [8, 12, 16], "gpu.clock_mhz": [900, 1300]}
+    result = pimflow.sweep({**GRID, "grid": grid, "search": {"trials": 40, "sampler": sampler, "parallel": 2}}, jobs=1)
+    assert len({(row["pim.channels"], row["gpu.clock_mhz"]) for row in result}) == len(result) == 6
+
+
 def test_a_search_counts_invalid_points_and_goes_on() -> None:
     pytest.importorskip("optuna")
     data = {**GRID, "grid": {"pim.channels": [8, 40, 41, 42]}, "search": {"trials": 4}}
