@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pimflow.bundle.source import model_source
+from pimflow.data import encode
 from pimflow.errors import ModelError
 from pimflow.options import graph_of
 from pimflow.sweeps.engines import Engine
-from pimflow.sweeps.evaluate import Task, key_of
+from pimflow.sweeps.evaluate import Task, key_of, machine_of
 from pimflow.sweeps.fronts import Objective, front
 from pimflow.sweeps.result import Found, SweepResult
 from pimflow.sweeps.search import Searching
@@ -81,7 +82,7 @@ class _Run:
     computed: int = 0
 
     def __post_init__(self) -> None:
-        self._shown = tuple(objective.name for objective in self.setup.objectives if not objective.is_figure)
+        self._shown = {objective.name for objective in self.setup.objectives if not objective.is_figure}
         self._clock = _Clock(self.study.count, self.progress)
 
     def result(self) -> SweepResult:
@@ -91,7 +92,7 @@ class _Run:
         else:
             points = [point for place in self.study.places() for point in self._searched(place)]
             keys = [self._key(point) for point in points]
-        found = tuple(Found(point, self.store[key]) for point, key in zip(points, keys, strict=True))
+        found = tuple(Found(point, self._outcome(point, key)) for point, key in zip(points, keys, strict=True))
         return SweepResult(self.study, self.setup.objectives, found, self.computed)
 
     def _searched(self, place: Point) -> tuple[Point, ...]:
@@ -99,7 +100,7 @@ class _Run:
         assert self.study.search is not None
         searching = Searching(self.study, self.study.search, place, self.setup.objectives)
         for points, tell in searching.batches():
-            tell([self.store[key] for key in self._compute(points)])
+            tell([self._outcome(point, key) for point, key in zip(points, self._compute(points), strict=True)])
         return searching.points
 
     def _compute(self, points: Sequence[Point]) -> list[str]:
@@ -124,13 +125,21 @@ class _Run:
                 self.setup.models[first.model],
                 self.setup.graphs[first.graph],
                 self.study.options,
-                self._shown,
+                tuple(sorted(self._shown)),
             )
 
     def _add(self, outcome: Outcome, point: Point) -> None:
         self.computed += 1
         self.store.add(outcome, point.as_json())
         self._clock.came(outcome, self.setup.objectives)
+
+    def _outcome(self, point: Point, key: str) -> Outcome:
+        """What is kept of a point, with the values that are objectives now: it may have been kept for others."""
+        kept = self.store[key]
+        if kept.status != "ok" or self._shown == kept.machine.keys():
+            return kept
+        values = machine_of(point).values
+        return replace(kept, machine={name: encode(values[name]) for name in sorted(self._shown)})
 
     def _key(self, point: Point) -> str:
         given = self.study.options

@@ -67,6 +67,17 @@ def test_what_is_known_is_not_computed_again_and_an_extension_is_all_that_is_new
     assert len(extended) == 16
 
 
+def test_what_is_known_is_weighed_by_other_objectives(tmp_path: Path) -> None:
+    first = pimflow.sweep({**SMALL, "objectives": ["time_us"]}, tmp_path / "runs", jobs=1)
+    again = pimflow.sweep({**SMALL, "objectives": ["time_us", "pim.channels"]}, tmp_path / "runs", jobs=1)
+    whole = pimflow.sweep({**SMALL, "objectives": ["time_us", "pim.channels"]}, jobs=1)
+    assert (first.computed, again.computed) == (12, 0)
+    assert again.as_json() == whole.as_json()
+    assert [dict(at.outcome.machine) for at in again.found if at.is_ok] == [
+        {"pim.channels": at.point.values["pim.channels"]} for at in again.found if at.is_ok
+    ]
+
+
 def test_a_sweep_that_is_broken_off_goes_on_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole, engine = Store(), Counting()
     with whole.opened():
