@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
+from pimflow.bundle.files import sha256_of
 from pimflow.bundle.source import model_source
 from pimflow.data import encode
-from pimflow.errors import ModelError
+from pimflow.errors import InputDataError, ModelError
 from pimflow.options import graph_of
 from pimflow.sweeps.engines import Engine
 from pimflow.sweeps.evaluate import Task, key_of, machine_of
@@ -30,11 +33,13 @@ class Setup:
     Args:
         objectives: what is weighed.
         models, graphs: digests of the inputs, by name.
+        options: those of all points, for their keys: a file that one names by its digest.
     """
 
     objectives: tuple[Objective, ...]
     models: Mapping[str, str]
     graphs: Mapping[str, str]
+    options: Mapping[str, Any]
 
     @classmethod
     def of(cls, study: Study) -> Setup:
@@ -46,7 +51,10 @@ class Setup:
         """
         objectives = tuple(Objective.of(text, study.targets) for text in study.objectives)
         models = {name: _digest_of(name) for name in study.models}
-        return cls(objectives, models, {name: graph_of(name).sha256 if name else "" for name in study.graphs})
+        graphs = {name: graph_of(name).sha256 if name else "" for name in study.graphs}
+        table = study.options.get("profile")
+        options = {**study.options, **({} if table is None else {"profile": _digest_of_table(table)})}
+        return cls(objectives, models, graphs, options)
 
 
 def _digest_of(model: str) -> str:
@@ -54,6 +62,13 @@ def _digest_of(model: str) -> str:
         return model_source(model).sha256
     except OSError as error:
         raise ModelError(f"cannot read {model}: {error.strerror}", "check the path") from None
+
+
+def _digest_of_table(path: str) -> str:
+    try:
+        return sha256_of(Path(path))
+    except OSError as error:
+        raise InputDataError(f"cannot read {path}: {error.strerror}", "check the path") from None
 
 
 def run_study(study: Study, setup: Setup, store: Store, engine: Engine, progress: Tell) -> SweepResult:
@@ -142,8 +157,7 @@ class _Run:
         return replace(kept, machine={name: encode(values[name]) for name in sorted(self._shown)})
 
     def _key(self, point: Point) -> str:
-        given = self.study.options
-        return key_of(point, self.setup.models[point.model], self.setup.graphs[point.graph], given)
+        return key_of(point, self.setup.models[point.model], self.setup.graphs[point.graph], self.setup.options)
 
 
 class _Clock:

@@ -15,6 +15,7 @@ import pytest
 
 import pimflow
 from pimflow.api import sweeps
+from pimflow.cli import main
 from pimflow.errors import OutputError, PimflowError
 from pimflow.sweeps.engines import Done
 from pimflow.sweeps.evaluate import Task, evaluate
@@ -65,6 +66,15 @@ def test_what_is_known_is_not_computed_again_and_an_extension_is_all_that_is_new
     assert {point.values["pim.channels"] for task in second.tasks for point in task.points} == {12}
     assert extended.computed == 4
     assert len(extended) == 16
+
+
+def test_another_table_of_measured_kernels_is_another_input(tmp_path: Path) -> None:
+    table = tmp_path / "toy.csv"
+    study = {"models": ["zoo:toy"], "policies": ["gpu"], "options": {"profile": str(table)}}
+    assert main(["profile", "zoo:toy", "--runs", "1", "--warmup", "0", "-o", str(table)]) == 0
+    assert [pimflow.sweep(study, tmp_path / "runs", jobs=1).computed for _ in range(2)] == [1, 0]
+    table.write_text(table.read_text() + "\n")
+    assert pimflow.sweep(study, tmp_path / "runs", jobs=1).computed == 1
 
 
 def test_what_is_known_is_weighed_by_other_objectives(tmp_path: Path) -> None:
