@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pimflow.api.machines import zoo as zoo
     from pimflow.api.machines import zoo_model as zoo_model
     from pimflow.api.models import compare as compare
+    from pimflow.api.models import front as front
     from pimflow.api.models import inspect as inspect
     from pimflow.api.models import profile as profile
     from pimflow.api.outputs import diff as diff
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pimflow.report.calibration import CalibrationReport as CalibrationReport
     from pimflow.report.difference import Difference as Difference
     from pimflow.report.explanation import Explanation as Explanation
+    from pimflow.report.front import Front as Front
     from pimflow.report.inspection import Inspection as Inspection
     from pimflow.report.layer import LayerReport as LayerReport
     from pimflow.report.policies import Comparison as Comparison
@@ -69,6 +71,7 @@ _HOME = {
     "Debug": "pimflow.options",
     "Difference": "pimflow.report.difference",
     "Explanation": "pimflow.report.explanation",
+    "Front": "pimflow.report.front",
     "Graph": "pimflow.ir",
     "HtmlReport": "pimflow.api.reports",
     "Inspection": "pimflow.report.inspection",
@@ -89,6 +92,7 @@ _HOME = {
     "compile": "pimflow.compiler",
     "diff": "pimflow.api.outputs",
     "explain": "pimflow.api.outputs",
+    "front": "pimflow.api.models",
     "html_report": "pimflow.api.reports",
     "inspect": "pimflow.api.models",
     "layer": "pimflow.api.machines",
@@ -116,6 +120,7 @@ __all__ = [
     "Debug",
     "Difference",
     "Explanation",
+    "Front",
     "Graph",
     "HtmlReport",
     "Inspection",
@@ -137,6 +142,7 @@ __all__ = [
     "compile",
     "diff",
     "explain",
+    "front",
     "html_report",
     "inspect",
     "layer",

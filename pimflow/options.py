@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from pimflow.data import NOT_DATA, Limits, decode
 from pimflow.errors import ArgumentError, DataError, OptionError, kind_of
@@ -96,6 +96,10 @@ class Options:
         metadata=_about("machine to compile for", "--target", "NAME|FILE.toml", saved=False),
     )
     policy: str = field(default=DEFAULT_POLICY, metadata=_about("search policy", "--policy", "P"))
+    objective: Literal["latency", "energy"] = field(
+        default="latency",
+        metadata=_about("what a plan is to be least in: latency, or energy of an inference", "--objective", "O"),
+    )
     shapes: Shapes = field(
         default_factory=dict,
         metadata=_about("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
@@ -174,6 +178,7 @@ class OptionKeywords(TypedDict, total=False):
 
     target: str | Path | Target
     policy: str
+    objective: str
     shapes: Shapes | None
     graph: Any
     graph_as_input: bool

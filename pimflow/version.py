@@ -17,6 +17,7 @@ FORMATS = {
     "compile": 1,
     "diff": 1,
     "explain": 1,
+    "front": 1,
     "inspect": 1,
     "layer": 1,
     "memory": 1,

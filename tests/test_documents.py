@@ -28,6 +28,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "compile": ("zoo:toy", "-o", "{tmp}/again"),
     "diff": ("{folder}", "{folder}"),
     "explain": ("{folder}", "conv2"),
+    "front": ("zoo:toy",),
     "inspect": ("zoo:toy",),
     "layer": ("--matmul", "m=1,k=1280,n=1000"),
     "opt": ("--list",),

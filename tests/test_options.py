@@ -75,6 +75,7 @@ def test_what_callers_write_becomes_what_the_compiler_reads(tmp_path: Path) -> N
         ({"time_budget_s": -1}, "'time_budget_s' is -1; it must be 0 or more"),
         ({"seed": -1}, "'seed' is -1; it must be 0 or more"),
         ({"policy": 3}, "'policy' is 3; it must be text"),
+        ({"objective": "speed"}, "'objective' is 'speed'"),
         ({"shapes": {"x": "1x3"}}, "'shapes.x' is '1x3'; it must be a list or a number"),
         ({"disabled_passes": "fold-constants"}, "'disabled_passes' is 'fold-constants'; it must be a list"),
     ],
@@ -109,7 +110,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
     graph = tmp_path / "graph.npz"
     Adjacency.from_edge_index([[0, 1], [1, 1]]).save(graph)
     line = (
-        "compile m.onnx --target hbm-pim --policy pim --shape x:1x3 --shape N=2 --graph-as-input "
+        "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --graph-as-input "
         f"--graph {graph} --grid 5 --stages 2,3 "
         "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check --verify-each "
         "--print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times"
@@ -119,6 +120,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
     expected = Options(
         target=load_target("hbm-pim"),
         policy="pim",
+        objective="energy",
         shapes={"x": (1, 3), "N": 2},
         graph_as_input=True,
         grid=5,

@@ -1,4 +1,4 @@
-"""What starts from a model, beside `compile` and `opt`: inspect, compare, profile."""
+"""What starts from a model, beside `compile` and `opt`: inspect, compare, front, profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pimflow.errors import OptionError
 from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
 from pimflow.passes import notes_of
 from pimflow.report.basis import gpu_basis
+from pimflow.report.front import Front, front_points
 from pimflow.report.inspection import Inspection, inspect_graph
+from pimflow.report.plan_report import measure
 from pimflow.report.policies import Comparison, compare_graph
 from pimflow.report.profile import Profile
 from pimflow.search.progress import telling
@@ -44,6 +46,45 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
     clean = clean_up(loaded.graph, machine, asked)
     notes = (*loaded.notes, *notes_of(clean.records))
     return inspect_graph(clean.graph, machine.costs, source.text, source.sha256, notes, network_of(loaded))
+
+
+@takes_options
+def front(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    progress: Callable[[str], None] | None = None,
+    **options: Unpack[OptionKeywords],
+) -> Front:
+    """Plans of a policy of which no other is both faster and spends less energy: the corners of their front.
+
+    Args:
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
+        progress: receives a line of text now and then.
+        options: as for `compile`, but for `objective`.
+
+    Returns:
+        A row per plan, the fastest first.
+
+    Raises:
+        PimflowError: as `compile`.
+    """
+    if "objective" in options:
+        raise OptionError("'objective' is an option of `compile`", "leave it out: the front is of time against energy")
+    source, asked = model_source(model), Options.of(**options)
+    machine = Machine.of(asked)
+    graph = clean_graph(source, asked).graph
+    points = front_points(graph, asked, costs=machine.costs, progress=telling(progress))
+    alone = measure(graph, machine.costs.host_only())
+    return Front(
+        source.text,
+        source.sha256,
+        TargetRecord.of(machine.target),
+        points[0].plan.policy,
+        gpu_basis(machine.target, measured=machine.measured is not None),
+        alone.time_us,
+        alone.energy_mj,
+        points,
+    )
 
 
 @takes_options

@@ -106,6 +106,7 @@ class _Part:
     us: float
     pending: _Pending | None = None
     avoidable_us: float = 0.0  # of a part among others
+    energy_mj: float = 0.0
 
     @property
     def among_others_us(self) -> float:
@@ -150,6 +151,10 @@ class Bounds:
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(_shortest, self._steps_of(decisions)))
+
+    def least_mj(self, decisions: tuple[Decision, ...]) -> float:
+        """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
+        return sum(step.part.energy_mj for steps in self._steps_of(decisions) for step in steps)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
         """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
@@ -273,8 +278,12 @@ class Bounds:
         return self._host_part(alone, priced)
 
     def _host_part(self, graph: Graph, nodes: Sequence[Node]) -> _Part:
-        us = sum(self._costs.node_cost(graph, node).time_us for node in nodes)
-        return _Part(us, avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes))
+        prices = [self._costs.node_cost(graph, node) for node in nodes]
+        return _Part(
+            sum(price.time_us for price in prices),
+            avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes),
+            energy_mj=sum(price.energy_mj for price in prices),
+        )
 
     def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> _Part:
         work = self._costs.work(graph, node, device)
@@ -290,7 +299,7 @@ class Bounds:
         assert part.pending is not None
         self.priced += 1
         cost = self._costs.unit_cost(part.pending.device, part.pending.work, part.pending.choice)
-        part.us = math.inf if isinstance(cost, Refusal) else cost.time_us
+        part.us, part.energy_mj = (math.inf, 0.0) if isinstance(cost, Refusal) else (cost.time_us, cost.energy_mj)
         part.pending = None
 
 

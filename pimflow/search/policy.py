@@ -49,17 +49,38 @@ class Space:
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a plan is to be least in: so much of a microsecond, and of a millijoule, of one inference."""
+
+    name: str
+    us: float
+    mj: float
+
+    def cost(self, time_us: float, energy_mj: float) -> float:
+        """What a run comes to that takes so long and spends so much."""
+        return self.us * time_us + self.mj * energy_mj
+
+
+LATENCY = Objective("latency", 1.0, 0.0)
+ENERGY = Objective("energy", 0.0, 1.0)
+_OBJECTIVES = {objective.name: objective for objective in (LATENCY, ENERGY)}
+
+
+@dataclass(frozen=True)
 class Policy:
     """A named set of spaces.
 
     `pim_mode` forces the machine into PIM mode; without it a plan that is slower than the GPU alone, with all memory
     channels, gives way to the GPU alone.
+
+    `objective` is what "slower" and "cheapest" mean.
     """
 
     name: str
     summary: str
     spaces: tuple[Space, ...]
     pim_mode: bool = False
+    objective: Objective = LATENCY
 
 
 _NEWTON_PP = Space("newton++")
@@ -126,7 +147,8 @@ def _lacking(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> list[str
 
 
 def policy_of(options: Options) -> Policy:
-    """The policy that options ask for, with their row grid for its MD-DP and their stage counts for its pipelines.
+    """The policy that options ask for: with their objective, their row grid for its MD-DP, and their stage counts for
+    its pipelines.
 
     Raises:
         OptionError: there is no such policy.
@@ -139,4 +161,4 @@ def policy_of(options: Options) -> Policy:
     if options.stages is not None:
         counts = tuple(sorted(set(options.stages)))
         spaces = tuple(replace(space, stages=counts) for space in spaces)
-    return replace(policy, spaces=spaces)
+    return replace(policy, spaces=spaces, objective=_OBJECTIVES[options.objective])

@@ -17,7 +17,7 @@ from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
-from pimflow.runtime.timeline import build_timeline
+from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search import bounds
 from pimflow.search.capacity import Memories, kept_by
 from pimflow.search.price_cache import PriceCache, key_of
@@ -36,9 +36,12 @@ class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
 
+    def static_energy_mj(self, makespan_us: float) -> float:
+        """What the board draws over a run, whatever it does."""
+
 
 class Pricer:
-    """Prices decisions over nodes of one graph, each content once.
+    """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
 
     `built` counts the candidates that had to be rewritten.
     """
@@ -53,40 +56,47 @@ class Pricer:
         self._bounds = bounds.Bounds(graph, costs)
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
-    def least_us(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, by arithmetic and by what has been priced so far."""
+    def least(self, decisions: tuple[Decision, ...]) -> float:
+        """What the decisions cost at least, by arithmetic and by what has been priced so far."""
         return self._bounds.least_us(decisions)
 
-    def closer_us(self, decisions: tuple[Decision, ...], least_us: float) -> tuple[float | None, bool]:
-        """What the decisions take, looked at more closely; and whether that is the price (None: they cannot be).
+    def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
+        """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be).
 
         Bounds come before prices: what units do is priced piece by piece as long as that raises what is known to be
-        `least_us`, and only then are the decisions carried out.
+        `least`, and only then are the decisions carried out.
         """
         text = content_text(self.graph, self._outputs, decisions)
-        key, least_key = key_of(text), key_of(f"at least, above {least_us.hex()}\n{text}")
+        key, least_key = key_of(text), key_of(f"at least, above {least.hex()}\n{text}")
         if key in self._prices:
             return self._prices.get(key), True
         kept = self._prices.get(least_key)
         if kept is not None:
             return kept, False
         known = self._bounds.least_us(decisions)
-        if known <= least_us:
+        if known <= least:
             known = self._bounds.tighten(decisions)
-        if known <= least_us:
+        if known <= least:
             return self._price(key, decisions), True
         if math.isfinite(known):
             self._prices.put(least_key, known)
         return known, False
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
-        """Microseconds from the start of the first decision to the end of the last; None if they cannot be made."""
+        """What the decisions cost; None if they cannot be made."""
         key = key_of(content_text(self.graph, self._outputs, decisions))
         return self._prices.get(key) if key in self._prices else self._price(key, decisions)
 
+    def time_us(self, decisions: tuple[Decision, ...]) -> float:
+        """What decisions that can be made take, from the start of the first to the end of the last."""
+        cost = self.cost(decisions)
+        assert cost is not None, "the decisions have been priced"
+        return cost
+
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
         rewritten = self._rewritten(decisions)
-        cost = None if rewritten is None else self._makespan_us(rewritten)
+        timeline = None if rewritten is None else self._timeline(rewritten)
+        cost = None if timeline is None else timeline.makespan_us
         self._prices.put(key, cost)
         return cost
 
@@ -126,13 +136,13 @@ class Pricer:
             return None
         return region
 
-    def _makespan_us(self, graph: Graph) -> float | None:
-        """What a rewritten region takes; None if PIM refuses a part of it."""
+    def _timeline(self, graph: Graph) -> Timeline | None:
+        """The schedule of a rewritten region; None if PIM refuses a part of it."""
         for node in graph.nodes:
             device, choice = node.device or "", node.placement.choice or ""
             if device in self.costs.units and self.costs.refusal(graph, node, device, choice) is not None:
                 return None
-        return build_timeline(graph, self.costs.target, self.costs).makespan_us
+        return build_timeline(graph, self.costs.target, self.costs)
 
 
 def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:

@@ -33,11 +33,12 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.kept_plans import KeptPlans
-from pimflow.search.policy import Policy, policy_of
+from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.progress import SearchProgress, Tell, silent
+from pimflow.search.weighed import pricer_of
 
 if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
@@ -49,17 +50,20 @@ Decisions = tuple[Decision, ...]
 class PricedSpace:
     """A policy's candidates over one graph, priced: what both solvers solve.
 
-    `positions` nodes in order; `intervals` cover them; `baseline_us` is the GPU alone; `priced` counts candidates;
-    `complete` is False if the time budget ended before all candidates were priced.
+    `positions` nodes in order; `intervals` cover them; `baseline_us` is the GPU alone, and `baseline_cost` that by the
+    policy's objective, by which the intervals cost what they do; `priced` counts candidates; `complete` is False if
+    the time budget ended before all candidates were priced.
     """
 
     positions: int
     intervals: tuple[Interval[Decisions], ...]
     baseline_us: float
+    baseline_cost: float
     baseline: Decisions
     priced: int
     complete: bool
     host: str
+    objective: Objective
     pricer: Pricer
 
 
@@ -71,7 +75,9 @@ def solve(
     prices: PriceCache | None = None,
     progress: Tell = silent,
 ) -> Plan:
-    """The cheapest plan of a policy. A plan is always found, also when the time budget ends before the candidates do.
+    """The cheapest plan of the policy that options ask for, by their objective.
+
+    A plan is always found, also when the time budget ends before the candidates do.
 
     Args:
         graph: cleaned up (batch norms folded, fused nodes marked).
@@ -83,12 +89,24 @@ def solve(
     Raises:
         OptionError: the policy is unknown.
     """
+    return solve_for(graph, policy_of(options), options, costs=costs, prices=prices, progress=progress)
+
+
+def solve_for(
+    graph: Graph,
+    chosen: Policy,
+    options: Options,
+    *,
+    costs: Costs,
+    prices: PriceCache | None = None,
+    progress: Tell = silent,
+) -> Plan:
+    """The same of a policy in place of the one that the options name."""
     started = time.perf_counter()
-    chosen = policy_of(options)
     scope = cache_scope(costs)
     folder = prices.folder if prices is not None else user_folder() if options.use_cache else None
     records = unit_records(costs, folder)
-    plans = KeptPlans(folder, scope)
+    plans = KeptPlans(folder, scope if chosen.objective == LATENCY else f"{scope} {costs.target.values}")
     plan = plans.plan_of(graph, chosen, costs.target.host)
     if plan is None:
         prices = PriceCache(folder, scope) if prices is None else prices
@@ -128,19 +146,20 @@ def _search(
             space = price_space(graph, chosen, costs, prices, left_s, progress, prune=False)
             complete = complete and space.complete
         best = _best_that_fits(space, best.cost, costs)
-    if not chosen.pim_mode and space.baseline_us <= best.cost:
-        best = _Choice(space.baseline_us, space.baseline, limit=best.limit)
+    if not chosen.pim_mode and space.baseline_cost <= best.cost:
+        best = _baseline(space, best.limit)
     prices.flush()
     plan = Plan(
         chosen.name,
         best.decisions,
-        best.cost,
+        best.time_us,
         space.baseline_us,
         space.priced,
         0.0,
         space.host,
         _storage(best.kept, costs),
-        best.limit,
+        best.limit if chosen.objective == LATENCY else None,
+        chosen.objective.name,
     )
     return plan, complete
 
@@ -151,7 +170,7 @@ def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | 
 
     space = price_space(graph, policy_of(options), costs, PriceCache(None, cache_scope(costs)), prune=False)
     if not space.intervals:
-        return space.baseline_us, space.baseline_us
+        return space.baseline_cost, space.baseline_cost
     return solve_chain(space.positions, space.intervals)[0], solve_intervals(space.positions, space.intervals, solver)[
         0
     ]
@@ -170,7 +189,7 @@ def price_space(
 
     `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
     """
-    pricer = Pricer(graph, costs, prices)
+    pricer = pricer_of(policy.objective, graph, costs, prices)
     candidates = Candidates(graph, policy, pricer)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     telling = SearchProgress(what, progress, time_budget_s)
@@ -188,15 +207,17 @@ def price_space(
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
-    baseline_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
+    alone = build_timeline(graph, costs.target, costs.host_only())
     return PricedSpace(
         len(candidates.order),
         tuple(search.pool.priced()),
-        baseline_us,
+        alone.makespan_us,
+        policy.objective.cost(alone.makespan_us, alone.total_energy_mj),
         baseline,
         search.entered,
         not search.out_of_time,
         host,
+        policy.objective,
         pricer,
     )
 
@@ -260,13 +281,13 @@ class _Search:
         self.entered += 1
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
-        us = self._pricer.cost(decisions) if exactly else self._pricer.least_us(decisions)
+        us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
             self.pool.add(Entry(self.entered, candidate.start, candidate.stop, decisions, us, exactly))
 
     def _look_at(self, entry: Entry[Decisions]) -> None:
         self.pool.take(entry)
-        us, entry.priced = self._pricer.closer_us(entry.payload, entry.us)
+        us, entry.priced = self._pricer.closer(entry.payload, entry.us)
         if us is not None:
             entry.us = us
             self.pool.add(entry)
@@ -286,9 +307,10 @@ def cache_scope(costs: Costs) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A plan's decisions, what they take, and what they keep in the memories of units, by device."""
+    """A plan's decisions, what they cost and take, and what they keep in the memories of units, by device."""
 
     cost: float
+    time_us: float
     decisions: Decisions
     kept: Mapping[str, int] = field(default_factory=dict)
     limit: MemoryLimit | None = None
@@ -297,8 +319,13 @@ class _Choice:
 def _best_in_pim_mode(space: PricedSpace) -> _Choice:
     """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
     if not space.intervals:
-        return _Choice(space.baseline_us, space.baseline)
+        return _baseline(space)
     return _choice(space, *solve_chain(space.positions, space.intervals))
+
+
+def _baseline(space: PricedSpace, limit: MemoryLimit | None = None) -> _Choice:
+    """The host alone, with all memory channels."""
+    return _Choice(space.baseline_cost, space.baseline_us, space.baseline, limit=limit)
 
 
 def _choice(
@@ -308,12 +335,13 @@ def _choice(
     payloads = [interval.payload for interval in chosen]
     decisions = tuple(decision for payload in payloads for decision in payload)
     if not any(leaves_host(decision, space.host) for decision in decisions):
-        return _Choice(space.baseline_us, space.baseline, limit=limit)
+        return _baseline(space, limit)
     kept: Counter[str] = Counter()
     for payload in payloads:
         if any(leaves_host(decision, space.host) for decision in payload):
             kept.update(space.pricer.kept(payload))
-    return _Choice(cost, decisions, kept, limit)
+    time_us = cost if space.objective == LATENCY else sum(map(space.pricer.time_us, payloads))
+    return _Choice(cost, time_us, decisions, kept, limit)
 
 
 def _fits(choice: _Choice, costs: Costs) -> bool:
@@ -325,7 +353,7 @@ def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _C
     bounds = {device: capacity.amount for device, capacity in costs.capacities.items()}
     found = cover_that_fits(space.positions, space.intervals, space.pricer.kept, bounds)
     if found is None:  # a policy that must use a unit has no other candidates
-        return _Choice(space.baseline_us, space.baseline, limit=MemoryLimit(unlimited_us, space.baseline_us))
+        return _baseline(space, MemoryLimit(unlimited_us, space.baseline_us))
     return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, found.bound))
 
 

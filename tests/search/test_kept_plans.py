@@ -41,7 +41,7 @@ def test_a_second_search_prices_nothing_and_finds_the_same(tmp_path: Path, monke
         raise AssertionError("priced again")
 
     monkeypatch.setattr(Pricer, "cost", nothing)
-    monkeypatch.setattr(Pricer, "least_us", nothing)
+    monkeypatch.setattr(Pricer, "least", nothing)
     assert search(tmp_path) == first
     assert first.candidates > 100
     with pytest.raises(AssertionError, match="priced again"):

@@ -1,0 +1,35 @@
+"""`pimflow front`: plans of which no other is both faster and spends less energy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pimflow.cli.options import add_options, keywords_of
+from pimflow.cli.output import Progress, show
+from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.cli.stdin import given_model
+from pimflow.options import DEBUGGING
+
+
+def add(verbs: Any) -> None:
+    """Describes the verb."""
+    parser: Parser = verbs.add_parser(
+        "front",
+        help="time against energy: the plans that are best at some price of energy",
+        description="Plans of a policy of which no other is both faster and spends less energy, the fastest first.",
+    )
+    add_model(parser)
+    add_options(parser, without=("objective", "seed", DEBUGGING))
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Searches at one price of energy after the other, and prints a line for every plan."""
+    import pimflow
+
+    with Progress() as progress:
+        found = pimflow.front(given_model(arguments.model), progress=progress, **keywords_of(arguments))
+    show("front", found, arguments)
+    return 0

@@ -1,0 +1,171 @@
+"""The front of time against energy: plans of a policy of which no other is both faster and more frugal.
+
+Its points are the plans that are cheapest at some price of energy in time (the supported points: the corners of the
+convex hull). Between two neighbours the price at which both cost the same is asked for; what is found there is a point
+between them, or there is none (Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pimflow.ir import Graph, Plan
+from pimflow.options import Options
+from pimflow.passes import PassManager
+from pimflow.report.plan_report import Costs, measure
+from pimflow.report.records import Records, Row
+from pimflow.report.tables import number, render_table, significant, wrapped
+from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require_offered
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import rewrites
+from pimflow.search.progress import Tell, silent
+from pimflow.search.solver import leaves_host, open_cache, solve_for
+from pimflow.targets import TargetRecord
+
+_GAIN = 1e-9
+"""A point is new if it costs so much less than its neighbours, as a share: less is rounding."""
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A plan, and what a run of it takes and spends."""
+
+    time_us: float
+    energy_mj: float
+    plan: Plan
+
+    @property
+    def nodes_off_the_host(self) -> int:
+        """How many decisions use another device than the host."""
+        return sum(leaves_host(decision, self.plan.host) for decision in self.plan.decisions)
+
+
+def front_points(
+    graph: Graph, options: Options, *, costs: Costs, prices: PriceCache | None = None, progress: Tell = silent
+) -> tuple[FrontPoint, ...]:
+    """The front of a graph that is cleaned up, the fastest plan first.
+
+    Args:
+        graph: as `solve` gets it.
+        options: the policy, and what bounds the search; their objective is not used.
+        costs: the cost model in PIM mode.
+        prices: the price cache, in place of the one that the options ask for.
+        progress: receives how far the search is.
+
+    Raises:
+        OptionError: the policy is unknown, or the machine does not offer it.
+    """
+    policy = policy_of(options)
+    require_offered(policy, costs.units)
+    table = open_cache(options, costs) if prices is None else prices
+
+    def best(objective: Objective) -> FrontPoint:
+        plan = solve_for(
+            graph, replace(policy, objective=objective), options, costs=costs, prices=table, progress=progress
+        )
+        rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
+        spent = measure(rewritten, costs.serving(rewritten))
+        return FrontPoint(spent.time_us, spent.energy_mj, plan)
+
+    fastest, frugal = best(LATENCY), best(ENERGY)
+    return _undominated((fastest, *_between(fastest, frugal, best), frugal))
+
+
+def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], FrontPoint]) -> Iterator[FrontPoint]:
+    """The corners between two points, in order."""
+    saved_mj, lost_us = left.energy_mj - right.energy_mj, right.time_us - left.time_us
+    if saved_mj <= 0 or lost_us <= 0:
+        return
+    objective = Objective("front", saved_mj, lost_us)
+    found = best(objective)
+    known = objective.cost(left.time_us, left.energy_mj)
+    if objective.cost(found.time_us, found.energy_mj) >= known * (1 - _GAIN):
+        return
+    yield from _between(left, found, best)
+    yield found
+    yield from _between(found, right, best)
+
+
+def _undominated(points: tuple[FrontPoint, ...]) -> tuple[FrontPoint, ...]:
+    """The points in order of time, each more frugal than all that are faster."""
+    kept: list[FrontPoint] = []
+    for point in sorted(points, key=lambda point: (point.time_us, point.energy_mj)):
+        if not kept or point.energy_mj < kept[-1].energy_mj:
+            kept.append(point)
+    return tuple(kept)
+
+
+@dataclass(frozen=True, repr=False)
+class Front(Records):
+    """Plans of which no other is both faster and more frugal, each a row.
+
+    Args:
+        model: how it was named.
+        model_sha256: of its bytes.
+        machine: what the plans are for.
+        policy: what they are chosen from.
+        gpu_basis: what the GPU's times stand on.
+        baseline_us, baseline_energy_mj: of the host alone, with all memory channels.
+        points: the fastest first.
+    """
+
+    model: str
+    model_sha256: str
+    machine: TargetRecord
+    policy: str
+    gpu_basis: str
+    baseline_us: float
+    baseline_energy_mj: float
+    points: tuple[FrontPoint, ...]
+
+    @property
+    def title(self) -> str:
+        """Model, machine, policy, and how many points."""
+        return f"{self.model} on {self.machine.name}, policy {self.policy}, {len(self.points)} points"
+
+    def records(self) -> list[Row]:
+        """A row per point."""
+        return [self._row(point) for point in self.points]
+
+    def _row(self, point: FrontPoint) -> Row:
+        return {
+            "time_us": point.time_us,
+            "energy_mj": point.energy_mj,
+            "speedup": self.baseline_us / point.time_us if point.time_us else 1.0,
+            "energy_change": point.energy_mj / self.baseline_energy_mj - 1 if self.baseline_energy_mj else 0.0,
+            "off_the_host": point.nodes_off_the_host,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """One JSON object: the model, the machine, the host alone, and an object per point."""
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "target": self.machine.name,
+            "machine": self.machine.as_json(),
+            "policy": self.policy,
+            "gpu_basis": self.gpu_basis,
+            "baseline": {"time_us": self.baseline_us, "energy_mj": self.baseline_energy_mj},
+            "points": self.records(),
+        }
+
+    def text(self) -> str:
+        """The machine, and a table with a line per point."""
+        about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
+        header = ("time (us)", "energy (mJ)", "speedup", "energy", "decisions off the host")
+        rows = [_cells(row) for row in self.records()]
+        table = render_table(header, rows, right=range(len(header)))
+        notes = [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
+        return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        number(row["time_us"]),
+        significant(row["energy_mj"]),
+        number(row["speedup"], 3),
+        f"{100 * row['energy_change']:+.1f} %",
+        str(row["off_the_host"]),
+    )

@@ -1,0 +1,76 @@
+"""What a candidate costs where energy counts: a weighted sum of its time and its energy, both remembered by content.
+
+Energies add up as times do: each node spends its own, and static power is drawn over the makespan, which is the sum of
+the regions' makespans. So the cheapest cover by energy is the plan whose whole run spends least.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pimflow.ir import Decision, Graph
+from pimflow.search.policy import Objective
+from pimflow.search.price_cache import PriceCache, key_of
+from pimflow.search.pricing import Costs, Pricer, content_text
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run takes, and what it spends, static power included."""
+
+    time_us: float
+    energy_mj: float
+
+
+class WeighedPricer(Pricer):
+    """Prices decisions over nodes of one graph by an objective, each content once, whatever the objective."""
+
+    def __init__(self, graph: Graph, costs: Costs, prices: PriceCache, objective: Objective) -> None:
+        super().__init__(graph, costs, prices)
+        self._objective = objective
+        self._energies = key_of(repr(sorted(costs.target.values.items())))
+
+    def least(self, decisions: tuple[Decision, ...]) -> float:
+        """What the decisions cost at least, by arithmetic and by what has been priced so far."""
+        time_us = self._bounds.least_us(decisions)
+        if math.isinf(time_us):
+            return math.inf
+        energy_mj = self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us)
+        return self._objective.cost(time_us, energy_mj)
+
+    def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
+        """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be)."""
+        known = self.least(decisions)
+        if known <= least:
+            self._bounds.tighten(decisions)
+            known = self.least(decisions)
+        return (self.cost(decisions), True) if known <= least else (known, False)
+
+    def cost(self, decisions: tuple[Decision, ...]) -> float | None:
+        """What the decisions cost; None if they cannot be made."""
+        spent = self.spent(decisions)
+        return None if spent is None else self._objective.cost(spent.time_us, spent.energy_mj)
+
+    def spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
+        """Time and energy from the start of the first decision to the end of the last; None if they cannot be made."""
+        text = content_text(self.graph, self._outputs, decisions)
+        key, energy_key = key_of(text), key_of(f"energy by {self._energies} of\n{text}")
+        if key not in self._prices or energy_key not in self._prices:
+            rewritten = self._rewritten(decisions)
+            timeline = None if rewritten is None else self._timeline(rewritten)
+            self._prices.put(key, None if timeline is None else timeline.makespan_us)
+            self._prices.put(energy_key, None if timeline is None else timeline.total_energy_mj)
+        time_us, energy_mj = self._prices.get(key), self._prices.get(energy_key)
+        return None if time_us is None or energy_mj is None else Spent(time_us, energy_mj)
+
+    def time_us(self, decisions: tuple[Decision, ...]) -> float:
+        """What decisions that can be made take."""
+        spent = self.spent(decisions)
+        assert spent is not None, "the decisions have been priced"
+        return spent.time_us
+
+
+def pricer_of(objective: Objective, graph: Graph, costs: Costs, prices: PriceCache) -> Pricer:
+    """What prices decisions by an objective: for time alone without their energies."""
+    return WeighedPricer(graph, costs, prices, objective) if objective.mj else Pricer(graph, costs, prices)

@@ -1,0 +1,116 @@
+"""Plans by energy: what candidates spend adds up to the run, and no plan of the policy spends less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pimflow.ir import Graph
+from pimflow.options import Options
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.costs import CostModel
+from pimflow.search.candidates import Candidates
+from pimflow.search.policy import ENERGY, LATENCY, Policy, find_policy, policies
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.solver import solve
+from pimflow.search.weighed import WeighedPricer
+from pimflow.targets import load_target, override
+from support.costs import FakeCosts
+from support.covers import covers, whole_run
+from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
+
+GRAPHS = {"inverted": inverted_residuals(1), "fire": fire_modules(14), "random": random_net(2)}
+HALVES = replace(
+    find_policy("pimflow"), spaces=tuple(replace(s, split=Fraction(1, 2)) for s in find_policy("pimflow").spaces)
+)
+
+
+def mixed_chain() -> Graph:
+    """A chain with a pattern in it."""
+    net = ConvNet("mixed")
+    x = net.layer(net.layer(net.input(1, 32, 14, 14), 32, 3), 192)
+    return net.graph(net.layer(net.wise(x), 32))
+
+
+@cache
+def spent_by_covers(small: str) -> tuple[tuple[float, float], ...]:
+    """Time and energy of every plan in halves of a small graph, measured whole."""
+    graph = {"mixed": mixed_chain(), "heavy": heavy_chain(14)}[small]
+    runs = [whole_run(graph, decisions, FakeCosts()) for decisions in covers(graph, HALVES, FakeCosts())]
+    return tuple((run.makespan_us, run.total_energy_mj) for run in runs)
+
+
+@pytest.mark.parametrize("small", ["mixed", "heavy"])
+def test_no_plan_spends_less(small: str) -> None:
+    graph = {"mixed": mixed_chain(), "heavy": heavy_chain(14)}[small]
+    found = spent_by_covers(small)
+    assert len(found) > 30
+    costs = FakeCosts()
+    for objective, place in (("latency", 0), ("energy", 1)):
+        asked = Options.of(target=costs.target, policy="pimflow", objective=objective, grid=50, use_cache=False)
+        plan = solve(graph, asked, costs=costs)
+        run = whole_run(graph, plan.decisions, costs)
+        assert (run.makespan_us, run.total_energy_mj)[place] == pytest.approx(min(s[place] for s in found), rel=1e-9)
+        assert plan.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
+        assert plan.objective == objective
+
+
+@pytest.mark.parametrize("policy", [name for name in policies() if name not in ("gpu", "newton+")])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_energies_of_candidates_add_up_to_the_run(name: str, policy: str) -> None:
+    costs, graph = CostModel(load_target("pimflow")), PassManager(CLEANUP).run(GRAPHS[name]).graph
+    asked = Options(target=costs.target, policy=policy, objective="energy", use_cache=False)
+    plan = solve(graph, asked, costs=costs)
+    run = whole_run(graph, plan.decisions, costs)
+    assert plan.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
+    quick = solve(graph, replace(asked, objective="latency"), costs=costs)
+    assert run.total_energy_mj <= whole_run(graph, quick.decisions, costs).total_energy_mj * (1 + 1e-9)
+
+
+def test_energy_and_latency_ask_for_different_plans() -> None:
+    """On the fake the host spends nothing but static power."""
+    (fast, _), (_, frugal) = (min(spent_by_covers("mixed"), key=lambda pair: pair[place]) for place in (0, 1))
+    assert min(mj for us, mj in spent_by_covers("mixed") if us == fast) > frugal
+
+
+@pytest.mark.parametrize("policy", ["pimflow", "auto"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
+    costs, graph = FakeCosts(padding_alike=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
+    pricer = WeighedPricer(graph, costs, PriceCache(None, ""), ENERGY)
+    told = 0
+    for candidate in Candidates(graph, find_policy(policy), pricer):
+        energy_mj = pricer.cost(candidate.decisions)
+        if energy_mj is None:
+            continue
+        least, priced = pricer.least(candidate.decisions), False
+        while not priced:
+            assert least <= energy_mj * (1 + 1e-9), candidate
+            told += least > 0.5 * energy_mj
+            closer, priced = pricer.closer(candidate.decisions, least)
+            assert closer is not None
+            assert priced or closer > least, "it is looked at until it is priced"
+            least = closer
+        assert least == energy_mj
+    assert told, "a bound that says nothing is none"
+
+
+def test_a_kept_plan_is_not_taken_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path))
+    graph = mixed_chain()
+    shipped = load_target("pimflow")
+    hungry = override(shipped, {"pim.energy.strict.mac_pj": 1e6})
+    found = []
+    for target in (shipped, hungry, shipped):
+        asked = Options(target=target, policy="newton++", objective="energy")
+        found.append(solve(graph, asked, costs=CostModel(target)).decisions)
+    assert found[0] == found[2] != found[1]
+
+
+def test_an_objective_is_part_of_a_policy() -> None:
+    policy: Policy = find_policy("auto")
+    assert policy.objective == LATENCY

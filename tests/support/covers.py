@@ -1,0 +1,45 @@
+"""Every plan of a policy for a small graph, carried out and measured whole: what a search is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pimflow.ir import Decision, Graph, Plan
+from pimflow.passes import PassManager
+from pimflow.runtime.timeline import Timeline, build_timeline
+from pimflow.search.candidates import Candidates
+from pimflow.search.policy import Policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Costs, Pricer, rewrites
+
+
+def covers(graph: Graph, policy: Policy, costs: Costs) -> Iterator[tuple[Decision, ...]]:
+    """The decisions of every plan that candidates make, and those of the host alone among them."""
+    pricer = Pricer(graph, costs, PriceCache(None, ""))
+    found = Candidates(graph, policy, pricer)
+    starting: dict[int, list[tuple[int, tuple[Decision, ...]]]] = {}
+    for candidate in found:
+        if pricer.cost(candidate.decisions) is not None:
+            starting.setdefault(candidate.start, []).append((candidate.stop, candidate.decisions))
+
+    def behind(start: int) -> Iterator[tuple[Decision, ...]]:
+        if start == len(found.order):
+            yield ()
+        for stop, decisions in starting.get(start, ()):
+            for others in behind(stop):
+                yield (*decisions, *others)
+
+    yield from behind(0)
+
+
+def carried_out(graph: Graph, decisions: tuple[Decision, ...], costs: Costs) -> Graph:
+    """The graph as the decisions have it run."""
+    plan = Plan("cover", decisions, 0.0, 0.0, host=costs.target.host)
+    return PassManager(rewrites(plan, costs)).run(graph).graph
+
+
+def whole_run(graph: Graph, decisions: tuple[Decision, ...], costs: Costs) -> Timeline:
+    """The schedule of the whole graph under decisions; the host has all memory channels if none leaves it."""
+    rewritten = carried_out(graph, decisions, costs)
+    leaves = any(node.device in costs.units for node in rewritten.nodes)
+    return build_timeline(rewritten, costs.target, costs if leaves else costs.host_only())
