@@ -54,6 +54,10 @@ class TargetError(PimflowError):
     """A target is unknown, or its TOML file has a missing, unknown or impossible value."""
 
 
+class PluginError(PimflowError):
+    """What another package adds to pimflow cannot be loaded, is something else, or is offered by two packages."""
+
+
 class OptionError(PimflowError):
     """An option of the command line or of a function has an unknown or invalid value."""
 

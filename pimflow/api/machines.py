@@ -21,7 +21,7 @@ from pimflow.report.targets import targets_json
 from pimflow.report.traces import TracesReport, report_traces
 from pimflow.runtime.gpu.calibrate import FoldsBy, Tables, calibrate_target, check_target
 from pimflow.runtime.gpu.measured import MeasuredRow
-from pimflow.targets import DEFAULT_TARGET, Target, load_target, target_names
+from pimflow.targets import DEFAULT_TARGET, Target, every_target, load_target
 
 if TYPE_CHECKING:
     import onnx
@@ -158,10 +158,10 @@ def zoo_model(name: str) -> onnx.ModelProto:
 
 
 def list_targets() -> Listing:
-    """The machines that ship with pimflow, a row each: `name`, `description`, and what every unit is."""
+    """The machines that `load_target` knows by name, a row each: `name`, `description`, and what every unit is."""
     rows = [
         {"name": target["name"], "description": target["description"], **target["units"]}
-        for target in targets_json([load_target(name) for name in target_names()])
+        for target in targets_json(every_target())
     ]
     return Listing("targets", rows)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 from pimflow.cli.parsing import Parser, add_target, number, target_of
 from pimflow.cli.shapes import parse_shapes
 from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_forms, option_texts
-from pimflow.search import policies
+from pimflow.search import policy_names
 from pimflow.targets import Target
 
 _DEBUG = "debug."
@@ -67,7 +67,7 @@ def _add(groups: dict[str, Any], cls: Any, name: str, text: OptionText, prefix: 
     parser = groups[text.group]
     form = option_forms(cls)[name]
     default = next(f.default for f in fields(cls) if f.name == name)
-    help = f"{text.help}: {', '.join(policies())}" if name == "policy" else text.help
+    help = f"{text.help}: {', '.join(policy_names())}" if name == "policy" else text.help
     if form is bool:
         action, help = ("store_false", f"do not {help}") if default else ("store_true", help)
         parser.add_argument(text.flag, dest=prefix + name, action=action, help=help)

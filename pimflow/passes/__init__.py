@@ -14,7 +14,7 @@ from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
-from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, parse_pipeline, place
+from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, every_pass, parse_pipeline, place
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
@@ -46,6 +46,7 @@ __all__ = [
     "RemoveDeadCode",
     "RemoveIdentity",
     "UnfuseEpilogues",
+    "every_pass",
     "notes_of",
     "parse_pipeline",
     "place",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pimflow import plugins
 from pimflow.errors import OptionError, choose_one
 from pimflow.ir import Plan
 from pimflow.ir.readout import Readout
@@ -105,7 +106,33 @@ def _pass_of(spec: Spec) -> Pass:
         if spec.options:
             raise OptionError(f"the pipeline {spec.name!r} has no options", "give them to its passes, one by one")
         return PassManager(PIPELINES[spec.name])
-    kind = PASSES.get(spec.name)
+    kind = PASSES.get(spec.name) or _pass_of_plugin(spec.name)
     if kind is None:
-        raise OptionError(f"unknown pass {spec.name!r}", choose_one(spec.name, (*PASSES, *PIPELINES)))
+        known = (*PASSES, *plugins.names(plugins.PASSES, own_names()), *PIPELINES)
+        raise OptionError(f"unknown pass {spec.name!r}", choose_one(spec.name, known))
     return kind.of(spec.options)
+
+
+def every_pass() -> tuple[type[Pass], ...]:
+    """All passes, those of other packages last; those that cannot be loaded are left out with a warning."""
+    return (*PASSES.values(), *filter(None, plugins.that_load(plugins.PASSES, _pass_of_plugin, own_names())))
+
+
+def own_names() -> tuple[str, ...]:
+    """The names of passes and pipelines that no other package can take."""
+    return (*PASSES, *PIPELINES)
+
+
+def _pass_of_plugin(name: str) -> type[Pass] | None:
+    """The pass that another package offers under a name; None if none does.
+
+    Raises:
+        PluginError: it cannot be loaded, or is no pass of that name.
+    """
+    plugin = plugins.find(plugins.PASSES, name)
+    if plugin is None:
+        return None
+    kind = plugin.load(type)
+    if not issubclass(kind, Pass) or kind.name != plugin.name:
+        raise plugin.problem("is no pass of that name")
+    return kind

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
-from pimflow.passes import PASSES, PIPELINES, Pass
+from pimflow.passes import PIPELINES, Pass, every_pass
 from pimflow.report.tables import window_columns
 
 _INDENT = "    "
@@ -57,7 +57,7 @@ def pass_help(kind: type[Pass]) -> PassHelp:
 
 def all_passes_help() -> tuple[PassHelp, ...]:
     """What the classes of all passes say of them."""
-    return tuple(pass_help(kind) for kind in PASSES.values())
+    return tuple(pass_help(kind) for kind in every_pass())
 
 
 def pass_list_text() -> str:

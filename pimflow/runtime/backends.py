@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from pimflow import plugins
 from pimflow.codegen.backend import Backend, HostBackend
 from pimflow.ir.registry import Registry
 from pimflow.runtime.cpu.backend import CpuBackend, CpuHost
@@ -12,6 +13,7 @@ from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.upmem.backend import UpmemBackend
 from pimflow.targets import Target
+from pimflow.targets.schema import kind_of_plugin
 
 if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
@@ -30,12 +32,51 @@ HOSTS.add("measured-gpu", GpuHost)
 HOSTS.add("cpu", CpuHost)
 
 
+def unit_of(kind: str, device: str, spec: Any) -> Backend[Any, Any]:
+    """A fresh backend for a unit beside the host.
+
+    Raises:
+        PluginError: another package offers the kind, but no backend of such units.
+    """
+    if kind in UNITS:
+        return UNITS[kind](device, spec)
+    plugin = _plugin(kind)
+    made = kind_of_plugin(plugin).unit
+    backend = made(device, spec) if made is not None else None
+    if not isinstance(backend, Backend):
+        raise plugin.problem("has no backend of a unit beside the host")
+    return backend
+
+
 def units_of(target: Target) -> Mapping[str, Backend[Any, Any]]:
     """A fresh backend for every unit beside the host, by device, in the target's order."""
-    return {device: UNITS[target.kind(device)](device, target.units[device]) for device in target.devices[1:]}
+    return {device: unit_of(target.kind(device), device, target.units[device]) for device in target.devices[1:]}
 
 
 def host_of(target: Target, measured: MeasuredTable | None = None) -> HostBackend:
-    """The host's backend, with all its memory channels."""
-    spec: Any = target.units[target.host]
-    return HOSTS[target.kind(target.host)](target.host, spec, measured)
+    """The host's backend, with all its memory channels.
+
+    Raises:
+        PluginError: another package offers the host's kind, but no backend of such hosts.
+    """
+    kind, spec = target.kind(target.host), cast("Any", target.units[target.host])
+    if kind in HOSTS:
+        return HOSTS[kind](target.host, spec, measured)
+    plugin = _plugin(kind)
+    made = kind_of_plugin(plugin).host
+    backend = made(target.host, spec, measured) if made is not None else None
+    if not isinstance(backend, HostBackend):
+        raise plugin.problem("has no backend of a host")
+    return backend
+
+
+def _plugin(kind: str) -> plugins.Plugin:
+    """What offers a kind that pimflow does not have itself.
+
+    Raises:
+        KeyError: nothing does.
+    """
+    plugin = plugins.find(plugins.BACKENDS, kind)
+    if plugin is None:
+        raise KeyError(kind)
+    return plugin

@@ -38,6 +38,14 @@ from pimflow.targets import Target
 class Unit(Protocol):
     """What is asked of a unit beside the host."""
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What it may be asked for."""
+
+    @property
+    def default_choice(self) -> str:
+        """What it does where nothing of that is asked for."""
+
     def meant_by(self, word: str) -> str:
         """The choice that a policy's word stands for."""
 

@@ -37,7 +37,6 @@ from pimflow.ir.analysis.rows import row_count
 from pimflow.search import bounds
 from pimflow.search.candidates.columns import FEW_ROWS
 from pimflow.search.parts import columns_alone, divides_by_columns, row_part_alone
-from pimflow.search.policy import find_policy, policies
 
 Array = npt.NDArray[np.float64]
 
@@ -188,8 +187,7 @@ class _LeastTimes:
         self._costs = costs
         self._host = costs.target.host
         self._known: dict[Hashable, _Times] = {}
-        words = {space.choice for name in policies() for space in find_policy(name).spaces}
-        self._choices = {device: {unit.meant_by(word) for word in words} for device, unit in costs.units.items()}
+        self._choices = {device: {unit.default_choice, *unit.choices} for device, unit in costs.units.items()}
 
     def of(self, node: Node) -> _Times:
         """A node's times. Of what is fused into another, and of movements, they are 0."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from pimflow import plugins
 from pimflow.codegen.backend import Backend
 from pimflow.errors import OptionError, choice
 from pimflow.options import Options
@@ -106,11 +107,17 @@ _POLICIES = (
 )
 _ALIASES = {"mddp": "md-dp"}
 _BY_NAME = {policy.name: policy for policy in _POLICIES}
+_OWN_NAMES = (*_BY_NAME, *_ALIASES)
 
 
 def policies() -> dict[str, str]:
-    """Every policy with one line about it, from the least to the most that it may do."""
-    return {policy.name: policy.summary for policy in _POLICIES}
+    """Every policy with one line about it, from the least to the most that it may do; those of other packages last."""
+    return {policy.name: policy.summary for policy in _every_policy()}
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names of all policies; those of other packages are not imported for it."""
+    return (*_BY_NAME, *plugins.names(plugins.POLICIES, _OWN_NAMES))
 
 
 def find_policy(name: str) -> Policy:
@@ -118,13 +125,30 @@ def find_policy(name: str) -> Policy:
 
     Raises:
         OptionError: there is none.
+        PluginError: another package offers it, but cannot be loaded, or offers something else.
     """
-    return _BY_NAME[choice("policy", _ALIASES.get(name.strip().lower(), name), _BY_NAME)]
+    wanted = name.strip().lower()
+    wanted = _ALIASES.get(wanted, wanted)
+    return _BY_NAME[wanted] if wanted in _BY_NAME else _policy_of_plugin(choice("policy", name, policy_names()))
+
+
+def _policy_of_plugin(name: str) -> Policy:
+    plugin = plugins.find(plugins.POLICIES, name)
+    assert plugin is not None
+    policy = plugin.load(Policy)
+    if policy.name != plugin.name:
+        raise plugin.problem(f"calls itself {policy.name!r}")
+    return policy
+
+
+def _every_policy() -> tuple[Policy, ...]:
+    """All policies; those of other packages that cannot be loaded are left out with a warning."""
+    return (*_POLICIES, *plugins.that_load(plugins.POLICIES, _policy_of_plugin, _OWN_NAMES))
 
 
 def offered_policies(units: Mapping[str, Backend[Any, Any]]) -> tuple[str, ...]:
     """The names of the policies that a machine with these units beside the host, by device, can follow."""
-    return tuple(policy.name for policy in _POLICIES if not _lacking(policy, units))
+    return tuple(policy.name for policy in _every_policy() if not _lacking(policy, units))
 
 
 def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> None:

@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from pimflow import plugins
 from pimflow.cache import STATISTICS_SUFFIX, cache_folder
 from pimflow.data import open_file
 from pimflow.errors import OptionError
@@ -69,9 +70,9 @@ class CacheInfo:
 
 def code_fingerprint(also: tuple[str, ...] = ()) -> str:
     """Hash of all code that a cost depends on: the version, every source and data file of the package that has a part
-    in it, and the modules outside that have registered ops, rules, units or backends. Edited code never reads the costs
-    of other code. `also` names more packages."""
-    digest = hashlib.blake2b(_package_fingerprint(also).encode(), digest_size=16)
+    in it, other packages that add backends, policies or passes to it, and the modules outside that have registered ops,
+    rules, units or backends. Edited code never reads the costs of other code. `also` names more packages."""
+    digest = hashlib.blake2b(_package_fingerprint(also).encode() + plugins.fingerprint(), digest_size=16)
     for name in outside_modules(*KINDS.values()):
         digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
     return digest.hexdigest()

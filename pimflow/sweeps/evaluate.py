@@ -19,7 +19,7 @@ from pimflow.frontend import Loaded
 from pimflow.ir import Graph
 from pimflow.options import Options, graph_of
 from pimflow.report.policies import compare_graph
-from pimflow.runtime.backends import UNITS
+from pimflow.runtime.backends import unit_of
 from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import policy_of, require_offered
 from pimflow.search.price_cache import PriceCache, code_fingerprint
@@ -200,4 +200,4 @@ def _units(target: Target) -> dict[str, Any]:
 
 @lru_cache(maxsize=_UNITS_KEPT)
 def _unit(device: str, kind: str, spec: Any) -> Any:
-    return UNITS[kind](device, spec)
+    return unit_of(kind, device, spec)

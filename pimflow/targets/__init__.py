@@ -1,6 +1,6 @@
 """Machines as data: TOML files, their schema and a strict loader."""
 
-from pimflow.targets.loader import DEFAULT_TARGET, load_target, parse_target, target_names, target_text
+from pimflow.targets.loader import DEFAULT_TARGET, every_target, load_target, parse_target, target_names, target_text
 from pimflow.targets.overrides import GWRITE_LATENCIES, override, parse_values
 from pimflow.targets.record import TargetRecord
 from pimflow.targets.schema import (
@@ -42,6 +42,7 @@ __all__ = [
     "Target",
     "TargetRecord",
     "annotated",
+    "every_target",
     "load_target",
     "override",
     "parse_target",

@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from pimflow import plugins
 from pimflow.data import Table, decode, encode, read_file
 from pimflow.errors import ArgumentError, DataError, TargetError, choose_one, kind_of
 from pimflow.targets.schema import Origin, Target
@@ -32,16 +34,22 @@ _MOST_BASES = 16
 
 
 def target_names() -> tuple[str, ...]:
-    """Names of the targets that ship with the package."""
-    folder = resources.files("pimflow.targets")
-    return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    """Names of the targets that ship with pimflow, and behind them of those that other installed packages offer."""
+    return (*_shipped_names(), *plugins.names(plugins.TARGETS, _shipped_names()))
+
+
+def every_target() -> tuple[Target, ...]:
+    """All of them; those of other packages that cannot be loaded are left out with a warning."""
+    others = plugins.that_load(plugins.TARGETS, load_target, _shipped_names())
+    return (*map(_shipped, _shipped_names()), *others)
 
 
 def load_target(target: str | Path | Target) -> Target:
-    """A shipped target by name (case-insensitive), or a TOML file by path; a target is itself.
+    """A target by name (case-insensitive), shipped or of another package, or a TOML file by path; a target is itself.
 
     Raises:
         TargetError: no such target or file, or the file is not a valid target.
+        PluginError: another package offers it, but what it offers cannot be loaded.
         ArgumentError: it is something else.
     """
     if isinstance(target, Target):
@@ -58,8 +66,10 @@ def target_text(name: str | Path) -> str:
         TargetError: as `load_target`.
     """
     target = load_target(name)
-    files = target.origin.files if target.origin else ()
-    return files[0][1] if len(files) == 1 else annotated(target)
+    origin = target.origin
+    if origin is None or len(origin.files) != 1 or origin.name != target.name or target.overrides:
+        return annotated(target)
+    return origin.files[0][1]
 
 
 def parse_target(content: str, where: str) -> Target:
@@ -73,9 +83,12 @@ def parse_target(content: str, where: str) -> Target:
 
 def _load(name: str, unknown: str, folder: Path, above: tuple[str, ...]) -> Target:
     """A target by name or path; `unknown` begins the error, `above` are the files that start from it."""
-    if name.lower() in target_names():
+    if name.lower() in _shipped_names():
         return _shipped(name.lower())
     if not name.endswith(".toml"):
+        plugin = plugins.find(plugins.TARGETS, name)
+        if plugin is not None:
+            return _of_plugin(plugin, above)
         raise TargetError(f"{unknown} {name!r}", f"{choose_one(name.lower(), target_names())}, or give a FILE.toml")
     path = folder / name
     try:
@@ -89,9 +102,39 @@ def _load(name: str, unknown: str, folder: Path, above: tuple[str, ...]) -> Targ
 
 
 @cache
+def _shipped_names() -> tuple[str, ...]:
+    folder = resources.files("pimflow.targets")
+    return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+@cache
 def _shipped(name: str) -> Target:
     text = resources.files("pimflow.targets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return parse_target(text, f"{name}.toml")
+
+
+def _of_plugin(plugin: plugins.Plugin, above: tuple[str, ...]) -> Target:
+    """The target of another package: an object, or the file NAME.toml beside or in a module."""
+    found: object = plugin.load(object)
+    if isinstance(found, ModuleType):
+        found = _beside(found, plugin, above)
+    if not isinstance(found, Target):
+        raise plugin.problem(f"is {kind_of(found)}, not a Target or a module")
+    if found.name.lower() != plugin.name:
+        raise plugin.problem(f"calls itself {found.name!r}")
+    return found
+
+
+def _beside(module: ModuleType, plugin: plugins.Plugin, above: tuple[str, ...]) -> Target:
+    is_package = hasattr(module, "__path__")
+    folder = resources.files(module.__name__) if is_package else Path(module.__file__ or "").parent
+    file = folder.joinpath(f"{plugin.name}.toml")
+    try:
+        return _parse(file.read_text(encoding="utf-8-sig"), str(file), above)
+    except (OSError, ValueError) as error:
+        raise plugin.problem(f"has no {plugin.name}.toml in {module.__name__} that can be read: {error}") from None
+    except TargetError as error:
+        raise plugin.problem(f"is no target: {error}") from None
 
 
 def _parse(content: str, where: str, above: tuple[str, ...]) -> Target:

@@ -1,4 +1,4 @@
-"""`pimflow targets`: the machines that ship with pimflow."""
+"""`pimflow targets`: the machines that there are by name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from pimflow.cli.output import print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.targets import targets_json, targets_text
-from pimflow.targets import load_target, target_names
+from pimflow.targets import every_target
 
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("targets", help="list the machines that ship with pimflow, or show one")
+    parser: Parser = verbs.add_parser("targets", help="list the machines that there are by name, or show one")
     actions = parser.add_subparsers(dest="action", metavar="list|show", required=True)
     listing = actions.add_parser("list", help="names and descriptions")
     add_json(listing)
@@ -36,7 +36,7 @@ def _show(name: str) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    targets = [load_target(name) for name in target_names()]
+    targets = every_target()
     if arguments.json:
         print_json("targets", {"targets": targets_json(targets)}, arguments.command)
     else:

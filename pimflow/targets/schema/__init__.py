@@ -30,7 +30,7 @@ from pimflow.targets.schema.newton import (
 )
 from pimflow.targets.schema.origin import Origin, Override
 from pimflow.targets.schema.target import Target
-from pimflow.targets.schema.unit import KINDS, Unit, register_kind
+from pimflow.targets.schema.unit import KINDS, Kind, Unit, kind_of_plugin, register_kind
 from pimflow.targets.schema.upmem import UpmemSpec
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Gpu",
     "GpuEnergy",
     "GpuSpec",
+    "Kind",
     "Library",
     "MeasuredGpuSpec",
     "Operand",
@@ -66,5 +67,6 @@ __all__ = [
     "Unit",
     "UpmemSpec",
     "Winograd",
+    "kind_of_plugin",
     "register_kind",
 ]

@@ -12,7 +12,7 @@ from pimflow.errors import DataError, TargetError, kind_of, one_line
 from pimflow.targets.schema.gpu import Gpu, GpuSpec
 from pimflow.targets.schema.newton import PimSpec
 from pimflow.targets.schema.origin import Origin, Override, by_key
-from pimflow.targets.schema.unit import KINDS, MISSING, USUAL_KINDS, Unit
+from pimflow.targets.schema.unit import MISSING, USUAL_KINDS, Unit, kind_names, schema_of
 
 U = TypeVar("U", bound=Unit)
 HINT = "add it; `pimflow targets show pimflow` has all"
@@ -163,9 +163,10 @@ def _read_unit(device: str, data: Any, read: Nested) -> Unit:
             device, ("base", "name", "description", *USUAL_KINDS), hint=", or name the unit's `kind` in the table"
         )
     kind = read(str, table.pop("kind", usual), device, "kind")
-    if kind not in KINDS:
-        raise not_among(kind, KINDS, device, "kind")
-    unit: Unit = read(KINDS[kind], table if isinstance(data, dict) else data, device)
+    schema = schema_of(kind)
+    if schema is None:
+        raise not_among(kind, kind_names(), device, "kind")
+    unit: Unit = read(schema, table if isinstance(data, dict) else data, device)
     return unit
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from pimflow import plugins
 from pimflow.data import Limits
 
 MISSING = "is missing"
@@ -53,6 +54,52 @@ KINDS: dict[str, type[Unit]] = {}
 
 USUAL_KINDS = {"gpu": "gpu", "pim": "newton"}
 """The kinds of tables that name none, by the tables' names."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of unit as another package offers it, by an entry point of its name in the group `pimflow.backends`.
+
+    Args:
+        schema: what a target says of such a unit.
+        unit: its backend beside a host, made from device and spec: a `Backend`; None if it can only be the host.
+        host: its backend as the host, made from device, spec, and measured times to prefer to its own: a
+            `HostBackend`; None if it cannot be one.
+    """
+
+    schema: type[Unit]
+    unit: Callable[[str, Any], Any] | None = None
+    host: Callable[[str, Any, Any], Any] | None = None
+
+
+def kind_names() -> tuple[str, ...]:
+    """All kinds of units, those of other packages last."""
+    return (*KINDS, *plugins.names(plugins.BACKENDS, KINDS))
+
+
+def schema_of(kind: str) -> type[Unit] | None:
+    """The schema of a kind of unit; None if there is no such kind.
+
+    Raises:
+        PluginError: another package offers it, but cannot be loaded, or offers something else.
+    """
+    if kind in KINDS:
+        return KINDS[kind]
+    plugin = plugins.find(plugins.BACKENDS, kind)
+    return None if plugin is None else kind_of_plugin(plugin).schema
+
+
+def kind_of_plugin(plugin: plugins.Plugin) -> Kind:
+    """The kind that another package offers.
+
+    Raises:
+        PluginError: it cannot be loaded, or is none of that name.
+    """
+    kind = plugin.load(Kind)
+    named = getattr(kind.schema, "kind", "")
+    if named != plugin.name:
+        raise plugin.problem(f"has a schema of kind {named!r}")
+    return kind
 
 
 def register_kind(schema: type[Unit]) -> type[Unit]:

@@ -1,0 +1,1 @@
+"""What this package adds to pimflow; its entry points are in pyproject.toml."""

@@ -1,0 +1,1 @@
+"""Targets: NAME.toml is the target of the entry point NAME."""

@@ -1,0 +1,3 @@
+"""What the units do at once."""
+
+LANES = 4
