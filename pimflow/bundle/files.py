@@ -135,21 +135,26 @@ def write_whole(path: Path, data: bytes) -> None:
     check_new(path)
     try:
         with folder_around(path):
-            _write_aside(path, data)
+            replace_file(path, data)
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}", "check the folder and its permissions"
         ) from None
 
 
-def _write_aside(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """One file, whole or as it was before: it is written beside its place and then moved there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     scratch = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         scratch.chmod(0o666 & ~_umask())
-        scratch.rename(path)
+        scratch.replace(path)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise

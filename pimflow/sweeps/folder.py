@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pimflow.bundle.files import folder_around, sha256_of
+from pimflow.bundle.files import folder_around, replace_file, sha256_of
 from pimflow.errors import OutputError
 from pimflow.sweeps.store import Store, is_store
 
@@ -31,14 +30,13 @@ def sweep_folder(folder: Path | None) -> Iterator[Store]:
             yield store
         return
     _check(folder)
-    try:
-        with folder_around(folder / STORE):
+    with ExitStack() as stack:
+        with _writing(folder):
+            stack.enter_context(folder_around(folder / STORE))
             store = Store(folder / STORE)
-            with store.opened():
-                _check_made(folder, store)
-                yield store
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
+            stack.enter_context(store.opened())
+            _check_made(folder, store)
+        yield store
 
 
 def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
@@ -47,12 +45,18 @@ def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
     Raises:
         OutputError: they cannot be written.
     """
-    try:
+    with _writing(folder):
         for name, text in texts.items():
             data = text.encode("utf-8", "backslashreplace")
             (folder / name).parent.mkdir(exist_ok=True)
             store.made(name, hashlib.sha256(data).hexdigest())  # before: a kill must not make our own file a stranger
-            _replace(folder / name, data)
+            replace_file(folder / name, data)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
 
@@ -74,16 +78,3 @@ def _check_made(folder: Path, store: Store) -> None:
         path = folder / name
         if os.path.lexists(path) and (not path.is_file() or sha256_of(path) not in digests):
             raise OutputError(f"{path} was changed since it was written", "move it away; the sweep makes it anew")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    scratch = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        scratch.chmod(0o644)
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
