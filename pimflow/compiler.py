@@ -31,6 +31,7 @@ from pimflow.passes import (
 )
 from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
+from pimflow.runtime.costs import CostModel
 from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
@@ -83,8 +84,7 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
 
 def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
     """The graph that the search sees: cleaned up, products of few bits marked, sums in their cheapest order."""
-    narrow = (NarrowProducts(),) if any(unit.narrow_operands for unit in machine.costs.units.values()) else ()
-    clean = _step((*CLEANUP, *narrow), options).run(graph)
+    clean = tidy(graph, multiplies_narrow(machine.costs), options)
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in graph.nodes):
         return clean
     started = time.perf_counter()
@@ -92,6 +92,16 @@ def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
     seconds = time.perf_counter() - started
     record = PassRecord(OrderAggregation.name, seconds, ordered.changed, len(ordered.graph.nodes), ordered.notes)
     return replace(clean, graph=ordered.graph, records=(*clean.records, record))
+
+
+def tidy(graph: Graph, narrow: bool, options: Options) -> ManagerResult:
+    """A graph that is cleaned up, whatever the machine; `narrow` marks products of few bits too."""
+    return _step((*CLEANUP, NarrowProducts()) if narrow else CLEANUP, options).run(graph)
+
+
+def multiplies_narrow(costs: CostModel) -> bool:
+    """Whether a unit of the machine multiplies whole numbers of few bits."""
+    return any(unit.narrow_operands for unit in costs.units.values())
 
 
 def _show_times(records: Sequence[PassRecord], options: Options) -> None:

@@ -238,18 +238,12 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
-class PlanReport:
+class PlanCosts:
     """A plan's cost beside the host's alone, in all and by node of the original graph in the plan's order."""
 
     baseline: Measure
     result: Measure
-    bound: MakespanBound
     nodes: tuple[NodeRow, ...]
-
-    @property
-    def bound_ratio(self) -> float:
-        """The plan's time over what no plan takes less than."""
-        return self.bound.ratio(self.result.time_us)
 
     @property
     def speedup(self) -> float:
@@ -271,6 +265,18 @@ class PlanReport:
         """How often the devices beside the host do what their hardware could not, by name, over all nodes."""
         names = dict.fromkeys(name for row in self.nodes for name in row.violations)
         return {name: sum(row.violations.get(name, 0) for row in self.nodes) for name in names}
+
+
+@dataclass(frozen=True)
+class PlanReport(PlanCosts):
+    """A plan's cost, and what no plan takes less than."""
+
+    bound: MakespanBound
+
+    @property
+    def bound_ratio(self) -> float:
+        """The plan's time over what no plan takes less than."""
+        return self.bound.ratio(self.result.time_us)
 
     def as_json(self) -> dict[str, Any]:
         """The keys "baseline", "result", "bound", "violations" and "nodes" of a compile report."""
@@ -294,14 +300,19 @@ class PlanReport:
         return cls(
             Measure.from_json(baseline, "baseline"),
             Measure.from_json(result, "result"),
-            decode(MakespanBound, told, path="bound"),
             tuple(NodeRow.from_json(row, devices) for row in decode(tuple[Any, ...], nodes, path="nodes")),
+            decode(MakespanBound, told, path="bound"),
         )
 
 
-def report_plan(
-    original: Graph, plan: Plan, graph: Graph, costs: Costs, bound: MakespanBound | None = None
-) -> PlanReport:
+def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanReport:
+    """What a plan comes to, and what no plan takes less than. For the arguments see `cost_plan`."""
+    cost = cost_plan(original, plan, graph, costs)
+    bound = makespan_bound.makespan_bound(original, costs, cost.baseline.time_us)
+    return PlanReport(cost.baseline, cost.result, cost.nodes, bound)
+
+
+def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanCosts:
     """What a plan comes to.
 
     Args:
@@ -310,16 +321,12 @@ def report_plan(
         graph: `original` as rewritten by the plan.
         costs: the cost model with all units in use; a plan that never leaves the host is priced with all of its memory
             channels.
-        bound: that of the original, where it is known already.
     """
-    every, used = costs.host_only(), costs.serving(graph)
+    used = costs.serving(graph)
     timeline = build_timeline(graph, used.target, used)
     events = event_costs(graph, timeline, used)
     rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
-    baseline = measure(original, every)
-    if bound is None:
-        bound = makespan_bound.makespan_bound(original, costs, baseline.time_us)
-    return PlanReport(baseline, _measure(graph, timeline, events, used), bound, rows)
+    return PlanCosts(measure(original, costs.host_only()), _measure(graph, timeline, events, used), rows)
 
 
 class _NodeRows:

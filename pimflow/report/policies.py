@@ -12,7 +12,7 @@ from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.basis import gpu_basis
-from pimflow.report.plan_report import Costs, PlanReport, report_plan
+from pimflow.report.plan_report import Costs, PlanCosts, cost_plan
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.summary import without
 from pimflow.report.tables import number, render_table, significant, wrapped
@@ -99,21 +99,19 @@ def compare_graph(
     names = [policy.name for policy in asked]
     prices = open_cache(options, costs) if prices is None else prices
     results: list[PolicyResult] = []
-    bound = None
     for name in names:
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
-        report = report_plan(graph, plan, rewritten, costs, bound)
-        bound = report.bound
-        results.append(policy_result(graph, plan, report, costs.target, measured=measured))
+        cost = cost_plan(graph, plan, rewritten, costs)
+        results.append(policy_result(graph, plan, cost, costs.target, measured=measured))
     return results
 
 
 def policy_result(
-    graph: Graph, plan: Plan, report: PlanReport, target: Target, *, measured: bool = False
+    graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, measured: bool = False
 ) -> PolicyResult:
-    """A plan and its report as one line of a comparison."""
-    before, after = report.baseline, report.result
+    """A plan and its cost as one line of a comparison."""
+    before, after = cost.baseline, cost.result
     return PolicyResult(
         policy=plan.policy,
         time_us=after.time_us,
@@ -122,31 +120,31 @@ def policy_result(
         baseline_us=before.time_us,
         baseline_energy_mj=before.energy_mj,
         baseline_conv_us=before.conv_us,
-        speedup=report.speedup,
-        conv_speedup=report.conv_speedup,
+        speedup=cost.speedup,
+        conv_speedup=cost.conv_speedup,
         energy_change=after.energy_mj / before.energy_mj - 1 if before.energy_mj else 0.0,
         spent=after.spent,
         baseline_spent=before.spent,
-        mode_share=_mode_share(graph, report, target.devices),
-        ratio_histogram=_ratio_histogram(graph, plan, report),
+        mode_share=_mode_share(graph, cost, target.devices),
+        ratio_histogram=_ratio_histogram(graph, plan, cost),
         candidates=plan.candidates,
         search_seconds=plan.search_seconds,
         gpu_basis=gpu_basis(target, measured=measured),
-        unknown_nodes=len(report.unknown),
+        unknown_nodes=len(cost.unknown),
         plan=plan,
     )
 
 
-def _mode_share(graph: Graph, report: PlanReport, devices: Sequence[str]) -> dict[str, float]:
-    ops = {row.name: graph.node(row.name).op for row in report.nodes}
-    products = [row for row in report.nodes if ops[row.name].is_contraction or multiplies(ops[row.name])]
+def _mode_share(graph: Graph, cost: PlanCosts, devices: Sequence[str]) -> dict[str, float]:
+    ops = {row.name: graph.node(row.name).op for row in cost.nodes}
+    products = [row for row in cost.nodes if ops[row.name].is_contraction or multiplies(ops[row.name])]
     counts = Counter(row.mode for row in products)
     return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, "md-dp", "pipeline")}
 
 
-def _ratio_histogram(graph: Graph, plan: Plan, report: PlanReport) -> dict[int, int]:
+def _ratio_histogram(graph: Graph, plan: Plan, cost: PlanCosts) -> dict[int, int]:
     counts: Counter[int] = Counter()
-    fractions = {row.name: row.fractions for row in report.nodes}
+    fractions = {row.name: row.fractions for row in cost.nodes}
     for decision in plan.decisions:
         if isinstance(decision, SplitRows):
             rows = node_rows(graph, graph.node(decision.node))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import clean_up, read_model
+from pimflow.compiler import clean_up, multiplies_narrow, read_model, tidy
 from pimflow.data import encode
 from pimflow.errors import PimflowError, printable
 from pimflow.frontend import Loaded
@@ -44,8 +44,8 @@ FIGURES = (
 """Of `PolicyResult`: what is kept of a point."""
 _ALSO = ("frontend", "report")
 """Packages that figures depend on, and prices do not."""
-_READING = ("shapes", "graph_as_input")
-"""Options that reading a model depends on."""
+_READING = ("shapes", "graph_as_input", "disabled_passes", "seed")
+"""Options that a model depends on as it is read and cleaned up."""
 _MODELS_KEPT, _UNITS_KEPT = 4, 16
 
 
@@ -167,9 +167,11 @@ class _Bench:
     @cached_property
     def graph(self) -> Graph:
         point, task = self.task.points[0], self.task
-        given = {name: encode(task.options[name]) for name in _READING if name in task.options}
-        loaded = _loaded(point.model, task.model_sha256, point.graph, task.graph_sha256, json.dumps(given))
-        return clean_up(loaded.graph, self.machine, self.options).graph
+        spelled = json.dumps({name: encode(task.options[name]) for name in _READING if name in task.options})
+        read = (point.model, task.model_sha256, point.graph, task.graph_sha256, spelled)
+        if point.graph:  # the order of its sums depends on the machine
+            return clean_up(_loaded(*read).graph, self.machine, self.options).graph
+        return _tidied(*read, multiplies_narrow(self.costs))
 
 
 def _graph(path: str, sha256: str) -> Any:
@@ -187,10 +189,20 @@ def _target(name: str) -> Target:
 
 
 @lru_cache(maxsize=_MODELS_KEPT)
-def _loaded(model: str, _model_sha256: str, graph: str, _graph_sha256: str, spelled: str) -> Loaded:
+def _loaded(model: str, _model_sha256: str, graph: str, graph_sha256: str, spelled: str) -> Loaded:
     """A model in the IR; under digests too, as a worker may outlive a file. `spelled` are options as JSON."""
-    options = Options.of(**json.loads(spelled), graph=_graph(graph, _graph_sha256) if graph else None)
-    return read_model(model_source(model), options)
+    return read_model(model_source(model), _spelled_options(spelled, graph, graph_sha256))
+
+
+@lru_cache(maxsize=_MODELS_KEPT)
+def _tidied(model: str, model_sha256: str, graph: str, graph_sha256: str, spelled: str, narrow: bool) -> Graph:
+    """A model that reads no graph, cleaned up: the same for all machines, and what is learnt of it serves them all."""
+    loaded = _loaded(model, model_sha256, graph, graph_sha256, spelled)
+    return tidy(loaded.graph, narrow, _spelled_options(spelled, graph, graph_sha256)).graph
+
+
+def _spelled_options(spelled: str, graph: str, graph_sha256: str) -> Options:
+    return Options.of(**json.loads(spelled), graph=_graph(graph, graph_sha256) if graph else None)
 
 
 def _units(target: Target) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 import pimflow
 from pimflow.data import Table
+from pimflow.search import makespan_bound
 from pimflow.sweeps import evaluate as module
 from pimflow.sweeps.evaluate import Task, evaluate, key_of
 from pimflow.sweeps.study import Point
@@ -92,3 +93,20 @@ def test_a_fault_of_ours_is_told_and_does_not_end_the_sweep(monkeypatch: pytest.
     monkeypatch.setattr(module, "compare_graph", broken)
     (outcome,) = evaluate(task(POINT))
     assert (outcome.status, outcome.reason) == ("failed", "ZeroDivisionError: by zero")
+
+
+def test_a_machine_more_costs_neither_a_clean_up_nor_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate(task(POINT))
+
+    def asked(*_arguments: object) -> None:
+        raise AssertionError("asked for again, or for nothing")
+
+    for place, name in ((module, "tidy"), (module, "read_model"), (makespan_bound, "makespan_bound")):
+        monkeypatch.setattr(place, name, asked)
+    (outcome,) = evaluate(task(replace(POINT, values=Table({"pim.channels": 12}))))
+    assert outcome.status == "ok"
+
+
+def test_passes_that_are_left_out_make_another_graph() -> None:
+    plain, unfused = (evaluate(task(POINT, **options))[0] for options in ({}, {"disabled_passes": ["fuse-epilogues"]}))
+    assert plain.figures["baseline_us"] < unfused.figures["baseline_us"]
