@@ -16,11 +16,12 @@ def html_document(title: str, body: Sequence[Markup], *, script: str, style: str
     Args:
         title: of the window.
         body: the content.
-        script: what links its parts; the page's policy runs no other.
+        script: what links its parts, beside what all pages share; the page's policy runs no other.
         style: beside what all pages share.
         data: what the script reads, as the JSON of the element "data"; None is nothing.
     """
     shared = asset("charts.css") + asset("page.css")
+    script = asset("shared.js") + script
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'; img-src data:"
     head = element(

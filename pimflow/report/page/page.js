@@ -1,9 +1,6 @@
-"use strict";
 // Links the panels of a report: what is chosen or filtered in one is so in all. Draws nothing that is not there without it,
 // but for the bars of channels and the labels of a schedule. All texts are data: they are set as text, never as markup.
 (() => {
-  const all = (what, within = document) => [...within.querySelectorAll(what)];
-  const one = (what, within = document) => within.querySelector(what);
   const svg = (name, attributes = {}, text = "") => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -14,25 +11,6 @@
   const microseconds = (value) => value.toLocaleString("en", { maximumFractionDigits: 2 });
 
   const data = JSON.parse(one("#data").textContent);
-  const root = document.documentElement;
-  root.classList.add("script");
-
-  // Tool tips: the titles of marks, at once and beside the pointer; they stay what is read aloud.
-  const tip = one("#tip");
-  for (const title of all("svg title")) {
-    const mark = title.parentElement;
-    mark.dataset.tip = title.textContent;
-    mark.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
-  document.addEventListener("pointermove", (event) => {
-    const mark = event.target.closest ? event.target.closest("[data-tip]") : null;
-    tip.hidden = mark === null;
-    if (mark === null) return;
-    tip.textContent = mark.dataset.tip;
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-    tip.style.top = `${event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18}px`;
-  });
 
   // What is chosen, and what is filtered.
   const state = { chosen: new Set(), word: "", devices: new Set(), brush: null, free: false };

@@ -1,27 +1,6 @@
-"use strict";
 // Links the panels of a sweep: a point that is chosen in one is so in all; what the table filters is faint in the charts.
 // Draws nothing that is not there without it. All texts are data: they are set as text, never as markup.
 (() => {
-  const all = (what, within = document) => [...within.querySelectorAll(what)];
-  const one = (what, within = document) => within.querySelector(what);
-  document.documentElement.classList.add("script");
-
-  const tip = one("#tip");
-  for (const title of all("svg title")) {
-    const mark = title.parentElement;
-    mark.dataset.tip = title.textContent;
-    mark.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
-  document.addEventListener("pointermove", (event) => {
-    const mark = event.target.closest ? event.target.closest("[data-tip]") : null;
-    tip.hidden = mark === null;
-    if (mark === null) return;
-    tip.textContent = mark.dataset.tip;
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-    tip.style.top = `${event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18}px`;
-  });
-
   const rows = all("#points-table tbody tr").map((row) => ({ row, point: row.dataset.p, text: row.textContent.toLowerCase() }));
   const byPoint = new Map(rows.map((item) => [item.point, item]));
   const marks = all("svg .mark");
@@ -39,7 +18,7 @@
     inspector.replaceChildren();
     const item = byPoint.get(chosen);
     inspector.hidden = !item;
-    document.documentElement.classList.toggle("inspecting", Boolean(item));
+    root.classList.toggle("inspecting", Boolean(item));
     if (!item) return;
     const top = part("div", "", "top");
     const close = part("button", "close");
