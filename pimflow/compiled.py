@@ -20,9 +20,10 @@ import onnxruntime
 from pimflow.bundle.files import a_path, json_of, read_json, read_packed, write_json
 from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.graphs import read_graph, write_graph
-from pimflow.bundle.manifest import change_since
+from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
 from pimflow.bundle.original import copy_model, find_original
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source, onnx_bytes
+from pimflow.bundle.verification import Check, keep_check, kept_checks, output_digest
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.data import Limits, decode, encode, pick, read_file
@@ -33,6 +34,7 @@ from pimflow.errors import (
     InputDataError,
     ModelError,
     OptionError,
+    OutputError,
     did_you_mean,
     kind_of,
     one_line,
@@ -120,6 +122,8 @@ class CompiledModel:
         notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
         command: the command line that asked for it, its output folder left out; None if none did.
         network: the graph that a graph network was compiled for; None for any other model.
+        output_sha256: what identifies the folder that it was read from; None of one that was not read.
+        checks: what that folder keeps of comparisons with the original.
     """
 
     source: ModelSource
@@ -132,6 +136,8 @@ class CompiledModel:
     notes: tuple[str, ...] = ()
     command: str | None = None
     network: Network | None = None
+    output_sha256: str | None = None
+    checks: tuple[Check, ...] = ()
 
     def __repr__(self) -> str:
         return one_line("CompiledModel", f"{self._title}: {self.report.result.time_us:,.1f} us, {self._speedup}")
@@ -281,6 +287,24 @@ class CompiledModel:
             progress=telling(progress),
         )
 
+    def keep(self, folder: str | Path, found: Verification) -> CompiledModel:
+        """Keeps in the folder that the model was read from what `verify` found; `load` then has it among `checks`.
+
+        Returns:
+            The model with that.
+
+        Raises:
+            OutputError: the model was not read from a folder, or that holds another output meanwhile, or cannot be
+                written.
+        """
+        folder = a_path(folder, "folder")
+        if self.output_sha256 is None:
+            raise OutputError("the model was not read from a folder", "save it, and verify what `load` gives")
+        versions = {"pimflow": __version__, "onnxruntime": onnxruntime.__version__}
+        check = Check(vars(found.how), found.passed, found.clause, versions, found.as_json())
+        keep_check(folder, self.output_sha256, check)
+        return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))
+
     def trace(self, node: str, channel: int) -> Iterator[str]:
         """The commands of one PIM channel for one node as lines of text.
 
@@ -343,7 +367,8 @@ class CompiledModel:
         digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
         graph = [] if self.network is None else [("graph", self.network.text)]
-        return [*machine.lines(), *graph, ("digests", digests), ("made by", made_by)]
+        checked = [("verified" if check.passed else "WRONG", check.told) for check in self.checks]
+        return [*machine.lines(), *graph, ("digests", digests), ("made by", made_by), *checked]
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
@@ -498,6 +523,8 @@ def load(folder: str | Path) -> CompiledModel:
     folder = a_path(folder, "folder")
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
+    with _part(folder, MANIFEST):
+        digest = output_digest(folder)
     _check_unchanged(folder)
     header, options = _read_config(folder)
     original = _original_of(folder, header)
@@ -511,6 +538,8 @@ def load(folder: str | Path) -> CompiledModel:
         document = read_json(path)
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
         report = PlanReport.from_json(document, options.target.devices)
+    with _part(folder, VERIFICATION):
+        checks = kept_checks(folder, digest)
     return CompiledModel(
         source=original,
         options=options,
@@ -521,6 +550,8 @@ def load(folder: str | Path) -> CompiledModel:
         report=report,
         command=header.command,
         network=network,
+        output_sha256=digest,
+        checks=checks,
     )
 
 

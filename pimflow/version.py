@@ -29,6 +29,7 @@ FORMATS = {
     "targets": 1,
     "timeline": 1,
     "tune-graph": 1,
+    "verification": 1,
     "verify": 1,
     "zoo": 1,
 }

@@ -99,8 +99,9 @@ def json_files(folder: Path) -> dict[str, Any]:
 
 
 def test_every_file_of_an_output_folder_is_what_its_schema_says(folder: Path) -> None:
+    assert run("verify", folder) == 0
     files = json_files(folder)
-    assert set(files) == {"config", "memory", "output", "plan", "streams", "timeline"}
+    assert set(files) == {"config", "memory", "output", "plan", "streams", "timeline", "verification"}
     for kind, content in files.items():
         check(content, kind)
         form = content["otherData"]["format"] if kind == "timeline" else content["format"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from pimflow.compiled import CompiledModel, load
 from pimflow.compiler import clean_up, read_model
 from pimflow.data import encode
-from pimflow.errors import ArgumentError, kind_of
+from pimflow.errors import ArgumentError, OutputError, kind_of
 from pimflow.ir import Graph
 from pimflow.ir.analysis.alignment import align
 from pimflow.options import read_argument
@@ -19,6 +20,7 @@ from pimflow.report.difference import Difference, Side, difference_of
 from pimflow.report.explanation import Explanation, explain_node
 from pimflow.report.plan_report import origin_of
 from pimflow.search.progress import telling
+from pimflow.verify.compare import Verification
 
 
 def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:
@@ -62,6 +64,27 @@ def explain(
     machine = opened.machine
     graph = original_graph(opened)
     return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, telling(progress))
+
+
+def verify_output(folder: str | Path, *, progress: Callable[[str], None] | None = None, **how: Any) -> Verification:
+    """Verifies an output folder, which keeps what is found; that it cannot be written is a warning: the finding holds.
+
+    Args:
+        folder: the output folder.
+        progress: receives a line of text now and then.
+        how: the other arguments of `CompiledModel.verify`.
+
+    Raises:
+        ModelError: the folder is not an output, or is damaged.
+        PimflowError: see `CompiledModel.verify`.
+    """
+    compiled = load(folder)
+    found = compiled.verify(progress=progress, **how)
+    try:
+        compiled.keep(folder, found)
+    except OutputError as error:
+        warnings.warn(f"what was found is not kept: {error}", stacklevel=2)
+    return found
 
 
 def opened_model(name: str, given: Any) -> CompiledModel:

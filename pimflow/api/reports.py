@@ -128,7 +128,7 @@ class _Asking:
         inspection = inspect_graph(graph, costs, compiled.source.text, compiled.source.sha256)
         facts = slice_facts(compiled.graph, report, costs.serving(compiled.graph))
         network = None if compiled.network is None else NetworkReport.of(compiled.network, graph, costs)
-        checked, passed = self._verified(compiled) if self.verify else ("", False)
+        checks = self._checks(compiled)
         costly = sorted((row for row in report.nodes if row.share_us), key=lambda row: -row.share_us)
         priced = {row.name for row in costly[: self.what_if]}
         return Run(
@@ -146,17 +146,18 @@ class _Asking:
             verdicts={verdict.name: verdict for verdict in inspection.nodes},
             ceilings=tuple(_ceilings(costs)),
             lanes={name: told.lanes for name, told in facts.items() if told.lanes},
-            verification=checked,
-            passed=passed,
+            verification=[told for _, told in checks],
+            passed=all(passed for passed, _ in checks),
             what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
             network=network,
             tunings={} if compiled.network is None else self._tunings(compiled, compiled.network.adjacency, graph),
         )
 
-    def _verified(self, compiled: CompiledModel) -> tuple[str, bool]:
-        found = compiled.verify(progress=self.tell)
-        outputs = f"{len(found.outputs)} output{'s' if len(found.outputs) != 1 else ''}"
-        return f"{outputs}, largest relative error {found.max_rel_err:.1e} of {found.rtol:.1e} allowed", found.passed
+    def _checks(self, compiled: CompiledModel) -> list[tuple[bool, str]]:
+        """What is known of its values: whether they agree, and the errors. What is asked for here goes first."""
+        found = [compiled.verify(progress=self.tell)] if self.verify else []
+        kept = [check for check in compiled.checks if all(check.how != vars(fresh.how) for fresh in found)]
+        return [*((fresh.passed, fresh.clause) for fresh in found), *((check.passed, check.told) for check in kept)]
 
     def _tunings(self, compiled: CompiledModel, adjacency: Adjacency, graph: Graph) -> dict[int, Tuning]:
         """The strategies of UPMEM modules, if the machine has any, for every width of its aggregations."""

@@ -1,7 +1,11 @@
-"""The manifest of an output folder: by it a folder is known as ours, and whatever was changed in it since."""
+"""The manifest of an output folder: by it a folder is known as ours, and whatever was changed in it since.
+
+What is written into a folder that is whole (`verification.json`) is not in its manifest, and is sealed by itself.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Collection, Mapping
@@ -17,6 +21,8 @@ from pimflow.errors import DataError
 from pimflow.version import format_of
 
 MANIFEST = "manifest.json"
+VERIFICATION = "verification.json"
+_SEAL = "sha256"
 _FORMAT = format_of("output")
 
 
@@ -73,6 +79,8 @@ class Manifest:
                 return False
             if name == MANIFEST:
                 return path.read_bytes() == json_text(encode(self)).encode()
+            if name == VERIFICATION:
+                return _is_sealed(path)
             listed = self.files.get(name)
             return listed is not None and listed == _File(status.st_size, sha256_of(path))
         except FileNotFoundError:  # it went while it was looked at
@@ -84,7 +92,7 @@ def write_manifest(folder: Path) -> None:
     files = {
         name: _File(path.stat().st_size, sha256_of(path))
         for name, path in sorted(_entries(folder).items())
-        if path.is_file()
+        if path.is_file() and name != VERIFICATION
     }
     write_json(folder / MANIFEST, encode(Manifest(_FORMAT, files)))
 
@@ -123,6 +131,34 @@ def change_since(folder: Path, ours: Collection[str]) -> str | None:
         return MANIFEST
     unlisted = (name for name in _entries(folder) if name in ours and name not in manifest.files)
     return min(unlisted, default=None) or manifest.changed(folder, added=False)
+
+
+def sealed(document: Mapping[str, Any]) -> str:
+    """A JSON document with a digest of its own."""
+    return json_text({**document, _SEAL: hashlib.sha256(json_text(document).encode()).hexdigest()})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `sealed` wrote to a file, without the digest.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not JSON.
+        DataError: it was changed since.
+    """
+    data = read_json(path)
+    document = {key: value for key, value in data.items() if key != _SEAL} if isinstance(data, dict) else {}
+    if sealed(document) != json_text(data):
+        raise DataError("it was changed since it was written")
+    return document
+
+
+def _is_sealed(path: Path) -> bool:
+    try:
+        read_sealed(path)
+    except (ValueError, DataError):
+        return False
+    return True
 
 
 def _decoded(document: Any) -> Manifest:

@@ -107,9 +107,7 @@ def compare_graph(
     return results
 
 
-def policy_result(
-    graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, measured: bool = False
-) -> PolicyResult:
+def policy_result(graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, measured: bool = False) -> PolicyResult:
     """A plan and its cost as one line of a comparison."""
     before, after = cost.baseline, cost.result
     return PolicyResult(

@@ -44,8 +44,6 @@ FIGURES = (
 """Of `PolicyResult`: what is kept of a point."""
 _ALSO = ("frontend", "report")
 """Packages that figures depend on, and prices do not."""
-_READING = ("shapes", "graph_as_input", "disabled_passes", "seed")
-"""Options that a model depends on as it is read and cleaned up."""
 _MODELS_KEPT, _UNITS_KEPT = 4, 16
 
 
@@ -167,7 +165,7 @@ class _Bench:
     @cached_property
     def graph(self) -> Graph:
         point, task = self.task.points[0], self.task
-        spelled = json.dumps({name: encode(task.options[name]) for name in _READING if name in task.options})
+        spelled = json.dumps({name: encode(value) for name, value in task.options.items()})
         read = (point.model, task.model_sha256, point.graph, task.graph_sha256, spelled)
         if point.graph:  # the order of its sums depends on the machine
             return clean_up(_loaded(*read).graph, self.machine, self.options).graph

@@ -50,6 +50,31 @@ Outputs = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class How:
+    """On what a comparison was made, and how the compiled model ran.
+
+    Args:
+        seed: of the random inputs; None where inputs were given.
+        programs: whether what units execute was executed by value.
+        operand: the element type of its operands, where one was asked for.
+        arena: whether values lay in the planned arena.
+    """
+
+    seed: int | None
+    programs: bool = False
+    operand: str | None = None
+    arena: bool = False
+
+    @property
+    def text(self) -> str:
+        """As a clause."""
+        by_value = f"what units execute by value{f', in {self.operand}' if self.operand else ''}"
+        means = [*([by_value] if self.programs else []), *(["inside the arena"] if self.arena else [])]
+        inputs = "on given inputs" if self.seed is None else f"on random inputs (seed {self.seed})"
+        return ", ".join([*means, inputs])
+
+
+@dataclass(frozen=True)
 class Verification:
     """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared.
 
@@ -61,6 +86,7 @@ class Verification:
     outputs: tuple[OutputCheck, ...]
     nodes_checked: int
     rtol: float
+    how: How
     notes: tuple[str, ...] = ()
     values: PartsCheck | None = None
     programs: PartsCheck | None = None
@@ -89,6 +115,7 @@ class Verification:
             "output_std": _finite(self.output_std),
             "nodes_checked": self.nodes_checked,
             "rtol": self.rtol,
+            "how": vars(self.how),
             "outputs": [
                 {
                     "name": check.name,
@@ -105,6 +132,14 @@ class Verification:
             "programs": _parts_json(self.programs),
             "notes": list(self.notes),
         }
+
+    @property
+    def clause(self) -> str:
+        """How far the outputs are apart, what was run, and on what."""
+        wrong = [check for check in self.outputs if not check.passed]
+        count = f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}"
+        off = f"{len(wrong)} of {count} off, the largest" if wrong else f"{count}, largest"
+        return f"{off} relative error {self.max_rel_err:.1e} of {self.rtol:.1e} allowed; {self.how.text}"
 
     def records(self) -> list[dict[str, Any]]:
         """A row per output, of plain values: `pandas.DataFrame(verification.records())` is their table."""
@@ -183,16 +218,11 @@ def verify_compiled(
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
     expected = run_original(original, {**bound, **feeds})
-    evidence = _Evidence(graph, expected)
     progress("running the compiled model")
-    executor = None
     reference = UnitReference(graph, {} if programs is None else units, operand)
-    if programs is None and memory is None:
-        actual: Mapping[str, Any] = run_graph(graph, feeds)
-    else:
-        executor = None if programs is None else CheckedUnits(reference, programs, progress)
-        actual = run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
+    actual, programs_check = _run_compiled(graph, feeds, programs, memory, reference, progress)
     signal = _signal(original, graph, expected, seed, bound)
+    evidence = _Evidence(graph, expected)
     if rtol is None:
         # What programs round is told node by node below: it says nothing of the model in single precision.
         evidence.measure(original, feeds, bound, {} if programs is not None else actual)
@@ -201,17 +231,35 @@ def verify_compiled(
         checks = evidence.checks(actual, signal)
     else:
         checks = compare_outputs(expected, actual, rtol)
-    programs_check = None if executor is None else PartsCheck(executor.checked, executor.largest, executor.wrong)
     parts = [part for part in (evidence.values, programs_check) if part is not None]
     return Verification(
         passed=all(check.passed for check in checks) and not any(part.wrong for part in parts),
         outputs=checks,
         nodes_checked=len(graph.nodes),
         rtol=max((check.rtol for check in checks), default=DEFAULT_RTOL) if rtol is None else rtol,
+        how=How(seed if inputs is None else None, programs is not None, operand, memory is not None),
         notes=(*evidence.notes(), *_overflows(reference.overflow, checks), *_still(signal, inputs)),
         values=evidence.values,
         programs=programs_check,
     )
+
+
+def _run_compiled(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    programs: Mapping[str, Any] | None,
+    memory: MemoryPlan | None,
+    reference: UnitReference,
+    progress: Callable[[str], None],
+) -> tuple[Mapping[str, Any], PartsCheck | None]:
+    """The compiled model's outputs, and of programs that were executed by value how far each is from its node."""
+    if programs is None and memory is None:
+        return run_graph(graph, feeds), None
+    executor = None if programs is None else CheckedUnits(reference, programs, progress)
+    outputs = run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
+    if executor is None:
+        return outputs, None
+    return outputs, PartsCheck(executor.checked, executor.largest, executor.wrong)
 
 
 def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:

@@ -6,13 +6,17 @@ import argparse
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model, add_quiet
 from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
+from pimflow.report.tables import wrapped
+
+if TYPE_CHECKING:
+    import pimflow
 
 _QUANTITIES = ("energy", "time")
 
@@ -31,6 +35,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--by", choices=_QUANTITIES, help="say what energy or time is spent on: by part, by kind of op, by node"
     )
+    parser.add_argument("--verify", action="store_true", help="then do what `pimflow verify DIR` does")
     add_json(parser)
     add_quiet(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
@@ -40,6 +45,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compiles, saves and prints."""
     import pimflow
+    from pimflow.api.outputs import verify_output
     from pimflow.bundle.folder import check_output
     from pimflow.bundle.source import model_source
 
@@ -54,11 +60,21 @@ def run(arguments: argparse.Namespace) -> int:
         compiled = replace(compiled, command=arguments.command)
         progress(f"writing {folder}")
         compiled.save(folder)
+        found = verify_output(folder, progress=progress) if arguments.verify else None
+    _tell(compiled, folder, found, arguments)
+    return 0 if found is None or found.passed else 1
+
+
+def _tell(
+    compiled: pimflow.CompiledModel, folder: Path, found: pimflow.Verification | None, arguments: argparse.Namespace
+) -> None:
     if arguments.json:
         print_json("compile", compiled.document(str(folder)), arguments.command)
-        return 0
+        return
     if arguments.quiet:
-        return 0
+        return
     say(compiled.summary(verbose=arguments.verbose, by=arguments.by))
-    say(f"\nwritten to {folder}  (check it with: pimflow verify {shlex.quote(str(folder))})")
-    return 0
+    if found is None:
+        say(f"\nwritten to {folder}  (check it with: pimflow verify {shlex.quote(str(folder))})")
+    else:
+        say(f"\n{wrapped(found.text(), ' ' * 6)}\nwritten to {folder}")

@@ -69,7 +69,7 @@ def _tiles(run: Run) -> Iterator[Markup]:
     yield _tile(
         "same values as the original",
         verified if run.verification else "not checked",
-        run.verification or "pimflow report --verify checks it",
+        "; ".join(run.verification) or "pimflow report --verify checks it",
     )
 
 

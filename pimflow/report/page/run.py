@@ -35,8 +35,8 @@ class Run:
         verdicts: by node of the original: its work, and what devices take for it.
         ceilings: what units can do at most.
         lanes: by node of the rewritten graph, when which channel of a unit is busy with it.
-        verification: what became of a verification, as a clause; "" if there was none.
-        passed: whether it passed.
+        verification: what became of comparisons with the original, a clause each.
+        passed: whether all of them passed.
         what_if: by node of the original, the ways to run it with their prices.
         network: of a graph network, its graph.
         tunings: strategies for its aggregations, by how many features each has.
@@ -56,7 +56,7 @@ class Run:
     verdicts: Mapping[str, NodeVerdict]
     ceilings: Sequence[Ceiling]
     lanes: Mapping[str, tuple[Lane, ...]]
-    verification: str = ""
+    verification: Sequence[str] = ()
     passed: bool = False
     what_if: Mapping[str, Sequence[Alternative]] = field(default_factory=dict)
     network: NetworkReport | None = None

@@ -13,6 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import pimflow
+from pimflow.errors import OutputError
 from support.cli import Capture, assert_one_line, document, run
 from support.folders import sign
 
@@ -191,3 +193,48 @@ def test_a_damaged_output_folder_is_one_line(name: str, tmp_path: Path, capsys: 
         assert_one_line(capsys)
         if content is None:
             break
+
+
+def test_what_was_found_is_kept_and_told(toy_folder: Path, capsys: Capture) -> None:
+    for extra in ((), ("--pim", "values", "--operand", "fp32", "--arena")):
+        assert run("verify", toy_folder, *extra, "-q") == 0
+    found = pimflow.load(toy_folder).checks
+    assert [check.how for check in found][-1] == {"seed": 0, "programs": True, "operand": "fp32", "arena": True}
+    assert all(check.passed for check in found)
+    told = pimflow.load(toy_folder).summary()
+    assert "what units execute by value, in fp32, inside the arena, on random inputs (seed 0)" in told
+
+
+def test_compile_verifies_at_once(tmp_path: Path, capsys: Capture) -> None:
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "pim", "--verify") == 0
+    assert "passed: 1 outputs" in capsys.readouterr().out
+    (check,) = pimflow.load(tmp_path / "out").checks
+    assert check.result["outputs"]
+
+
+def test_a_failure_is_kept_too(tmp_path: Path) -> None:
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "md-dp", "-q") == 0
+    assert run("verify", tmp_path / "out", "--pim", "values", "--rtol", "1e-9", "-q") == 1
+    (check,) = pimflow.load(tmp_path / "out").checks
+    assert not check.passed
+    assert "1 of 1 output off" in check.told
+    assert "failed" in pimflow.html_report(tmp_path / "out", what_if=0).html
+
+
+def test_a_verdict_that_was_changed_is_damage(tmp_path: Path, capsys: Capture) -> None:
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "gpu", "--verify", "-q") == 0
+    path = tmp_path / "out" / "verification.json"
+    path.write_text(path.read_text().replace("true", "false", 1))
+    assert run("verify", tmp_path / "out") == 2
+    assert_one_line(capsys, "verification.json: it was changed since it was written")
+
+
+def test_a_folder_that_cannot_be_written_is_verified_all_the_same(
+    toy_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def refused(*_arguments: object) -> None:
+        raise OutputError("cannot write out: no", "check")
+
+    monkeypatch.setattr("pimflow.compiled.keep_check", refused)
+    assert run("verify", toy_folder, "-q") == 0
+    assert capsys.readouterr().err == "pimflow: warning: what was found is not kept: cannot write out: no; check\n"

@@ -1,0 +1,88 @@
+"""verification.json: what came of verifying an output folder, kept in it.
+
+It is written into a folder that is whole, so that the manifest cannot list it. It has the digest of the manifest, by
+which what was said of another output is not taken for this one's, and a digest of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pimflow.bundle.files import sha256_of
+from pimflow.bundle.manifest import MANIFEST, VERIFICATION, read_sealed, sealed
+from pimflow.bundle.scratch import NEW, scratch_folder, settled
+from pimflow.data import decode, encode
+from pimflow.errors import DataError, OutputError
+from pimflow.version import format_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of a compiled model with its original.
+
+    Args:
+        how: what was run and on what: checks that differ in none of it are of the same thing.
+        passed: whether values agree.
+        told: the same as a clause, with the errors.
+        versions: of the software that ran both.
+        result: the document of the comparison.
+    """
+
+    how: Mapping[str, Any]
+    passed: bool
+    told: str
+    versions: Mapping[str, str]
+    result: Mapping[str, Any]
+
+
+def output_digest(folder: Path) -> str:
+    """What identifies an output: the SHA-256 of its manifest, which has those of all files.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return sha256_of(folder / MANIFEST)
+
+
+def kept_checks(folder: Path, of: str) -> tuple[Check, ...]:
+    """The checks that a folder keeps of the output with this digest; none where there are none.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError, DataError: it is damaged.
+    """
+    if not (folder / VERIFICATION).exists():
+        return ()
+    document = read_sealed(folder / VERIFICATION)
+    if document.get("format") != format_of("verification") or document.get("of") != of:
+        return ()
+    return decode(tuple[Check, ...], document.get("checks"), path="checks")
+
+
+def keep_check(folder: Path, of: str, check: Check) -> None:
+    """Adds a check to those that a folder keeps, in place of an earlier one of the same thing.
+
+    Raises:
+        OutputError: the folder holds another output than the one with this digest, or cannot be written.
+    """
+    place = folder.absolute()
+    try:
+        with scratch_folder(place) as scratch, settled(place):
+            if output_digest(place) != of:
+                raise OutputError(f"{folder} was written anew since it was read", "verify it again")
+            others = tuple(other for other in _known(place, of) if other.how != check.how)
+            document = {"format": format_of("verification"), "of": of, "checks": encode((*others, check))}
+            (scratch / NEW / VERIFICATION).write_text(sealed(document), encoding="utf-8")
+            (scratch / NEW / VERIFICATION).replace(place / VERIFICATION)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
+
+
+def _known(folder: Path, of: str) -> tuple[Check, ...]:
+    try:
+        return kept_checks(folder, of)
+    except (ValueError, DataError):  # damaged: what is found now takes its place
+        return ()

@@ -1,0 +1,82 @@
+"""What an output folder keeps of its verification: it counts for that output alone, and only as it was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pimflow.bundle.folder import check_output, new_output
+from pimflow.bundle.manifest import VERIFICATION
+from pimflow.bundle.verification import Check, keep_check, kept_checks, output_digest
+from pimflow.errors import DataError, OutputError
+
+CHECK = Check({"seed": 0}, True, "1 output", {"pimflow": "1"}, {"passed": True})
+OTHER = replace(CHECK, how={"seed": 1}, passed=False)
+
+
+def saved(folder: Path, text: str = "text") -> str:
+    with new_output(folder) as made:
+        (made / "model.onnx").write_text(text)
+    return output_digest(folder)
+
+
+def test_checks_are_kept_by_what_was_run(tmp_path: Path) -> None:
+    digest = saved(tmp_path / "out")
+    assert kept_checks(tmp_path / "out", digest) == ()
+    for check in (CHECK, OTHER, replace(CHECK, told="again")):
+        keep_check(tmp_path / "out", digest, check)
+    assert kept_checks(tmp_path / "out", digest) == (OTHER, replace(CHECK, told="again"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_said_of_another_output_does_not_count(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "a"), saved(tmp_path / "b", "other")
+    keep_check(tmp_path / "a", first, CHECK)
+    (tmp_path / "b" / VERIFICATION).write_bytes((tmp_path / "a" / VERIFICATION).read_bytes())
+    assert kept_checks(tmp_path / "b", second) == ()
+    with pytest.raises(OutputError, match="written anew"):
+        keep_check(tmp_path / "b", first, CHECK)
+
+
+def test_an_output_that_was_verified_may_be_replaced_and_is_then_not_verified(tmp_path: Path) -> None:
+    keep_check(tmp_path, saved(tmp_path), CHECK)
+    saved(tmp_path, "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "model.onnx"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"a": NaN}', ""])
+def test_a_verification_that_was_changed_is_a_users(tmp_path: Path, text: str) -> None:
+    digest = saved(tmp_path)
+    (tmp_path / VERIFICATION).write_text(text)
+    with pytest.raises((ValueError, DataError)):
+        kept_checks(tmp_path, digest)
+    with pytest.raises(OutputError, match=r"verification\.json was added or changed"):
+        check_output(tmp_path)
+    keep_check(tmp_path, digest, CHECK)
+    assert kept_checks(tmp_path, digest) == (CHECK,)
+
+
+def test_a_verdict_cannot_be_turned(tmp_path: Path) -> None:
+    digest = saved(tmp_path)
+    keep_check(tmp_path, digest, OTHER)
+    document = json.loads((tmp_path / VERIFICATION).read_text())
+    document["checks"][0]["passed"] = True
+    (tmp_path / VERIFICATION).write_text(json.dumps(document, indent=2) + "\n")
+    with pytest.raises(DataError, match="changed since"):
+        kept_checks(tmp_path, digest)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a user whom permissions bind")
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    digest = saved(tmp_path / "around" / "out")
+    (tmp_path / "around").chmod(0o500)
+    try:
+        with pytest.raises(OutputError, match="cannot write"):
+            keep_check(tmp_path / "around" / "out", digest, CHECK)
+    finally:
+        (tmp_path / "around").chmod(0o700)
