@@ -37,7 +37,7 @@ from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
-from pimflow.search.solver import solve
+from pimflow.search.solver import bound_of, solve
 from pimflow.verify.each_pass import EachPass
 from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
@@ -137,7 +137,8 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"lower {source.name}")
     programs = _lower(rewritten.graph, machine, progress)
     progress(f"report {source.name}")
-    report = report_plan(clean.graph, plan, rewritten.graph, machine.costs)
+    bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
+    report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound)
     notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
     parts = (plan, rewritten.graph, programs, report, notes)
     return CompiledModel(source, options, machine, *parts, network=network_of(loaded))

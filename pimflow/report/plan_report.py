@@ -46,7 +46,7 @@ class DetailedPrice(PartPrice, Protocol):
         """The cost on its device; None if the node costs nothing."""
 
 
-class Costs(pricing.Costs, makespan_bound.Costs, SpendingCosts, Protocol):
+class Costs(pricing.Costs, SpendingCosts, Protocol):
     """What a report asks of a cost model: what the search does, and what every node came to."""
 
     @property
@@ -305,10 +305,14 @@ class PlanReport(PlanCosts):
         )
 
 
-def report_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanReport:
-    """What a plan comes to, and what no plan takes less than. For the arguments see `cost_plan`."""
+def report_plan(
+    original: Graph, plan: Plan, graph: Graph, costs: Costs, bound: MakespanBound | None = None
+) -> PlanReport:
+    """What a plan comes to, and what no plan takes less than (`bound`, where it is known). For the other arguments see
+    `cost_plan`."""
     cost = cost_plan(original, plan, graph, costs)
-    bound = makespan_bound.makespan_bound(original, costs, cost.baseline.time_us)
+    if bound is None:
+        bound = makespan_bound.makespan_bound(original, costs, cost.baseline.time_us)
     return PlanReport(cost.baseline, cost.result, cost.nodes, bound)
 
 

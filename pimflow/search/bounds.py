@@ -15,13 +15,14 @@ no cheapest plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows
+from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.ops.base import RowPart
@@ -31,7 +32,7 @@ from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import PartJob
 from pimflow.runtime.timeline import NodePrice
-from pimflow.search.parts import rows_alone
+from pimflow.search.parts import likeness, rows_alone
 from pimflow.targets import Target
 
 
@@ -149,6 +150,9 @@ class Bounds:
         self._known: dict[tuple[Decision, ...], Sequence[_Steps]] = {}
         self._parts: dict[tuple[str, int, int, str, str], _Part] = {}
         self._works: dict[_Pending, _Part] = {}
+        self._kinds: dict[Hashable, int] = {}
+        self._likeness: dict[str, int] = {}
+        self._alike: dict[Hashable, _Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
         self._members: dict[str, list[str]] = {}
         self.priced = 0
@@ -252,8 +256,21 @@ class Bounds:
                 return _FREE
         key = (node.name, job.start, job.stop, job.device, choice if job.device != self._host else "")
         if key not in self._parts:
-            self._parts[key] = self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+            self._parts[key] = self._part_alike(node, job, choice)
         return self._parts[key]
+
+    def _part_alike(self, node: Node, job: PartJob, choice: str) -> _Part:
+        """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
+        if any(callable(span) for span in job.part.spans) or content_of(self._graph, node):
+            return self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+        if node.name not in self._likeness:
+            kind = likeness(self._graph, node)
+            self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
+        read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in job.part.spans)
+        key = (self._likeness[node.name], job.part.op, job.stop - job.start, read, job.device, choice)
+        if key not in self._alike:
+            self._alike[key] = self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+        return self._alike[key]
 
     def _has_kernel(self, node: Node, root: str, device: str) -> bool:
         """Whether a node that is fused into another has a kernel of its own where that runs on a device."""

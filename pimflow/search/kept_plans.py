@@ -1,7 +1,7 @@
-"""Plans of earlier runs: what was searched through once is not searched through again.
+"""Plans of earlier runs, and bounds: what was searched through once is not searched through again.
 
 A plan is kept by all that it depends on: graph, policy, cost model and code. It is kept only if its search was not cut
-short by a time budget.
+short by a time budget. A bound depends on no policy.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Graph, OnDevice, Plan
+from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import Policy
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.search.pricing import content_text
 
+Told = TypeVar("Told", Plan, MakespanBound)
+
 
 class KeptPlans:
-    """The plans of one cost model.
+    """The plans of one cost model, and the bounds.
 
     Args:
         folder: where the file is; None keeps nothing.
@@ -31,28 +35,44 @@ class KeptPlans:
 
     def plan_of(self, graph: Graph, policy: Policy, host: str) -> Plan | None:
         """The plan that `keep` was given; None if there is none, or none for these nodes."""
-        text = self._table.texts.get(_key(graph, policy, host))
-        if text is None:
-            return None
-        try:
-            plan: Plan = decode(Plan, json.loads(text), tagged=True)
-        except (ValueError, DataError):
+        plan = self._told(Plan, _key(graph, policy, host))
+        if plan is None:
             return None
         covered = sorted(name for decision in plan.decisions for name in decision.nodes)
         return plan if covered == sorted(node.name for node in graph.nodes) else None
 
     def keep(self, graph: Graph, policy: Policy, plan: Plan) -> None:
         """Keeps a plan, and writes it to disk."""
+        self._put(_key(graph, policy, plan.host), replace(plan, search_seconds=0.0))
+
+    def bound_of(self, graph: Graph, host: str) -> MakespanBound | None:
+        """The bound that `keep_bound` was given; None if there is none."""
+        return self._told(MakespanBound, _key(graph, None, host))
+
+    def keep_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
+        """Keeps a bound, and writes it to disk."""
+        self._put(_key(graph, None, host), bound)
+
+    def _told(self, form: type[Told], key: str) -> Told | None:
+        """What a record says, if there is one of that form."""
+        text = self._table.texts.get(key)
+        if text is None:
+            return None
+        try:
+            return decode(form, json.loads(text), tagged=True)
+        except (ValueError, DataError):
+            return None
+
+    def _put(self, key: str, told: Plan | MakespanBound) -> None:
         if self._table.path is None:
             return
-        text = json.dumps(encode(replace(plan, search_seconds=0.0), tagged=True), separators=(",", ":"))
-        self._table.put_text(_key(graph, policy, plan.host), text)
+        self._table.put_text(key, json.dumps(encode(told, tagged=True), separators=(",", ":")))
         self._table.flush()
 
 
-def _key(graph: Graph, policy: Policy, host: str) -> str:
-    """Of a graph with its names, which decisions name nodes by."""
+def _key(graph: Graph, policy: Policy | None, host: str) -> str:
+    """Of a graph with its names, which decisions and bottlenecks name nodes by; without a policy it is a bound's."""
     everything = tuple(OnDevice(node.name, host) for node in graph.nodes)
     content = content_text(graph, frozenset(graph.outputs), everything)
     names = json.dumps([node.name for node in graph.nodes])
-    return key_of(f"{policy}\n{names}\n{content}")
+    return key_of(f"{'bound' if policy is None else policy}\n{names}\n{content}")

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from pimflow.ir import Array, Conv2d, Graph, Node, Op, Refusal, RowPart, Value
+from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import column_axis, node_columns, node_part
 from pimflow.ir.ops.base import ConstantCut
 from pimflow.ir.ops.contraction import Contraction
 
+FEW_ROWS = 16
+"""Convolutions with more rows are divided by rows alone, of which there are enough."""
 Range = tuple[int, int, int]
 """An axis, and where a part starts and stops on it."""
+
+
+def likeness(graph: Graph, node: Node) -> Hashable:
+    """What nodes have in common whose parts take the same time: op, operands, results, and what is decided of them."""
+    operands = tuple(
+        (None if value is None else (value.shape, value.dtype), name in graph.constants)
+        for name, value in zip(node.inputs, graph.in_values(node), strict=True)
+    )
+    results = tuple((value.shape, value.dtype) for value in graph.out_values(node))
+    where = node.placement
+    return node.op, operands, results, content_of(graph, node), where.movement, where.padding, where.narrow
 
 
 def rows_alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:

@@ -12,18 +12,32 @@ from functools import lru_cache
 from typing import Protocol
 
 from pimflow.errors import PlanError
-from pimflow.ir import Decision, Graph, Node, OnDevice, Op, Parallel, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
+from pimflow.ir import (
+    Decision,
+    Graph,
+    Node,
+    OnDevice,
+    Op,
+    Parallel,
+    Pipeline,
+    Plan,
+    Refusal,
+    SplitColumns,
+    SplitEdges,
+    SplitRows,
+)
 from pimflow.ir.analysis.content import content_of
-from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.analysis.regions import cut_subgraph, node_rows
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import Timeline, build_timeline
-from pimflow.search import bounds
+from pimflow.search import bounds, least_times
 from pimflow.search.capacity import Memories, kept_by
+from pimflow.search.least_times import LeastTimes
 from pimflow.search.price_cache import PriceCache, key_of
 
 
-class Costs(bounds.Costs, timeline.Costs, Memories, Protocol):
+class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
     """What the search asks of a cost model."""
 
     @property
@@ -54,18 +68,41 @@ class Pricer:
         self._outputs = frozenset(graph.outputs)
         self._capable: dict[tuple[str, str, str], bool] = {}
         self._bounds = bounds.Bounds(graph, costs)
+        self._times = LeastTimes(graph, costs)
+        self._whole: dict[tuple[str, str], float] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions cost at least, by arithmetic and by what has been priced so far."""
+        """What the decisions take at least, before anything is divided by rows: then only its rates count."""
+        if len(decisions) != 1:
+            return self._bounds.least_us(decisions)
+        (only,) = decisions
+        if isinstance(only, Pipeline):
+            busy: dict[str, float] = {}
+            for name, device in zip(only.run, only.devices, strict=True):
+                busy[device] = busy.get(device, 0.0) + self._whole_us(name, device)
+            return max(busy.values())
+        if isinstance(only, SplitRows):
+            part = only.gpu_rows / node_rows(self.graph, self.graph.node(only.node))
+            on_host = part * self._whole_us(only.node, self.costs.target.host)
+            return max(on_host, (1 - part) * self._whole_us(only.node, only.device))
         return self._bounds.least_us(decisions)
+
+    def _whole_us(self, name: str, device: str) -> float:
+        key = (name, device)
+        if key not in self._whole:
+            self._whole[key] = self._times.whole_us(self.graph.node(name), device)
+        return self._whole[key]
 
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be).
 
-        Bounds come before prices: what units do is priced piece by piece as long as that raises what is known to be
-        `least`, and only then are the decisions carried out.
+        Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
+        what is known to be `least`, and only then are the decisions carried out.
         """
+        known = self._bounds.least_us(decisions)
+        if known > least:
+            return known, False
         text = content_text(self.graph, self._outputs, decisions)
         key, least_key = key_of(text), key_of(f"at least, above {least.hex()}\n{text}")
         if key in self._prices:
@@ -73,9 +110,7 @@ class Pricer:
         kept = self._prices.get(least_key)
         if kept is not None:
             return kept, False
-        known = self._bounds.least_us(decisions)
-        if known <= least:
-            known = self._bounds.tighten(decisions)
+        known = self._bounds.tighten(decisions)
         if known <= least:
             return self._price(key, decisions), True
         if math.isfinite(known):

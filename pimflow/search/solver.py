@@ -22,17 +22,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
 from pimflow.ir.plan import MemoryLimit, Storage
 from pimflow.options import Options
 from pimflow.runtime.timeline import build_timeline
+from pimflow.search import least_times, makespan_bound
 from pimflow.search.bounds import Unit
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.kept_plans import KeptPlans
+from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
@@ -104,7 +106,7 @@ def solve_for(
     """The same of a policy in place of the one that the options name."""
     started = time.perf_counter()
     scope = cache_scope(costs)
-    folder = prices.folder if prices is not None else user_folder() if options.use_cache else None
+    folder = _folder(options, prices)
     records = unit_records(costs, folder)
     plans = KeptPlans(folder, scope if chosen.objective == LATENCY else f"{scope} {costs.target.values}")
     plan = plans.plan_of(graph, chosen, costs.target.host)
@@ -118,6 +120,40 @@ def solve_for(
         if complete:
             plans.keep(graph, chosen, plan)
     return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
+
+
+class BoundCosts(least_times.Costs, Protocol):
+    """What is asked of a cost model to keep what no plan takes less than."""
+
+    @property
+    def identity(self) -> str:
+        """All that prices depend on beside the code, as text."""
+
+
+def bound_of(
+    graph: Graph, options: Options, *, costs: BoundCosts, host_us: float, prices: PriceCache | None = None
+) -> MakespanBound:
+    """What no plan for a graph takes less than, whatever the policy; looked up where it was found before.
+
+    Args:
+        graph: cleaned up, as for `solve`.
+        options: whether there is a cache.
+        costs: the cost model in PIM mode.
+        host_us: what the host takes alone, with all memory channels.
+        prices: the price cache, in place of the one that the options ask for: bounds are kept beside it.
+    """
+    kept = KeptPlans(_folder(options, prices), cache_scope(costs))
+    host = costs.target.host
+    bound = kept.bound_of(graph, host)
+    if bound is None:
+        bound = makespan_bound.makespan_bound(graph, costs, host_us)
+        kept.keep_bound(graph, host, bound)
+    return bound
+
+
+def _folder(options: Options, prices: PriceCache | None) -> Path | None:
+    """Where what is found is kept; None if nowhere."""
+    return prices.folder if prices is not None else user_folder() if options.use_cache else None
 
 
 def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:
@@ -300,7 +336,7 @@ def open_cache(options: Options, costs: Costs) -> PriceCache:
     return open_user_cache(cache_scope(costs)) if options.use_cache else PriceCache(None, cache_scope(costs))
 
 
-def cache_scope(costs: Costs) -> str:
+def cache_scope(costs: Costs | BoundCosts) -> str:
     """What all prices of a cost model depend on, code included, as text."""
     return f"{code_fingerprint()} {costs.identity}"
 

@@ -13,11 +13,13 @@ from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.search import makespan_bound
 from pimflow.search.kept_plans import KeptPlans
+from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
-from pimflow.search.solver import cache_scope, solve
+from pimflow.search.solver import bound_of, cache_scope, solve
 from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import with_values
 from support.costs import FakeCosts
@@ -105,3 +107,22 @@ def test_what_no_cycle_depends_on_leaves_the_mappings(tmp_path: Path, monkeypatc
     assert slower.baseline_us > plan.baseline_us
     assert count < first // 4, "mappings that the first search had no need of"
     assert searches(with_values(target, {"pim.channels": 12}), tmp_path, monkeypatch)[1] > 20
+
+
+def test_a_bound_is_found_once_for_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = FakeCosts()
+    options = Options(target=costs.target)
+
+    def bound(graph: Graph = GRAPH) -> MakespanBound:
+        prices = PriceCache(tmp_path, cache_scope(costs))
+        return bound_of(graph, options, costs=costs, host_us=1e6, prices=prices)
+
+    def again(*_: object) -> MakespanBound:
+        raise AssertionError("found again")
+
+    first = bound()
+    assert first.bottlenecks
+    monkeypatch.setattr(makespan_bound, "makespan_bound", again)
+    assert bound() == first
+    with pytest.raises(AssertionError, match="found again"):
+        bound(inverted_residuals(1, 40))

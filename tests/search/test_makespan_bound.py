@@ -21,7 +21,8 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidates
-from pimflow.search.makespan_bound import SLACK, Costs, MakespanBound, makespan_bound
+from pimflow.search.least_times import SLACK, Costs
+from pimflow.search.makespan_bound import MakespanBound, makespan_bound
 from pimflow.search.policy import find_policy, offered_policies
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer

@@ -12,10 +12,9 @@ from pimflow.passes.apply_plan import why_not
 from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit
+from pimflow.search.parts import FEW_ROWS
 from pimflow.search.policy import Space
 
-FEW_ROWS = 16
-"""Convolutions with more rows are divided by rows, of which there are enough."""
 GRID = Fraction(1, 10)
 ALIGNMENT = 16
 """Shares are multiples of so many columns: the banks that one COMP feeds, and a fraction of every GPU's tiles."""

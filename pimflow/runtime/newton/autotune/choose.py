@@ -81,10 +81,8 @@ class MappingSearch:
             mapping: Mapping = decode(Mapping, json.loads(text))
         except (ValueError, DataError):
             return None
-        race = _Race(problem, self.profile, self.timer)
-        race.enter([mapping])
-        chosen = race.result()
-        return None if isinstance(chosen, Refusal) else chosen
+        outlined = outline(problem, mapping, self.profile.pim)
+        return None if isinstance(outlined, Refusal) else _priced(outlined, self.timer)
 
     def _key(self, problem: MatrixProblem, policy: str) -> str:
         text = f"{policy} {self.profile.pim.operand} {problem}"
@@ -147,6 +145,11 @@ class _Chosen:
     cost: PimCost
 
 
+def _priced(outlined: Outline, timer: StreamTimer) -> _Chosen:
+    program = outlined.program()
+    return _Chosen(program, price(program, time_classes(program, timer), timer.profile))
+
+
 @dataclass
 class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit."""
@@ -170,8 +173,7 @@ class _Race:
         """The fastest, priced."""
         if self.best is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
-        program = self.best.program()
-        return _Chosen(program, price(program, time_classes(program, self.timer), self.profile))
+        return _priced(self.best, self.timer)
 
     def _time(self, mapping: Mapping) -> None:
         outlined = outline(self.problem, mapping, self.profile.pim)

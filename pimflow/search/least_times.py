@@ -1,0 +1,239 @@
+"""What nodes take at least, by device, at the best rate that any share of them has.
+
+A share is a number of output rows, or of columns where the search divides by them; its rate is what it takes over the
+share. So launches and half-empty waves count as far as no division avoids them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from pimflow.codegen.backend import Transfer
+from pimflow.codegen.work import Work
+from pimflow.ir import Graph, Node, Op, Refusal
+from pimflow.ir.analysis.regions import node_columns, node_part, node_rows
+from pimflow.search import bounds
+from pimflow.search.parts import FEW_ROWS, columns_alone, divides_by_columns, likeness, row_part_alone
+
+SLACK = 0.01
+"""What a rate may be too low by, at most, so that few shares have to be priced."""
+GROWTH = 1.05
+"""A share is at least this much larger than the one priced before it, whatever `SLACK` says."""
+
+
+class Costs(bounds.Costs, Protocol):
+    """What is asked of a cost model here."""
+
+    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
+        """What the copies of a node cost; None if there are none."""
+
+    def measured_us(self, op: Op) -> float:
+        """The shortest time that was measured of any kernel of an op's name."""
+
+
+class Least(NamedTuple):
+    """What a node takes on a device at least.
+
+    `whole_us` is all of it at the best rate of any share, `link_us` the same of copies, `first_us` the smallest share
+    with its copies.
+    """
+
+    device: str
+    whole_us: float
+    link_us: float
+    first_us: float
+
+    @property
+    def path_us(self) -> float:
+        """All of it, with its copies."""
+        return self.whole_us + self.link_us
+
+
+@dataclass(frozen=True)
+class Times:
+    """A node on all devices that it can run on, the host first, and whether it can be in one decision with others that
+    it reads or that read it."""
+
+    least: tuple[Least, ...]
+    divided: bool
+    flows: bool
+
+    @cached_property
+    def whole_us(self) -> float:
+        """What all of it takes, on all devices at once where it can be divided."""
+        times = [least.path_us for least in self.least]
+        if not self.divided or min(times) <= 0:
+            return min(times)
+        return 1 / sum(1 / time for time in times)
+
+    @cached_property
+    def first_us(self) -> float:
+        """What the first part of it takes, if it is in one decision with others."""
+        parts = [least.first_us for least in self.least] if self.flows else []
+        return min([self.whole_us, *parts])
+
+
+class _Price(NamedTuple):
+    """What a share of a node takes on a device, and its copies over the link."""
+
+    run_us: float
+    link_us: float
+
+
+_KNOWN: WeakKeyDictionary[Costs, dict[Hashable, Times]] = WeakKeyDictionary()
+"""By likeness, as long as a cost model lives: the search asks for the same as the bound."""
+
+
+class LeastTimes:
+    """What nodes take at least; nodes alike are looked at once."""
+
+    def __init__(self, graph: Graph, costs: Costs) -> None:
+        self._graph = graph
+        self._costs = costs
+        self._host = costs.target.host
+        self._known = _KNOWN.setdefault(costs, {})
+        self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
+
+    def whole_us(self, node: Node, device: str) -> float:
+        """What all of a node takes on a device at the best rate of any share, copies apart; 0 where it cannot run."""
+        return next((least.whole_us for least in self.of(node).least if least.device == device), 0.0)
+
+    def of(self, node: Node) -> Times:
+        """A node's times. Of what is fused into another, and of movements, they are 0."""
+        if node.placement.fused_into is not None or node.op.is_movement:
+            return Times((Least(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
+        key = likeness(self._graph, node)
+        if key not in self._known:
+            self._known[key] = self._times(node)
+        return self._known[key]
+
+    def _times(self, node: Node) -> Times:
+        devices = (self._host, *self._costs.units)
+        flows = _flows(self._graph, node)
+        if node.op.is_sparse:
+            least = tuple(filter(None, (self._sparse(device, node) for device in devices)))
+            return Times(least, divided=False, flows=flows)
+        rows = node_rows(self._graph, node) if flows else 1
+        columns = self._columns(node, rows)
+        least = tuple(filter(None, (self._dense(device, node, rows, columns) for device in devices)))
+        return Times(least, divided=rows > 1 or columns > 1, flows=flows)
+
+    def _columns(self, node: Node, rows: int) -> int:
+        """The columns that the search may divide; 1 where it does not."""
+        few = node.op.is_matrix_product or rows < FEW_ROWS
+        return node_columns(self._graph, node) if few and divides_by_columns(self._graph, node) else 1
+
+    def _sparse(self, device: str, node: Node) -> Least | None:
+        """Sums over edges: parts that are made of them read what all of it reads, and more.
+
+        A division of the edges leaves a unit what it takes for its part, and the host nothing that is known.
+        """
+        whole = self._price(device, self._graph, node)
+        if whole is None:
+            return None
+        divisions = () if device == self._host else self._costs.edge_divisions(self._graph, node, device)
+        return Least(
+            device, min([whole.run_us, *(way.least_us for way in divisions)]), 0.0 if divisions else whole.link_us, 0.0
+        )
+
+    def _dense(self, device: str, node: Node, rows: int, columns: int) -> Least | None:
+        """Any other node, in shares of its rows or of its columns; None where it cannot run there.
+
+        What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
+        """
+        whole = self._price(device, self._graph, node)
+        if whole is None:
+            return None
+        run_us, link_us = whole
+        first_us = run_us + link_us
+        if rows > 1 and not node.op.is_elementwise:
+            by_rows = _least_share(lambda count: self._rows(device, node, rows, count), whole, rows)
+            run_us, link_us = map(min, zip(whole, by_rows, strict=True))
+        if rows > 1:
+            first_us = sum(self._rows(device, node, rows, 1))
+        if columns > 1:
+            by_columns = _least_share(
+                lambda count: self._part(device, columns_alone(self._graph, node, count)), whole, columns
+            )
+            run_us, link_us = min(run_us, by_columns.run_us), min(link_us, by_columns.link_us)
+        if device == self._host:
+            measured_us = self._costs.measured_us(node.op)
+            run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
+        return Least(device, run_us, link_us, min(first_us, run_us + link_us))
+
+    def _rows(self, device: str, node: Node, rows: int, count: int) -> _Price:
+        """So many rows where they take least: at the top or at the bottom, whose windows reach into the padding."""
+        parts = (row_part_alone(self._graph, node, start, start + count) for start in {0, rows - count})
+        prices = [self._part(device, part) for part in parts if part is not None]
+        return _Price(*map(min, zip(*prices, strict=True))) if prices else _Price(0.0, 0.0)
+
+    def _part(self, device: str, alone: Graph) -> _Price:
+        """What a part takes; 0 where it cannot run alone, so that it bounds nothing."""
+        return self._price(device, alone, alone.nodes[0]) or _Price(0.0, 0.0)
+
+    def _price(self, device: str, graph: Graph, node: Node) -> _Price | None:
+        """What a node, or a part of one, takes at least; None where it cannot run there."""
+        if device == self._host:
+            placed = node.placed(device=device, fused_into=None)
+            spared_us = self._costs.avoidable_us(graph, placed)
+            return _Price(self._costs.node_cost(graph, placed).time_us - spared_us, 0.0)
+        work = self._costs.work(graph, node.placed(device=None, fused_into=None), device)
+        if isinstance(work, Refusal):
+            return None
+        prices = [self._on_unit(device, graph, node, work, choice) for choice in self._choices[device]]
+        told = [price for price in prices if price is not None]
+        return _Price(*map(min, zip(*told, strict=True))) if told else None
+
+    def _on_unit(self, device: str, graph: Graph, node: Node, work: Work, choice: str) -> _Price | None:
+        placed = node.placed(device=device, choice=choice, fused_into=None)
+        run_us = self._costs.units[device].least_us(work, choice)
+        exact = run_us <= 0
+        if exact:
+            cost = self._costs.unit_cost(device, work, choice)
+            if isinstance(cost, Refusal):
+                return None
+            run_us = cost.time_us
+        moved = self._costs.transfer(graph, placed) if exact or not node.op.is_sparse else None
+        copies = () if moved is None else (*moved.before, *moved.after)
+        return _Price(run_us, sum(copy.time_us for copy in copies if not copy.resource))
+
+
+def _least_share(price: Callable[[int], _Price], whole: _Price, size: int) -> _Price:
+    """What all of `size` rows or columns takes at least, in any number of parts.
+
+    Args:
+        price: of so many; of more it is no less.
+        whole: of all of them.
+        size: how many there are, more than one.
+    """
+    run_us = _least_rate(lambda count: price(count).run_us, whole.run_us, size)
+    return _Price(run_us, _least_rate(lambda count: price(count).link_us, whole.link_us, size))
+
+
+def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> float:
+    """The least over all counts of their price, times `size` over the count; at most `SLACK` too low.
+
+    What `count` rows take, so many more take as well: a price tells of all counts up to the one at which that would be
+    a better rate than the best so far.
+    """
+    best = least = whole_us
+    count = 1
+    while count < size and least > 0:
+        us = price(count)
+        best = min(best, us * size / count)
+        last = max(int(us * size / (best * (1 - SLACK))) if best else size, int(count * GROWTH), count)
+        last = min(last, size - 1)
+        least = min(least, us * size / last)
+        count = last + 1
+    return least
+
+
+def _flows(graph: Graph, node: Node) -> bool:
+    """Whether a node's rows follow from rows of what it reads, so that parts of it can be in a decision with others."""
+    if len(node.outputs) != 1:
+        return False
+    return not isinstance(node_part(graph, node, 0, max(node_rows(graph, node), 1)), Refusal)
