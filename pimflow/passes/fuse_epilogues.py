@@ -12,7 +12,7 @@ from pimflow.ir.analysis.regions import outside_dependence
 from pimflow.passes.base import Pass, PassResult
 
 _LONGEST_EPILOGUE = 64
-"""Elementwise nodes looked at behind one node."""
+"""Elementwise nodes in one epilogue at most: a value that more nodes read leaves its kernel whatever is fused."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,14 @@ class _Kernel:
         self._members: dict[str, Node] = {}
         self._unread: dict[str, int] = {}  # values of members that others read: how many do
         self._waiting: list[int] = []  # positions of nodes that read a member, as a heap
+        self._closed = False  # whether a value leaves that no longer epilogue keeps in
         self._add(root)
 
     def epilogue(self, taken: Mapping[str, str]) -> tuple[Node, ...]:
         """The longest list of nodes that are in no other kernel, such that one value leaves the kernel."""
         longest = 1
         tried: set[str] = set()
-        while self._waiting and len(self._members) <= _LONGEST_EPILOGUE:
+        while self._waiting and not self._closed and len(self._members) <= _LONGEST_EPILOGUE:
             node = self._graph.nodes[heapq.heappop(self._waiting)]
             if node.name in tried:
                 continue
@@ -98,6 +99,9 @@ class _Kernel:
         readers = len(graph.users(value)) + (value in graph.outputs)  # the caller reads a graph output
         if readers:
             self._unread[value] = readers
+        self._closed |= readers > _LONGEST_EPILOGUE
+        if self._closed:
+            return
         for user in graph.users(value):
             heapq.heappush(self._waiting, graph.position[user.name])
 

@@ -32,6 +32,18 @@ def test_nothing_is_fused_past_a_second_reader() -> None:
     assert fused(build.graph(relu, build.global_average(conv))) == {}
 
 
+def test_a_value_with_more_readers_than_an_epilogue_has_nodes_is_written() -> None:
+    build = Builder()
+    conv = build.relu(build.conv(build.input(1, 4, 6, 5), 4, name="conv"), name="relu")
+    readers = [build.relu(conv, name=f"reader{index}") for index in range(70)]
+    total = readers[0]
+    for index, reader in enumerate(readers[1:]):
+        total = build.add(total, reader, name=f"sum{index}")
+    kernels = fused(build.graph(total))
+    assert kernels["relu"] == "conv"
+    assert "relu" not in kernels.values()  # what 70 kernels read leaves the kernel that makes it
+
+
 def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:
     build = Builder()
     squeeze = build.conv(build.global_average(build.input(1, 4, 6, 5)), 4, name="squeeze")

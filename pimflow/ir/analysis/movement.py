@@ -30,7 +30,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from pimflow.ir import Concat, Graph, MovementVerdict, Node, OnnxOp, OpRules, Pad, Reshape, Slice, Transpose
-from pimflow.ir.analysis.spaces import MIXED, Alias, Box, Fill, Space
+from pimflow.ir.analysis.spaces import MIXED, Alias, Box, CellIndex, Cells, Space
 from pimflow.ir.analysis.tensor_layout import (
     Index,
     axis_order,
@@ -211,7 +211,7 @@ class _Placer:
         else:
             space = Space(box, value.dtype, self.region_of.get(producer.name, ""))
         space.places[name] = box
-        space.writes.append(box)
+        space.content.add((Cells(box),))
         self.spaces[name] = space
         return space
 
@@ -348,7 +348,7 @@ class _Placer:
         """Makes the value that `name` is, or shows the bytes of, stay one run of elements."""
         space = self._space(name)
         if space.alias is None:
-            space.dense.append(name)
+            space.dense.add(space.places[name].shape)
 
     @PLACING.register(Pad)
     def _pad(self, node: Node, op: Pad, brought: Movement | None) -> Movement:
@@ -369,7 +369,7 @@ class _Placer:
             return self._kept(node, f"the space around {source} holds other data")
         if not space.stays_dense(hull):
             return self._kept(node, f"the bytes of {source} are also read under another shape")
-        space.fills.extend(Fill(box, op.value) for box in margins)
+        space.content.add(Cells(box, op.value) for box in margins)
         space.hull = hull
         space.owner = space.owner if space.owner == self.region_of.get(node.name, "") else MIXED
         self._join(out, space, outer)
@@ -395,7 +395,7 @@ class _Placer:
             refused |= self._place_group(node, group, boxes, brought)
         space = self.spaces[out]
         shift = space.places[out].lo
-        space.writes.extend(boxes[index].shifted(shift) for index in refused if boxes[index].volume)
+        space.content.add(Cells(boxes[index].shifted(shift)) for index in refused if boxes[index].volume)
         if not refused:
             return free
         copied = tuple(sorted(refused))
@@ -448,16 +448,17 @@ class _Placer:
         here = other.places[names[group[0]]]
         shift = tuple(a - b for a, b in zip(first.lo, here.lo, strict=True))
         refused: dict[int, str] = {}
-        parts: list[Box] = []
+        parts: dict[Box, None] = {}
         for index in group:
             wanted = boxes[index].shifted(frame.lo)
             if other.places[names[index]].shifted(shift) == wanted and wanted not in parts:
-                parts.append(wanted)
+                parts[wanted] = None
             else:
                 refused[index] = f"{names[index]} already has another place"
         # Inside one operand's box nothing of another can be: boxes of operands are disjoint.
-        apart = len(group) == 1 and bool(parts) and parts[0].holds(other.hull.shifted(shift))
-        if not apart and (not other.covered_by(frame, parts, shift) or target.clash(other, shift)):
+        apart = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
+        covers = CellIndex(map(Cells, parts))
+        if not apart and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
             return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
         back = tuple(-step for step in shift)
         hull = target.hull.hull(other.hull.shifted(shift))
@@ -475,9 +476,8 @@ class _Placer:
             target, other = other, target
         for name, box in other.places.items():
             self._join(name, target, box.shifted(shift))
-        target.writes.extend(box.shifted(shift) for box in other.writes)
-        target.fills.extend(Fill(fill.box.shifted(shift), fill.value) for fill in other.fills)
-        target.dense.extend(other.dense)
+        target.content.add(cells.shifted(shift) for cells in other.content)
+        target.dense |= other.dense
         target.hull = hull
         target.owner = owner
         target.fixed = ""

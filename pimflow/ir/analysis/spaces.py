@@ -6,7 +6,9 @@ cell is written by one writer or holds one fill value, so that no order of execu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import add, le, lt, sub
 from typing import Literal, NamedTuple
@@ -15,6 +17,9 @@ from pimflow.ir.analysis.tensor_layout import Index, is_contiguous
 
 MIXED = "*"
 """The owner of a space that values of several regions of the program write."""
+
+_FEW = 16
+"""Cells that are looked at one by one."""
 
 
 class Box(NamedTuple):
@@ -71,12 +76,23 @@ class Box(NamedTuple):
         return [box for box in rest if box.volume]
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Cells that hold a constant from before the first write to the region on."""
+class Cells(NamedTuple):
+    """Cells of a space that kernels and copies write (`value` None) or that hold a constant from before that on."""
 
     box: Box
-    value: float
+    value: float | None = None
+
+    def shifted(self, shift: Sequence[int]) -> Cells:
+        """The cells moved by `shift`."""
+        return Cells(self.box.shifted(shift), self.value)
+
+    def agrees(self, other: Cells) -> bool:
+        """Whether both may hold a cell: they are the same constant there (NaN is NaN, 0 is not -0)."""
+        if self.value is None or other.value is None:
+            return False
+        if math.isnan(self.value):
+            return math.isnan(other.value)
+        return self.value == other.value and math.copysign(1, self.value) == math.copysign(1, other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,70 @@ class Alias:
     strides: Index | None = None
 
 
+class CellIndex:
+    """Cells, found by the box that they overlap: in order along the axis on which they lie spread widest.
+
+    Cells that are added are put in order when they are first asked for; all are, on the axis that is best then,
+    whenever they have doubled in number.
+    """
+
+    def __init__(self, cells: Iterable[Cells] = ()) -> None:
+        self._cells = list(cells)
+        self._order: list[tuple[int, int]] = []  # of cells by number: where they begin on the axis, number
+        self._axis = 0
+        self._longest = 0  # extent of cells on the axis
+        self._next_sort = _FEW
+
+    def __iter__(self) -> Iterator[Cells]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def add(self, cells: Iterable[Cells]) -> None:
+        """More cells."""
+        self._cells.extend(cells)
+
+    def near(self, box: Box) -> Iterator[Cells]:
+        """The cells that share some with a box."""
+        return (cells for cells in self._candidates(box) if cells.box.overlap(box))
+
+    def cover(self, box: Box) -> bool:
+        """Whether these cells, which are disjoint, hold all of a box."""
+        missing = box.volume
+        for cells in self._candidates(box):
+            shared = cells.box.overlap(box)
+            if shared is not None:
+                missing -= shared.volume
+        return not missing
+
+    def _candidates(self, box: Box) -> Iterable[Cells]:
+        if len(self._cells) <= _FEW:
+            return self._cells
+        self._settle()
+        start = bisect_left(self._order, (box.lo[self._axis] - self._longest + 1, 0))
+        end = bisect_left(self._order, (box.hi[self._axis], 0))
+        return (self._cells[number] for _, number in self._order[start:end])
+
+    def _settle(self) -> None:
+        """Puts the cells in order that are not yet."""
+        if len(self._cells) >= self._next_sort:
+            self._next_sort = 2 * len(self._cells)
+            self._axis = max(range(len(self._cells[0].box.lo)), key=self._spread)
+            self._order, self._longest = [], 0
+        axis, settled = self._axis, len(self._order)
+        for number in range(settled, len(self._cells)):
+            box = self._cells[number].box
+            self._longest = max(self._longest, box.hi[axis] - box.lo[axis])
+            insort(self._order, (box.lo[axis], number))
+
+    def _spread(self, axis: int) -> float:
+        """How many cells lie side by side on an axis at least, if they fill their hull."""
+        boxes = [cells.box for cells in self._cells]
+        hull = max(box.hi[axis] for box in boxes) - min(box.lo[axis] for box in boxes)
+        return hull / max(1, *(box.hi[axis] - box.lo[axis] for box in boxes))
+
+
 @dataclass(eq=False, slots=True)
 class Space:
     """One future region.
@@ -106,9 +186,8 @@ class Space:
         owner: the region of the program whose nodes write it, or MIXED.
         fixed: why it can neither grow nor be put inside another space; "" where it can.
         places: the box of every value in it.
-        writes: boxes written by kernels and copies: disjoint.
-        fills: boxes of constants: disjoint from the writes; where they meet each other, equal.
-        dense: values that other shapes show, so that they have to stay one run of elements.
+        content: what is written, disjoint from everything else, and the constants; where those meet each other, equal.
+        dense: shapes of values that other shapes show, so that they have to stay one run of elements.
         alias: set where the space shows another one's bytes.
     """
 
@@ -117,64 +196,37 @@ class Space:
     owner: str
     fixed: str = ""
     places: dict[str, Box] = field(default_factory=dict)
-    writes: list[Box] = field(default_factory=list)
-    fills: list[Fill] = field(default_factory=list)
-    dense: list[str] = field(default_factory=list)
+    content: CellIndex = field(default_factory=CellIndex)
+    dense: set[Index] = field(default_factory=set)
     alias: Alias | None = None
 
     def stays_dense(self, hull: Box) -> bool:
         """Whether all values that must be one run of elements still are when the space grows to `hull`."""
         extents = hull.shape
-        return all(is_contiguous(self.places[name].shape, extents) for name in self.dense)
+        return all(is_contiguous(shape, extents) for shape in self.dense)
 
     def clash(self, other: Space, shift: Index) -> bool:
         """Whether cells of both, `other` moved by `shift`, would have two writers or two fill values."""
-        moved_hull = other.hull.shifted(shift)
-        if self.hull.overlap(moved_hull) is None:
+        shared = self.hull.overlap(other.hull.shifted(shift))
+        if shared is None:
             return False
-        mine = [box for box in self.writes if box.overlap(moved_hull)]
-        fills = [fill for fill in self.fills if fill.box.overlap(moved_hull)]
-        if not mine and not fills:
-            return False
-        for write in (box.shifted(shift) for box in other.writes):
-            if any(write.overlap(box) for box in mine) or any(write.overlap(fill.box) for fill in fills):
-                return True
-        for fill in other.fills:
-            box = fill.box.shifted(shift)
-            if any(box.overlap(write) for write in mine):
-                return True
-            if any(box.overlap(old.box) and not same_fill(old.value, fill.value) for old in fills):
-                return True
-        return False
+        back = tuple(-step for step in shift)
+        arriving = (cells.shifted(shift) for cells in other.content.near(shared.shifted(back)))
+        return any(not mine.agrees(cells) for cells in arriving for mine in self.content.near(cells.box))
 
-    def covered_by(self, window: Box, parts: Sequence[Box], shift: Index) -> bool:
-        """Whether all that this space (moved by `shift`) has written or filled inside `window` lies inside `parts`."""
+    def covered_by(self, window: Box, parts: CellIndex, shift: Index) -> bool:
+        """Whether all that this space (moved by `shift`) has written or filled inside `window` lies inside `parts`.
+
+        The parts are disjoint.
+        """
         seen = self.hull.shifted(shift).overlap(window)
-        if seen is None or any(part.holds(seen) for part in parts):
+        if seen is None:
             return True
-        content = (*self.writes, *(fill.box for fill in self.fills))
-        return all(_volume_inside(box.shifted(shift), window, parts) for box in content)
+        back = tuple(-step for step in shift)
+        content = self.content.near(seen.shifted(back))
+        return all(parts.cover(box) for cells in content if (box := cells.box.shifted(shift).overlap(window)))
 
     def can_fill(self, boxes: Iterable[Box], value: float) -> bool:
         """Whether these cells are free for a constant."""
-        for box in boxes:
-            if any(box.overlap(write) for write in self.writes):
-                return False
-            if any(box.overlap(fill.box) and not same_fill(fill.value, value) for fill in self.fills):
-                return False
-        return True
-
-
-def same_fill(one: float, other: float) -> bool:
-    """Whether two fill values are the same element (NaN equals NaN)."""
-    return one == other or (one != one and other != other)
-
-
-def _volume_inside(box: Box, window: Box, parts: Sequence[Box]) -> bool:
-    seen = box.overlap(window)
-    if seen is None:
-        return True
-    if any(part.holds(seen) for part in parts):
-        return True
-    pieces = (seen.overlap(part) for part in parts)  # parts are disjoint
-    return sum(piece.volume for piece in pieces if piece) == seen.volume
+        fills = (Cells(box, value) for box in boxes)
+        return all(mine.agrees(fill) for fill in fills for mine in self.content.near(fill.box))

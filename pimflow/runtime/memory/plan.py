@@ -352,5 +352,5 @@ class _Builder:
 
 def _filled(space: Space) -> tuple[FilledBox, ...]:
     back = tuple(-low for low in space.hull.lo)
-    boxes = dict.fromkeys((fill.box.shifted(back), fill.value) for fill in space.fills)
-    return tuple(FilledBox(box.lo, box.shape, value) for box, value in boxes)
+    cells = dict.fromkeys(cells.shifted(back) for cells in space.content)
+    return tuple(FilledBox(box.lo, box.shape, value) for box, value in cells if value is not None)

@@ -1,0 +1,60 @@
+"""Spaces find the cells that a box meets as looking at every one would, however many there are."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from pimflow.ir.analysis.spaces import Box, CellIndex, Cells
+
+_CORNER = st.tuples(st.integers(-40, 40), st.integers(-3, 3))
+_EXTENT = st.tuples(st.integers(1, 6), st.integers(1, 3))
+_BOXES = st.builds(Box.at, _CORNER, _EXTENT)
+_CELLS = st.builds(Cells, _BOXES, st.sampled_from([None, 0.0, float("nan")]))
+
+
+def cells_of(box: Box) -> set[tuple[int, ...]]:
+    return {(x, y) for x in range(box.lo[0], box.hi[0]) for y in range(box.lo[1], box.hi[1])}
+
+
+@given(st.lists(st.lists(_CELLS, max_size=25), max_size=6), _BOXES)
+def test_cells_added_in_turn_are_found(batches: list[list[Cells]], box: Box) -> None:
+    index, added = CellIndex(), list[Cells]()
+    for batch in batches:
+        index.add(batch)
+        added += batch
+        found = list(index.near(box))
+        expected = [cells for cells in added if cells_of(cells.box) & cells_of(box)]
+        assert sorted(map(id, found)) == sorted(map(id, expected))
+    assert list(index) == added
+
+
+@given(st.sets(st.integers(0, 60), max_size=60), st.integers(0, 60), st.integers(1, 8))
+def test_a_box_is_covered_where_no_cell_is_left_out(columns: set[int], start: int, length: int) -> None:
+    index = CellIndex(Cells(Box.at((column, 0), (1, 2))) for column in columns)
+    assert index.cover(Box.at((start, 0), (length, 1))) == (set(range(start, start + length)) <= columns)
+    assert not index.cover(Box.at((start, 1), (length, 2)))  # a row that no cell has
+
+
+def test_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[Box]()
+    overlap = Box.overlap
+
+    def seen(one: Box, other: Box) -> Box | None:
+        looked.append(one)
+        return overlap(one, other)
+
+    monkeypatch.setattr(Box, "overlap", seen)
+    index = CellIndex(Cells(Box.at((0, 3 * place), (8, 3))) for place in range(10_000))
+    assert len(list(index.near(Box.at((0, 15_000), (1, 4))))) == 2
+    index.add([Cells(Box.at((8, 15_000), (1, 2)))])
+    assert len(list(index.near(Box.at((0, 15_000), (9, 4))))) == 3
+    assert len(looked) < 10
+
+
+def test_only_equal_constants_agree() -> None:
+    box = Box.at((0, 0), (1, 1))
+    zero, nan, written = Cells(box, 0.0), Cells(box, float("nan")), Cells(box)
+    assert zero.agrees(Cells(box, 0.0))
+    assert nan.agrees(Cells(box, float("nan")))
+    others = ((zero, nan), (nan, zero), (zero, Cells(box, -0.0)), (zero, written), (written, written))
+    assert not any(one.agrees(other) for one, other in others)
