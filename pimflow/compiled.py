@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import a_path, json_of, read_json, read_packed, write_json
+from pimflow.bundle.files import a_path, json_of, read_json, read_packed, sha256_of, write_json
 from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.graphs import read_graph, write_graph
 from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
@@ -57,7 +57,9 @@ from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
+from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import telling
+from pimflow.search.solver import kept_runs
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import Target, TargetRecord, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
@@ -426,7 +428,14 @@ class CompiledModel:
             with suppress(ModelError):
                 save_onnx(self.graph, folder / PROGRAM)
         if self.options.check and (folder / PROGRAM).exists():
-            check_compiled(folder / PROGRAM, self.graph, self.options.seed)
+            self._check(folder / PROGRAM)
+
+    def _check(self, program: Path) -> None:
+        """Runs what was written once; if no earlier run did. Its weights are made of the original's."""
+        runs = kept_runs(self.options) if self.network is None else KeptRuns(None)
+        model = (self.source.sha256, sha256_of(program), self.options.seed)
+        if not runs.has(*model) and check_compiled(program, self.graph, self.options.seed):
+            runs.keep(*model)
 
     def chrome_trace(self) -> dict[str, Any]:
         """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder."""

@@ -37,7 +37,7 @@ from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
-from pimflow.search.solver import bound_of, solve
+from pimflow.search.solver import bound_of, kept_runs, solve
 from pimflow.verify.each_pass import EachPass
 from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
@@ -237,7 +237,7 @@ def network_of(loaded: Loaded) -> Network | None:
 
 
 def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
-    """Runs the model once, on the graph that it was read for.
+    """Runs the model once, on the graph that it was read for; if no earlier run did, as far as its digest tells.
 
     Raises:
         ModelError: it does not run.
@@ -245,7 +245,14 @@ def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
     adjacency = loaded.adjacency
     is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
     bound = bound_inputs(source.content, adjacency) if adjacency is not None and is_run else {}
-    check_original(source.content, loaded.graph, options.seed, bound)
+    content = source.as_file()
+    if adjacency is not None or loaded.has_external_data:
+        check_original(content, loaded.graph, options.seed, bound)
+        return
+    runs = kept_runs(options)
+    model = (source.sha256, [loaded.graph.value(name).shape for name in loaded.graph.inputs], options.seed)
+    if not runs.has(*model) and check_original(content, loaded.graph, options.seed):
+        runs.keep(*model)
 
 
 def read_model(source: ModelSource, options: Options) -> Loaded:

@@ -64,10 +64,20 @@ class ModelSource:
 
         Of a model of the zoo, of the file that `pimflow zoo export` writes.
         """
+        content = self.as_file()
+        return sha256_of(Path(content)) if isinstance(content, str) else hashlib.sha256(content).hexdigest()
+
+    def as_file(self) -> str | bytes:
+        """What ONNX Runtime opens: the path, or the model as the bytes of a file, whose digest is then known.
+
+        The bytes are not kept: they may be many.
+        """
         content = self.content
         if isinstance(content, str):
-            return sha256_of(Path(content))
-        return hashlib.sha256(onnx_bytes(content)).hexdigest()
+            return content
+        data = onnx_bytes(content)
+        vars(self).setdefault("sha256", hashlib.sha256(data).hexdigest())
+        return data
 
 
 def onnx_bytes(model: bytes | onnx.ModelProto) -> bytes:

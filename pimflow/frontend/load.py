@@ -17,7 +17,7 @@ from pimflow.frontend.graph_binding import BoundGraph, aggregates, bind_graph, r
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
-from pimflow.frontend.reading import Source, outline, read_source
+from pimflow.frontend.reading import Source, all_tensors, is_external, outline, read_source
 from pimflow.frontend.recovery import recover
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
@@ -65,12 +65,14 @@ class Loaded:
         adjacency: that graph; None where the model reads none, or keeps it as an input.
         notes: what was not recovered, and why; what of the graph is not read.
         is_estimate: whether the graph is a random one of the size that was asked for.
+        has_external_data: whether weights of it lie in other files than the model.
     """
 
     graph: Graph
     adjacency: Adjacency | None = None
     notes: tuple[str, ...] = ()
     is_estimate: bool = False
+    has_external_data: bool = False
 
 
 def load_with_graph(
@@ -95,13 +97,18 @@ def load_with_graph(
     """
     with _text_names():
         given = read_source(source)
-        if adjacency is not None:
-            bound = bind_graph(given.proto.graph, adjacency, shapes or {})
-            return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
-        found = random_graph(given.proto.graph, shapes or {}) if aggregates(given.proto) and not keep_edges else None
-        if found is None:
-            return Loaded(_loaded(given, shapes or {}, annotations=False))
-        return replace(_bound(given, found), is_estimate=True)
+        loaded = _read(given, shapes or {}, adjacency, keep_edges)
+        return replace(loaded, has_external_data=any(map(is_external, all_tensors(given.proto))))
+
+
+def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, keep_edges: bool) -> Loaded:
+    if adjacency is not None:
+        bound = bind_graph(given.proto.graph, adjacency, shapes)
+        return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
+    found = random_graph(given.proto.graph, shapes) if aggregates(given.proto) and not keep_edges else None
+    if found is None:
+        return Loaded(_loaded(given, shapes, annotations=False))
+    return replace(_bound(given, found), is_estimate=True)
 
 
 def _bound(given: Source, bound: BoundGraph) -> Loaded:

@@ -19,6 +19,7 @@ from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
+from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 
@@ -136,12 +137,20 @@ def outline(proto: onnx.ModelProto) -> bytes:
     _copy_fields(proto.graph, outline.graph, skip="initializer")
     known = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if tensor.ByteSize() <= LARGE_TENSOR_BYTES:
+        if _bytes_at_most(tensor, LARGE_TENSOR_BYTES):
             outline.graph.initializer.append(tensor)
         elif tensor.name not in known:
             value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             outline.graph.input.append(value)
     return bytes(outline.SerializeToString())
+
+
+def _bytes_at_most(tensor: TensorProto, limit: int) -> bool:
+    """Whether a tensor's data take no more than `limit`; asked of the shape first, for protobuf counts by copying."""
+    width = element_bytes(dtype_name(tensor.data_type))
+    if tensor.HasField("raw_data") and width and width * math.prod(tensor.dims) > limit:
+        return False
+    return bool(tensor.ByteSize() <= limit)
 
 
 def _copy_fields(message: Message, into: Message, skip: str) -> None:

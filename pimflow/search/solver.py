@@ -35,6 +35,7 @@ from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.makespan_bound import MakespanBound
+from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
@@ -154,6 +155,11 @@ def bound_of(
 def _folder(options: Options, prices: PriceCache | None) -> Path | None:
     """Where what is found is kept; None if nowhere."""
     return prices.folder if prices is not None else user_folder() if options.use_cache else None
+
+
+def kept_runs(options: Options) -> KeptRuns:
+    """What earlier runs found to run, where the options allow to read it."""
+    return KeptRuns(_folder(options, None))
 
 
 def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:

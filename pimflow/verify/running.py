@@ -38,7 +38,7 @@ class UncheckedWarning(UserWarning):
 
 def check_original(
     content: str | bytes | onnx.ModelProto, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
-) -> None:
+) -> bool:
     """Runs a model before it is compiled; warns where that cannot be done.
 
     Args:
@@ -46,6 +46,9 @@ def check_original(
         graph: as it was read.
         seed: of the inputs.
         bound: inputs of the model that the graph does not have: it was read for them.
+
+    Returns:
+        Whether it ran to its end.
 
     Raises:
         ModelError: it does not run.
@@ -57,16 +60,20 @@ def check_original(
     if reason:
         message = f"it is not known whether the model runs: {reason}; `pimflow verify` takes your own inputs"
         warnings.warn(message, UncheckedWarning, stacklevel=2)
+    return not reason
 
 
-def check_compiled(path: Path, graph: Graph, seed: int) -> None:
+def check_compiled(path: Path, graph: Graph, seed: int) -> bool:
     """Runs a model that was written, of a graph that was compiled.
+
+    Returns:
+        Whether it ran to its end.
 
     Raises:
         ModelError: it does not run.
     """
     try:
-        require_running(str(path), graph, seed)
+        return not require_running(str(path), graph, seed)
     except ModelError as error:
         raise ModelError(
             f"the compiled model does not run: {error.what}", "report this fault of pimflow; --no-check writes it"

@@ -1,0 +1,37 @@
+"""Models that ran to their end in an earlier run: what ONNX Runtime ran once is not run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime
+
+from pimflow.search.price_cache import PriceCache, code_fingerprint, key_of
+
+_CODE = ("frontend", "verify")
+
+
+class KeptRuns:
+    """Runs of one version of ONNX Runtime, of models that this code reads and writes.
+
+    Args:
+        folder: where the file is; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        scope = f"runs\n{code_fingerprint(_CODE)}\n{onnxruntime.__version__}" if folder else ""
+        self._table = PriceCache(folder, scope)
+
+    def has(self, *model: object) -> bool:
+        """Whether a model is known to run, by all that its run depends on."""
+        return _key(model) in self._table.texts
+
+    def keep(self, *model: object) -> None:
+        """Keeps that a model ran, and writes it to disk."""
+        if self._table.path is not None:
+            self._table.put_text(_key(model), "ran")
+            self._table.flush()
+
+
+def _key(model: tuple[object, ...]) -> str:
+    return key_of("\n".join(map(repr, model)))

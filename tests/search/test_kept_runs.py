@@ -1,0 +1,67 @@
+"""A model that ran once is not run again, as long as nothing that its run depends on has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import pimflow
+from pimflow.onnxio.session import open_session
+from pimflow.search.kept_runs import KeptRuns
+from support.onnx_models import single
+
+
+def model_of(weight: float) -> onnx.ModelProto:
+    weights = np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(np.float32) + np.float32(weight)
+    return single("Conv", (1, 3, 8, 8), [weights])
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What was run, in turn."""
+    seen: list[object] = []
+
+    def told(model: str | bytes, *arguments: Any) -> onnxruntime.InferenceSession:
+        seen.append(model)
+        return open_session(model, *arguments)
+
+    monkeypatch.setattr("pimflow.runtime.execute.original.open_session", told)
+    return seen
+
+
+def test_the_original_and_what_was_compiled_run_once(tmp_path: Path, runs: list[object]) -> None:
+    for name in ("one", "two"):
+        pimflow.compile(model_of(0)).save(tmp_path / name)
+    assert len(runs) == 2
+    pimflow.compile(model_of(0), seed=7).save(tmp_path / "three")
+    assert len(runs) == 4
+    pimflow.compile(model_of(1)).save(tmp_path / "four")
+    assert len(runs) == 6
+
+
+def test_without_the_cache_everything_runs(tmp_path: Path, runs: list[object]) -> None:
+    for name in ("one", "two"):
+        pimflow.compile(model_of(0), use_cache=False).save(tmp_path / name)
+    assert len(runs) == 4
+
+
+def test_weights_in_other_files_are_not_known_by_the_models_digest(tmp_path: Path, runs: list[object]) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(0), path, save_as_external_data=True, size_threshold=0, location="weights")
+    for _ in range(2):
+        pimflow.compile(path)
+    assert len(runs) == 2
+
+
+def test_another_onnx_runtime_knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KeptRuns(tmp_path).keep("model", 1)
+    assert KeptRuns(tmp_path).has("model", 1)
+    assert not KeptRuns(tmp_path).has("model", 2)
+    assert not KeptRuns(None).has("model", 1)
+    monkeypatch.setattr(onnxruntime, "__version__", "0")
+    assert not KeptRuns(tmp_path).has("model", 1)
