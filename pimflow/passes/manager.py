@@ -165,7 +165,7 @@ class PassManager(Pass):
     def _judge(self, child: Pass, before: Graph, result: PassResult) -> None:
         if self.verify:
             try:
-                verify_graph(result.graph)
+                verify_graph(result.graph, before)
             except GraphError as error:
                 raise PassError(f"pass {child.name!r} broke the graph: {error}") from error
         difference = self.check(before, result.graph) if self.check is not None and result.changed else None

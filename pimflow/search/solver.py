@@ -34,8 +34,8 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.kept_plans import KeptPlans
-from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.kept_runs import KeptRuns
+from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder

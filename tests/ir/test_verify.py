@@ -11,6 +11,7 @@ import pytest
 
 from pimflow.errors import GraphError
 from pimflow.ir import Concat, Conv2d, Elementwise, Graph, Node, OnnxOp, Value
+from pimflow.ir.shapes import infer
 from pimflow.ir.verify import verify_graph
 
 
@@ -105,3 +106,45 @@ def test_concat_of_parts_that_differ() -> None:
     nodes = [*graph.nodes[:1], Node(Concat(1), ("a", "x"), ("b",), "cat"), graph.nodes[2]]
     with pytest.raises(GraphError, match="'cat'"):
         verify_graph(graph.replace(nodes=nodes))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (
+            "another op",
+            lambda graph: graph.replace(nodes=[replace(graph.nodes[0], op=Conv2d((5, 5))), *graph.nodes[1:]]),
+        ),
+        ("another shape", lambda graph: graph.replace(values={**graph.values, "b": Value("b", (1, 4, 3, 2))})),
+        ("another order", lambda graph: graph.replace(nodes=graph.nodes[::-1])),
+    ],
+)
+def test_what_is_new_in_a_graph_that_was_right_is_looked_at(name: str, changed: Callable[[Graph], Graph]) -> None:
+    graph = sound()
+    broken = changed(graph)
+    verify_graph(graph)
+    with pytest.raises(GraphError):
+        verify_graph(broken, graph)
+
+
+def test_a_graph_made_of_a_broken_one_is_looked_at_as_a_whole() -> None:
+    broken = changed_node(0, op=Conv2d((5, 5)))
+    with pytest.raises(GraphError):
+        verify_graph(broken)
+    with pytest.raises(GraphError):
+        verify_graph(broken.replace(name="again"), broken)
+
+
+def test_nodes_that_were_right_are_not_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = sound()
+    verify_graph(graph)
+    typed = []
+
+    def seen(op: Any, values: Any) -> Any:
+        typed.append(op)
+        return infer(op, values)
+
+    monkeypatch.setattr("pimflow.ir.verify.infer", seen)
+    nodes = [replace(graph.nodes[0].placed(device="pim")), replace(graph.nodes[1], name="new"), graph.nodes[2]]
+    verify_graph(graph.replace(nodes=nodes), graph)
+    assert typed == [graph.nodes[1].op]
