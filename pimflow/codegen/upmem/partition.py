@@ -42,6 +42,10 @@ class Cores:
         """Non-zeros of every core."""
         return self.end - self.first
 
+    def only(self, cores: Longs) -> Cores:
+        """Some of them."""
+        return Cores(self.first_row[cores], self.end_row[cores], self.first[cores], self.end[cores])
+
 
 @dataclass(frozen=True, eq=False)
 class Tasklets:

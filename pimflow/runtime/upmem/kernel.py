@@ -1,13 +1,14 @@
 """How long the cores run: a closed form per core, for all cores at once.
 
-A core issues one instruction a cycle, of a tasklet at most every `issue_cycles`; one engine moves data between bank and
-scratchpad, and its tasklet waits. n tasklets with i instructions and d cycles of transfers each take the longest of n i
-(the pipeline is full), n d (the engine is) and issue_cycles i + d (neither is), and somewhat more where two of these
-come near each other, as then one queues behind the other: here the norm of order `_SHARPNESS` of the three. As tasklets
-end one after another, n falls. These are the asymptotic bounds of a closed queueing network (Denning and Buzen, The
-Operational Analysis of Queueing Network Models, 1978), phase by phase; `_RAMP` and `_LAST` of what begins and ends a
-phase do not overlap with anything. The three numbers are fitted to a simulation of a core, cycle by cycle, which the
-tests hold this against. Lists too short for that are followed event by event (`short_lists.py`).
+A core issues one instruction a cycle, of a tasklet at most every `issue_cycles`; one engine moves data between bank
+and scratchpad, and its tasklet waits. n tasklets with i instructions and d cycles of transfers each take the longest
+of n i (the pipeline is full, for which it takes more than `issue_cycles` of them), n d (the engine is) and
+issue_cycles i + d (neither is), and somewhat more where two of these come near each other, as then one queues behind
+the other: here the norm of order `_SHARPNESS` of the three. As tasklets end one after another, n falls. These are the
+asymptotic bounds of a closed queueing network (Denning and Buzen, The Operational Analysis of Queueing Network Models,
+1978), phase by phase; `_RAMP` and `_LAST` of what begins and ends a phase do not overlap with anything. The three
+numbers are fitted to a simulation of a core, cycle by cycle, which the tests hold this against. That finds the cores
+that are likely to be the slowest; how long these take is told by following them event by event (`following.py`).
 """
 
 from __future__ import annotations
@@ -228,7 +229,8 @@ def drain(work: Work, issue_cycles: int) -> Floats:
     at_work = np.arange(alone.shape[1], 0, -1)
     left = _sums_to_end(alone)
     share = at_work * np.divide(step, left, out=np.zeros_like(step), where=left > 0)
-    bounds = np.stack([step, share * _sums_to_end(instructions), share * _sums_to_end(waiting)])
+    piped = np.where(at_work > issue_cycles, share, 0.0)  # fewer never wait for the pipeline
+    bounds = np.stack([step, piped * _sums_to_end(instructions), share * _sums_to_end(waiting)])
     longest = bounds.max(axis=0)
     ratio = np.divide(bounds, longest, out=np.zeros_like(bounds), where=longest > 0)
     total: Floats = (longest * (ratio**_SHARPNESS).sum(axis=0) ** (1 / _SHARPNESS)).sum(axis=1)

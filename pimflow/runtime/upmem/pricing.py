@@ -17,17 +17,18 @@ from typing import NamedTuple
 import numpy as np
 
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
-from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
+from pimflow.runtime.upmem.following import core_cycles, is_sampled
 from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
-from pimflow.runtime.upmem.short_lists import core_cycles, few
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
 _FLOAT_BYTES = 4  # of what the host computes
-_FOLLOWED = 2  # cores at least that are followed, of those whose lists are short
+_FOLLOWED = 2  # cores at least that are followed, of an estimate one
 _LIKELY = 4  # cores of a cluster that may be the slowest
+_SMALL = 0.1  # share of kernels in the time up to which an estimate takes the closed form's cycles: 1 % at most
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class Pricing:
         self.asked = asked
         self.parts = parts
         self._shared: dict[tuple[int, bool, int, str], Shares] = {}
+        self._paces: dict[tuple[RowForm, Format], float] = {}
 
     def cost(self, strategy: Strategy) -> AggregationCost | Refusal:
         """Time and energy, every core and tasklet counted; or why the strategy cannot run."""
@@ -175,7 +177,8 @@ class Pricing:
         if refusal is not None:
             return refusal
         heaviest, rowptr, filled = self.parts.guess(strategy.edge_parts)
-        tally = _Tally()
+        tally = _Tally(followed=1)
+        timed: list[tuple[_TimedCore, RowForm]] = []
         clusters = clusters_of(self.spec, self.asked, strategy)
         for cluster, alike in _by_part(clusters)[heaviest].items():
             form = self._form(cluster)
@@ -186,7 +189,12 @@ class Pricing:
             sources = self.parts.sources(strategy.edge_parts, heaviest)
             tally.add(cluster, shares.rows, form, sources, alike * strategy.edge_parts, alike)
             tally.add_weights(cluster, shares.most_nonzeros, alike * strategy.edge_parts)
-            tally.slowest += self._slowest(strategy, shares.busiest, form, rowptr, filled)
+            timed += [(core, form) for core in self._slowest(strategy, shares.busiest, form, rowptr, filled)]
+        tally.slowest = [_TimedCore(core.cycles) for core, _ in timed]
+        cost = self._priced(tally)
+        if cost.kernel_us <= _SMALL * cost.time_us:
+            return cost
+        tally.slowest = [self._at_pace(core, form, strategy.format) for core, form in timed]
         return self._priced(tally)
 
     def balanced(self, strategies: Iterable[Strategy]) -> dict[Strategy, AggregationCost]:
@@ -253,7 +261,7 @@ class Pricing:
     def _slowest(
         self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs
     ) -> list[_TimedCore]:
-        """The cores that take longest by the closed form, and how they are followed event by event if that is due."""
+        """The cores that take longest by the closed form, and how they are followed event by event."""
         element = "int64" if self.asked.widened else self.asked.element
         tasklets = tasklets_of(rowptr, filled, cores, self.spec.tasklets, strategy, element)
         model = CoreModel(self.spec, form)
@@ -261,12 +269,19 @@ class Pricing:
         return [
             _TimedCore(
                 float(cycles[core]),
-                partial(core_cycles, model, strategy, core, cores, tasklets, rowptr)
-                if few(core, cores, tasklets)
-                else None,
+                partial(core_cycles, model, strategy, core, cores, tasklets, rowptr),
+                is_sampled(core, cores, tasklets),
             )
             for core in np.argsort(-cycles, kind="stable")[:_LIKELY].tolist()
         ]
+
+    def _at_pace(self, core: _TimedCore, form: RowForm, stored: Format) -> _TimedCore:
+        """A core with long lists, at the pace of the first such core with rows of that form that was followed."""
+        if core.follow is None or not core.is_sampled:
+            return core
+        if (form, stored) not in self._paces:
+            self._paces[form, stored] = core.follow() / core.cycles
+        return _TimedCore(core.cycles * self._paces[form, stored])
 
     def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
         """Why the banks do not hold what the fullest core needs."""
@@ -328,10 +343,11 @@ class Pricing:
 
 
 class _TimedCore(NamedTuple):
-    """Cycles of a core by the closed form, and what follows it event by event, where its lists are short."""
+    """Cycles of a core by the closed form, what follows it event by event, and whether in samples."""
 
     cycles: float
     follow: Callable[[], float] | None = None
+    is_sampled: bool = False
 
 
 class Shares(NamedTuple):
@@ -346,7 +362,8 @@ class Shares(NamedTuple):
 class _Tally:
     """What a strategy comes to, over all clusters."""
 
-    def __init__(self) -> None:
+    def __init__(self, followed: int = _FOLLOWED) -> None:
+        self.followed = followed
         self.slowest: list[_TimedCore] = []
         self.cores = 0
         self.loaded = 0
@@ -356,12 +373,16 @@ class _Tally:
         self.added: dict[int, int] = defaultdict(int)
 
     def cycles(self) -> float:
-        """Of the slowest core: where lists are short cores are followed, until none seems slower than these were."""
-        found = 0.0
+        """Of the slowest core: cores are followed until none seems slower than these were.
+
+        Of cores with long lists the closed form is off by about as much: then none that seems slower than these seemed.
+        """
+        found = seemed = 0.0
         for place, core in enumerate(sorted(self.slowest, key=lambda core: -core.cycles)):
-            if place >= _FOLLOWED and core.cycles <= found:
+            if place >= self.followed and core.cycles <= (max(found, seemed) if core.is_sampled else found):
                 break
-            found = max(found, core.follow() if core.follow else core.cycles)
+            cycles = core.follow() if core.follow else core.cycles
+            found, seemed = max((found, seemed), (cycles, core.cycles))
         return found
 
     def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
@@ -480,8 +501,7 @@ def _busiest(cores: Cores, count: int = 3) -> Cores:
     chosen: set[int] = set()
     for order in (np.argsort(-cores.nonzeros, kind="stable"), np.argsort(cores.rows, kind="stable")):
         chosen |= {*order[:count].tolist(), *order[-count:].tolist()}
-    places = np.array(sorted(chosen))
-    return Cores(cores.first_row[places], cores.end_row[places], cores.first[places], cores.end[places])
+    return cores.only(np.array(sorted(chosen)))
 
 
 def retrieving_gb_per_s(spec: UpmemSpec, block_bytes: float) -> float:

@@ -46,6 +46,13 @@ def test_random_lists_take_what_a_simulation_takes(strategy: Strategy, columns: 
     )
 
 
+@pytest.mark.parametrize("strategy", CORE_STRATEGIES[:5:2], ids=str)
+def test_tasklets_that_do_not_fill_the_pipeline_do_not_wait_for_it(strategy: Strategy) -> None:
+    """Eleven of them: n i instructions and issue_cycles i + d cycles are nearly as long."""
+    spec, rowptr = machine(tasklets=11), np.arange(0, 11 * 3 * 12 + 1, 3, dtype=np.int64)
+    assert modelled(rowptr, strategy, spec, 32) == pytest.approx(simulated(rowptr, strategy, spec, 32), rel=0.03)
+
+
 @pytest.mark.parametrize("strategy", CORE_STRATEGIES[::3], ids=str)
 @pytest.mark.parametrize(("columns", "heads"), [(8, 4)])
 def test_a_value_a_head_is_read_and_charged(strategy: Strategy, columns: int, heads: int) -> None:

@@ -1,68 +1,100 @@
 """One UPMEM core, cycle by cycle: shares no code with pimflow.
 
-A tasklet is a list of steps: ("run", instructions), ("move", cycles), ("barrier",), ("lock",), ("unlock",).
+A tasklet is a list of steps: ("run", instructions), ("move", cycles), ("barrier",), ("lock",), ("unlock",). Cycles in
+which nothing can happen are passed over.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 
 Step = tuple[object, ...]
 
 
+class Core:
+    """Its tasklets: what they still have to do, what they wait for, and when their next instruction may issue."""
+
+    def __init__(self, tasklets: Sequence[Sequence[Step]], issue_cycles: int) -> None:
+        self.programs = [deque(steps) for steps in tasklets]
+        self.issue_cycles = issue_cycles
+        self.runs_left = [0] * len(tasklets)
+        self.ready_at = [0] * len(tasklets)
+        self.waiting = [""] * len(tasklets)
+        self.engine: deque[tuple[int, int]] = deque()
+        self.engine_until, self.engine_of = inf, -1
+        self.holder = -1
+        self.turn = 0
+        self.clock = 0
+        self.step_at = 0.0
+
+    def cycles(self) -> int:
+        """Until all have ended."""
+        while True:
+            self.end_transfer()
+            for index in range(len(self.programs)):
+                self.take_steps(index)
+            if self.engine_of < 0 and self.engine:
+                self.engine_of, length = self.engine.popleft()
+                self.engine_until = self.clock + length
+            self.pass_barrier()
+            self.step_at = self.next_step_at()
+            if not any(self.programs) and not any(self.runs_left) and not any(self.waiting) and not self.engine:
+                return max(self.clock, *self.ready_at)
+            while not self.issue_until_something_ends():
+                pass
+
+    def end_transfer(self) -> None:
+        if self.engine_of >= 0 and self.clock >= self.engine_until:
+            self.waiting[self.engine_of] = ""
+            self.ready_at[self.engine_of] = max(self.ready_at[self.engine_of], self.clock)
+            self.engine_of, self.engine_until = -1, inf
+
+    def take_steps(self, index: int) -> None:
+        program = self.programs[index]
+        while not self.waiting[index] and not self.runs_left[index] and program:
+            kind, *rest = program[0]
+            if kind == "run":
+                self.runs_left[index] = int(rest[0])  # type: ignore[call-overload]
+            elif self.ready_at[index] > self.clock or (kind == "lock" and self.holder >= 0):
+                return
+            elif kind == "move":
+                self.engine.append((index, int(rest[0])))  # type: ignore[call-overload]
+                self.waiting[index] = "move"
+            elif kind == "barrier":
+                self.waiting[index] = "barrier"
+            else:
+                self.holder = index if kind == "lock" else -1
+            program.popleft()
+
+    def pass_barrier(self) -> None:
+        at_work = [index for index, program in enumerate(self.programs) if program or self.waiting[index]]
+        if all(self.waiting[index] == "barrier" for index in at_work):
+            for index in at_work:
+                self.waiting[index] = ""
+
+    def next_step_at(self) -> float:
+        """When a tasklet that neither runs nor waits may come to its next step."""
+        states = zip(self.programs, self.runs_left, self.waiting, self.ready_at, strict=True)
+        moments = [ready for program, left, waiting, ready in states if program and not left and not waiting]
+        return min(moments, default=inf)
+
+    def issue_until_something_ends(self) -> bool:
+        """One cycle, or if nothing issues all up to the next event; whether steps of other kinds may follow."""
+        tasklets = len(self.programs)
+        for offset in range(tasklets):
+            index = (self.turn + offset) % tasklets
+            if self.runs_left[index] and not self.waiting[index] and self.ready_at[index] <= self.clock:
+                self.runs_left[index] -= 1
+                self.ready_at[index] = self.clock + self.issue_cycles
+                self.turn = index + 1
+                self.clock += 1
+                return not self.runs_left[index] or self.clock >= min(self.step_at, self.engine_until)
+        until = min([*(ready for ready in self.ready_at if ready > self.clock), self.engine_until])
+        self.clock = int(until) if until < inf else self.clock + 1
+        return True
+
+
 def core_cycles(tasklets: Sequence[Sequence[Step]], issue_cycles: int = 11) -> int:
-    programs = [deque(steps) for steps in tasklets]
-    runs_left = [0] * len(programs)
-    ready_at = [0] * len(programs)
-    waiting: list[str] = [""] * len(programs)
-    engine: deque[tuple[int, int]] = deque()
-    engine_until, engine_of = 0, -1
-    holder = -1
-    turn = 0
-    clock = 0
-    while True:
-        if engine_of >= 0 and clock >= engine_until:
-            waiting[engine_of] = ""
-            ready_at[engine_of] = max(ready_at[engine_of], clock)
-            engine_of = -1
-        for index, program in enumerate(programs):
-            while not waiting[index] and not runs_left[index] and program:
-                kind, *rest = program[0]
-                if kind == "run":
-                    runs_left[index] = int(rest[0])  # type: ignore[call-overload]
-                    program.popleft()
-                elif ready_at[index] > clock:
-                    break
-                elif kind == "move":
-                    engine.append((index, int(rest[0])))  # type: ignore[call-overload]
-                    waiting[index] = "move"
-                    program.popleft()
-                elif kind == "barrier":
-                    waiting[index] = "barrier"
-                    program.popleft()
-                elif kind == "lock":
-                    if holder >= 0:
-                        break
-                    holder = index
-                    program.popleft()
-                else:
-                    holder = -1
-                    program.popleft()
-        if engine_of < 0 and engine:
-            engine_of, length = engine.popleft()
-            engine_until = clock + length
-        if all(waiting[index] == "barrier" for index, program in enumerate(programs) if program or waiting[index]):
-            for index in range(len(programs)):
-                if waiting[index] == "barrier":
-                    waiting[index] = ""
-        if not any(programs) and not any(runs_left) and not any(waiting) and not engine:
-            return max(clock, *ready_at)
-        for offset in range(len(programs)):
-            index = (turn + offset) % len(programs)
-            if runs_left[index] and not waiting[index] and ready_at[index] <= clock:
-                runs_left[index] -= 1
-                ready_at[index] = clock + issue_cycles
-                turn = index + 1
-                break
-        clock += 1
+    return Core(tasklets, issue_cycles).cycles()

@@ -1,9 +1,14 @@
-"""How long a core runs whose tasklets have few non-zeros each: followed event by event.
+"""How long a core runs, followed event by event: all that it does where that is little, else samples of it.
 
-The closed form (`kernel.py`) is of tasklets that have come into step with each other. With few non-zeros each, most of
-the time is that of coming into step: all fill their readers' buffers at once, and again after as many non-zeros as fit
-into one. Here every run of instructions and every transfer is an event. Instructions of n tasklets go on at 1 / n a
+The closed form (`kernel.py`) knows bounds: where pipeline and engine are about equally busy, and until tasklets have
+come into step with each other, how much one queues behind the other depends on the order of things, and it may be off
+by a tenth. Here every run of instructions and every transfer is an event. Instructions of n tasklets go on at 1 / n a
 cycle each, or every `issue_cycles`, whichever is less; transfers wait for each other in order of their arrival.
+
+Of long lists two samples are followed, one twice as long as the other: stretches of every tasklet's list at equal
+distances, as programs are sampled (Wunderlich et al., SMARTS, ISCA 2003). What the longer one has more is done by
+tasklets in step, as nearly all of the whole list is: that goes at the same pace. How much more there is to do is told
+by the closed form, which knows mixes of rows and how tasklets end (a control variate).
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from math import inf
+from itertools import chain, cycle, islice
+from math import inf, lcm
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +26,10 @@ from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.runtime.upmem.kernel import CoreModel
 
-MOST_EVENTS = 80
-"""Non-zeros and rows of a tasklet, in the mean of a core's, up to which the closed form may be off by 5 %."""
+MOST_EVENTS = 3200
+"""Non-zeros and rows of a core that are followed."""
+
+_STRETCH = 40  # of them that are taken from a list together
 
 
 class Step(NamedTuple):
@@ -31,9 +39,9 @@ class Step(NamedTuple):
     amount: float = 0.0
 
 
-def few(core: int, cores: Cores, tasklets: Tasklets) -> bool:
-    """Whether a core's tasklets have few non-zeros and rows that they write."""
-    return bool(cores.nonzeros[core] + tasklets.rows[core].sum() <= MOST_EVENTS * tasklets.nonzeros.shape[1])
+def is_sampled(core: int, cores: Cores, tasklets: Tasklets) -> bool:
+    """Whether a core's lists are too long to be followed whole."""
+    return bool(cores.nonzeros[core] + tasklets.rows[core].sum() > MOST_EVENTS)
 
 
 def core_cycles(
@@ -50,22 +58,58 @@ def core_cycles(
     """
     kernel = _Kernel(model, strategy)
     lists = _lists(strategy, core, cores, tasklets, rowptr)
-    return _finish([iter(kernel.steps(own, index, int(cores.rows[core]))) for index, own in enumerate(lists)], model)
+    rows = int(cores.rows[core])
+    if not is_sampled(core, cores, tasklets):
+        return kernel.follow(lists, rows)
+    events = sum(int(own.sum()) + len(own) for own in lists)
+    shares = MOST_EVENTS / events / 2, MOST_EVENTS / events
+    samples = [[_sample(own, share, strategy.format == "coo") for own in lists] for share in shares]
+    own = cores.only(np.array([core]))
+    short, long = (kernel.follow(sample, rows) for sample in samples)
+    part, sampled, whole = (model.cycles(strategy, own, _tasklets(each))[0] for each in (*samples, lists))
+    return long + float((whole - sampled) / (sampled - part)) * (long - short)
 
 
-def _lists(strategy: Strategy, core: int, cores: Cores, tasklets: Tasklets, rowptr: Longs) -> list[list[int]]:
+def _lists(strategy: Strategy, core: int, cores: Cores, tasklets: Tasklets, rowptr: Longs) -> list[Longs]:
     """Of every tasklet, how many non-zeros it has of each of its rows; in COO, of those that have any."""
     if strategy.format == "csr":
         ends = cores.first_row[core] + np.cumsum(tasklets.rows[core])
-        return [
-            np.diff(rowptr[end - rows : end + 1]).tolist() for end, rows in zip(ends, tasklets.rows[core], strict=True)
-        ]
+        return [np.diff(rowptr[end - rows : end + 1]) for end, rows in zip(ends, tasklets.rows[core], strict=True)]
     found = []
     for first, end in zip(tasklets.first[core], tasklets.end[core], strict=True):
         begin, stop = np.searchsorted(rowptr, (first, end - 1), side="right")
-        cuts = np.concatenate([[first], rowptr[begin:stop], [end]])
-        found.append([count for count in np.diff(cuts).tolist() if count] if end > first else [])
+        counts = np.diff(np.concatenate([[first], rowptr[begin:stop], [end]]))
+        found.append(counts[counts > 0] if end > first else counts[:0])
     return found
+
+
+def _sample(counts: Longs, share: float, apart: bool) -> Longs:
+    """Such a share of a list: stretches of it at equal distances, and of its first row if that is done apart.
+
+    The last row ends in it. Non-zeros and ends of rows count alike.
+    """
+    first = np.maximum(np.round(share * counts[:1]), 1).astype(np.int64) if apart else counts[:0]
+    rest = counts[len(first) :]
+    if not len(rest):
+        return first
+    ends = np.cumsum(rest + 1) - 1
+    stretches = max(1, round(share * (ends[-1] + 1) / _STRETCH))
+    begin = np.linspace(0, ends[-1] + 1, stretches + 1).round().astype(np.int64)
+    taken = np.round(share * begin).astype(np.int64)
+    place = np.searchsorted(begin, ends, side="right") - 1
+    within, length = ends - begin[place], np.diff(taken)[place]
+    kept = within < length
+    kept[-1] = True
+    places = (taken[place] + np.minimum(within, length))[kept]
+    return np.concatenate([first, np.diff(places, prepend=-1) - 1])
+
+
+def _tasklets(lists: list[Longs]) -> Tasklets:
+    """One core's, with such lists."""
+    end = np.array([[own.sum() for own in lists]], np.int64)
+    rows = np.array([[len(own) for own in lists]], np.int64)
+    head = np.array([[own[0] if len(own) else 0 for own in lists]], np.int64)
+    return Tasklets(np.zeros_like(end), end, rows, head)
 
 
 class _Kernel:
@@ -75,6 +119,7 @@ class _Kernel:
         spec, form = model.spec, model.form
         self.strategy = strategy
         self.tasklets = spec.tasklets
+        self.issue = spec.issue_cycles
         self.streams = form.streams
         buffer = spec.kernel.stream_buffer_bytes
         self.fill = Step("move", model.refill)
@@ -89,69 +134,61 @@ class _Kernel:
         self.per_buffer = [max(1, buffer // size) for size in model.streamed_bytes(strategy.format)]
         self.rows_per_buffer = max(1, buffer // 4)
 
-    def steps(self, own: list[int], index: int, core_rows: int) -> Iterator[Step]:
+    def follow(self, lists: list[Longs], core_rows: int) -> float:
+        """Cycles until the last tasklet has ended, of those with such rows, in a core with so many."""
+        core = _Core([iter(self.steps(own.tolist(), index, core_rows)) for index, own in enumerate(lists)], self.issue)
+        for tasklet in range(len(lists)):
+            core.go_on(tasklet)
+        while core.step():
+            pass
+        return core.clock
+
+    def steps(self, own: list[int], index: int, core_rows: int) -> list[Step]:
         """Of the tasklet with such rows, in a core with so many."""
+        steps: list[Step] = []
         if self.strategy.format == "coo":
             if index == 0:  # all others wait meanwhile: row by row takes as long
-                yield from (Step(step.kind, step.amount * core_rows) for step in self.clear)
-            yield from self.barrier
+                steps += [Step(step.kind, step.amount * core_rows) for step in self.clear]
+            steps += self.barrier
         if own:
-            yield from [self.fill] * self.streams
-        done = 0
+            steps += [self.fill] * self.streams
+        reading = self._reading(sum(own))
         for place, count in enumerate(own):
             if self.strategy.format == "csr" and place and place % self.rows_per_buffer == 0:
-                yield self.fill
-            yield from self._nonzeros(done, count)
-            done += count
-            yield from self._row(place, len(own), index)
+                steps.append(self.fill)
+            steps += chain.from_iterable(islice(reading, count))
+            steps += self._row(place, len(own), index)
         if not own:
-            yield from self._meeting(index)
+            steps += self._meeting(index)
         if self.strategy.sync == "lock-free":
-            yield from self._fix_up(index)
+            steps += self._fix_up(index)
+        return steps
 
-    def _nonzeros(self, done: int, count: int) -> Iterator[Step]:
-        for place in range(done, done + count):
-            for elements in self.per_buffer if place else ():
-                if place % elements == 0:
-                    yield self.fill
-            yield from self.nonzero
+    def _reading(self, count: int) -> Iterator[tuple[Step, ...]]:
+        """The steps of so many non-zeros, one after another: now and then buffers are filled before."""
+        period = lcm(*self.per_buffer)
+        fills = [sum(place % elements == 0 for elements in self.per_buffer) for place in range(period)]
+        steps = [(self.fill,) * each + self.nonzero for each in fills]
+        return chain([self.nonzero], islice(cycle(steps), 1, max(count, 1)))
 
-    def _row(self, place: int, rows: int, index: int) -> Iterator[Step]:
+    def _row(self, place: int, rows: int, index: int) -> tuple[Step, ...]:
         """A row that is summed up, the tasklet's first or a later one."""
         sync = self.strategy.sync
-        if place == 0 and sync == "lock":
-            yield from (Step("lock"), self.mutex, *self.add, Step("unlock"))
-        elif place == 0 and sync != "none":
-            yield self.finish
-        elif sync == "lock" or (sync == "lock-free-2" and place == rows - 1):
-            yield from self.add
-        else:
-            yield from self.write
-        if place == 0:
-            yield from self._meeting(index)
+        if place:
+            return self.add if sync == "lock" or (sync == "lock-free-2" and place == rows - 1) else self.write
+        if sync == "none":
+            return self.write
+        first = (Step("lock"), self.mutex, *self.add, Step("unlock")) if sync == "lock" else (self.finish,)
+        return first + self._meeting(index)
 
-    def _meeting(self, index: int) -> Iterator[Step]:
+    def _meeting(self, index: int) -> tuple[Step, ...]:
         """After the first rows, which may be shared."""
-        if self.strategy.sync == "lock-free-2":
-            yield from self._fix_up(index)
-        if self.strategy.sync in ("lock", "lock-free-2"):
-            yield from self.barrier
+        shared = self._fix_up(index) if self.strategy.sync == "lock-free-2" else ()
+        return shared + (self.barrier if self.strategy.sync in ("lock", "lock-free-2") else ())
 
-    def _fix_up(self, index: int) -> Iterator[Step]:
+    def _fix_up(self, index: int) -> tuple[Step, ...]:
         """One tasklet adds the shared rows of all."""
-        yield from self.barrier
-        for _ in range(self.tasklets if index == 0 else 0):
-            yield from self.add
-
-
-def _finish(programs: list[Iterator[Step]], model: CoreModel) -> float:
-    """Cycles until the last tasklet has ended."""
-    core = _Core(programs, model.spec.issue_cycles)
-    for tasklet in range(len(programs)):
-        core.go_on(tasklet)
-    while core.step():
-        pass
-    return core.clock
+        return self.barrier + (self.add * self.tasklets if index == 0 else ())
 
 
 class _Core:

@@ -1,4 +1,4 @@
-"""Cores with few non-zeros a tasklet: against the simulation that goes cycle by cycle, and by hand."""
+"""Cores that are followed event by event: against the simulation that goes cycle by cycle, and by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.upmem.partition import Longs
-from pimflow.codegen.upmem.strategy import Strategy, strategies_of
-from pimflow.runtime.upmem import short_lists
+from pimflow.codegen.upmem.strategy import Strategy, Sync, strategies_of
+from pimflow.runtime.upmem import following
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.kernel import CoreModel, RowForm
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing
@@ -24,8 +24,7 @@ CORE_STRATEGIES = [entry for entry in strategies_of(1) if entry.cores in ("row",
 def followed(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) -> float:
     model = CoreModel(spec, RowForm(columns, "int32"))
     cores, tasklets = shared(rowptr, strategy, spec)
-    assert short_lists.few(0, cores, tasklets)
-    return short_lists.core_cycles(model, strategy, 0, cores, tasklets, rowptr)
+    return following.core_cycles(model, strategy, 0, cores, tasklets, rowptr)
 
 
 def random_rows(draw: random.Random) -> list[int]:
@@ -45,6 +44,20 @@ def test_short_lists_take_what_a_simulation_takes(strategy: Strategy, columns: i
         rowptr = np.concatenate([[0], np.cumsum(random_rows(draw))]).astype(np.int64)
         expected = simulated(rowptr, strategy, spec, columns)
         assert followed(rowptr, strategy, spec, columns) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("sync", ["lock-free", "lock"])
+def test_long_lists_are_sampled(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tasklets wait for the engine now and then: bounds alone are 5 % too low."""
+    monkeypatch.setattr(following, "MOST_EVENTS", 1600)
+    spec, strategy = machine(tasklets=7), Strategy(1, 1, "coo", "nnz-exact", "nnz-exact", sync)
+    rowptr = np.cumsum([0, *[1, 2, 3, 60, 9, 30] * 28])
+    cores, tasklets = shared(rowptr, strategy, spec)
+    assert following.is_sampled(0, cores, tasklets)
+    expected = simulated(rowptr, strategy, spec, columns=1)
+    (bound,) = CoreModel(spec, RowForm(1, "int32")).cycles(strategy, cores, tasklets)
+    assert bound < 0.95 * expected
+    assert followed(rowptr, strategy, spec, columns=1) == pytest.approx(expected, rel=0.03)
 
 
 def test_one_non_zero_takes_its_steps_one_after_another() -> None:
