@@ -16,7 +16,7 @@ from pimflow.gnn import tune
 from pimflow.ir import Graph, Spmm
 from pimflow.options import read_argument
 from pimflow.report.chrome_trace import slice_facts
-from pimflow.report.explanation import price_nodes
+from pimflow.report.explanation import price_nodes, weigh_units
 from pimflow.report.inspection import inspect_graph
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.page import page
@@ -28,8 +28,10 @@ from pimflow.search.progress import telling
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets.schema.upmem import UpmemSpec
 
-WHAT_IF = 60
-"""Of how many nodes alternatives are priced, if nothing else is asked for."""
+WHAT_IF = 400
+"""Of how many nodes alternatives are priced, if nothing else is asked for: as many as a page has details of."""
+NEEDS = 8
+"""For how many kinds of work that a unit is slower at it is asked what would turn that: each takes about a second."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class _Asking:
         network = None if compiled.network is None else NetworkReport.of(compiled.network, graph, costs)
         checks = self._checks(compiled)
         costly = sorted((row for row in report.nodes if row.share_us), key=lambda row: -row.share_us)
-        priced = {row.name for row in costly[: self.what_if]}
+        priced = [row.name for row in costly[: self.what_if]]
         return Run(
             label=label,
             model=f"{name}{compiled.source.text if compiled.source.zoo else compiled.source.name}",
@@ -149,6 +151,7 @@ class _Asking:
             verification=[told for _, told in checks],
             passed=all(passed for passed, _ in checks),
             what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
+            units=weigh_units(graph, compiled.plan, priced, NEEDS, costs, compiled.machine.measured, self.tell),
             network=network,
             tunings={} if compiled.network is None else self._tunings(compiled, compiled.network.adjacency, graph),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,14 +89,15 @@ class Verdict:
         device: the unit.
         refusal: why the node cannot run there, or would not pay; "" if it may.
         time_us: of the whole node there, by its best choice; None where it is refused.
-        needs: keys that would make it as fast as the host, each alone; nothing where it is so already.
+        needs: keys that would make it as fast as the host, each alone; nothing where it is so already, None where that
+            was not asked.
         in_vain: whether it could run there, but cannot pay by what statistics say, so that no program was made.
     """
 
     device: str
     refusal: str
     time_us: float | None
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Need, ...] | None = ()
     in_vain: bool = False
 
 
@@ -192,22 +193,34 @@ class Explanation(Records):
         return f"{table}\n{note}" if note else table
 
     def _told(self, verdict: Verdict) -> str:
-        name, host_us = verdict.device.upper(), self.alternatives[0].measure.time_us
-        if verdict.time_us is None:
-            return wrapped(f"{name} {'does not pay' if verdict.in_vain else 'cannot run it'}: {verdict.refusal}")
-        if verdict.time_us <= host_us:
-            return wrapped(
-                f"{name} is {host_us / max(verdict.time_us, 1e-9):.2f}x as fast as the {self.host.upper()} alone"
-            )
-        gap = f"{name} takes {verdict.time_us / host_us:.2f}x as long as the {self.host.upper()} alone"
-        if not verdict.needs:
-            return wrapped(f"{gap}; no key of its own, changed up to {FACTORS[-1]}-fold, is enough alone to catch up")
-        lines = [
-            f"  {need.key} {spelled(need.before)} -> {spelled(need.after)}: {need.time_us:,.2f} us"
-            f" ({self.host.upper()} {need.host_us:,.2f} us)"
-            for need in verdict.needs
-        ]
-        return "\n".join([wrapped(f"{gap}; any of these alone would be enough:"), *map(wrapped, lines)])
+        sentence, needs = told_of(verdict, self.host, self.alternatives[0].measure.time_us)
+        return "\n".join([wrapped(sentence), *(wrapped(f"  {need}") for need in needs)])
+
+
+def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]]:
+    """What a unit is to a node, as a sentence, and what would turn it, a clause each.
+
+    Args:
+        verdict: of the unit.
+        host: the host's name.
+        host_us: what the host alone takes.
+    """
+    name, alone = verdict.device.upper(), f"the {host.upper()} alone"
+    if verdict.time_us is None:
+        return f"{name} {'does not pay' if verdict.in_vain else 'cannot run it'}: {verdict.refusal}", []
+    if verdict.time_us <= host_us:
+        return f"{name} is {host_us / max(verdict.time_us, 1e-9):.2f}x as fast as {alone}", []
+    gap = f"{name} takes {verdict.time_us / host_us:.2f}x as long as {alone}"
+    if verdict.needs is None:
+        return f"{gap}; `pimflow explain` says what would turn that", []
+    if not verdict.needs:
+        return f"{gap}; no key of its own, changed up to {FACTORS[-1]}-fold, is enough alone to catch up", []
+    needs = [
+        f"{need.key} {spelled(need.before)} -> {spelled(need.after)}: {need.time_us:,.2f} us"
+        f" ({host.upper()} {need.host_us:,.2f} us)"
+        for need in verdict.needs
+    ]
+    return f"{gap}; any of these alone would be enough:", needs
 
 
 def explain_node(
@@ -272,6 +285,44 @@ def price_nodes(
             progress(f"pricing alternatives: {len(found)} of {len(names)} nodes")
             region, anchor, decision = _cut_out(graph, plan, unit)
             found[name] = tuple(_alternatives(region, anchor, decision, costs))
+    return found
+
+
+def weigh_units(
+    graph: Graph,
+    plan: Plan,
+    names: Sequence[str],
+    most: int,
+    costs: CostModel,
+    measured: MeasuredTable | None,
+    progress: Callable[[str], None],
+) -> dict[str, tuple[Verdict, ...]]:
+    """What the units beside the host are to some nodes, by name: the verdicts of `explain_node`.
+
+    What would turn one takes long to find. It is asked once of equal work, and of `most` kinds of work in all: those of
+    the first names.
+
+    Args:
+        graph, plan, costs, measured, progress: see `explain_node`.
+        names: nodes; those that are fused into others are left out.
+        most: how many kinds of work are asked about.
+    """
+    units = {unit.anchor.name: unit for unit in units_of(execution_order(graph))}
+    asked: dict[Any, tuple[Need, ...]] = {}
+    found: dict[str, tuple[Verdict, ...]] = {}
+    for name in filter(units.__contains__, names):
+        region, anchor, _ = _cut_out(graph, plan, units[name])
+        host_us = costs.host_only().node_cost(region, anchor).time_us
+        verdicts = [_standing(region, anchor, device, costs) for device in costs.units]
+        for index, verdict in enumerate(verdicts):
+            if verdict.time_us is None or verdict.time_us <= host_us:
+                continue
+            key = verdict.device, costs.work(region, anchor, verdict.device), host_us
+            if key not in asked and len(asked) < most:
+                progress(f"what would turn {name}: {len(asked) + 1} of {most}")
+                asked[key] = _needs(region, anchor, verdict.device, costs, measured, verdict.time_us)
+            verdicts[index] = replace(verdict, needs=asked.get(key))
+        found[name] = tuple(verdicts)
     return found
 
 
@@ -354,17 +405,36 @@ def _verdict(
     measured: MeasuredTable | None,
     progress: Callable[[str], None],
 ) -> Verdict:
+    verdict = _standing(region, anchor, device, costs)
+    if verdict.time_us is None or verdict.time_us <= costs.host_only().node_cost(region, anchor).time_us:
+        return verdict
+    return replace(verdict, needs=_needs(region, anchor, device, costs, measured, verdict.time_us, progress))
+
+
+def _standing(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
+    """What a unit is to a node, without what would turn it."""
     found = _on_unit_us(region, anchor, device, costs)
     if isinstance(found, Refusal):
         return Verdict(device, found.reason, None, in_vain=found.in_vain)
-    host_us = costs.host_only().node_cost(region, anchor).time_us
+    return Verdict(device, "", found)
+
+
+def _needs(
+    region: Graph,
+    anchor: Node,
+    device: str,
+    costs: CostModel,
+    measured: MeasuredTable | None,
+    time_us: float,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[Need, ...]:
+    """Keys that would make a unit as fast as the host on a node that it takes longer for, the best first."""
     needs: list[Need] = []
-    if found > host_us:
-        for key, value in _numbers(costs.target, device).items():
-            progress(f"{device}: {key}")
-            need = _need(region, anchor, device, costs.target, measured, key, value, found)
-            needs += [need] if need is not None else []
-    return Verdict(device, "", found, tuple(sorted(needs, key=lambda need: need.time_us)))
+    for key, value in _numbers(costs.target, device).items():
+        progress(f"{device}: {key}")
+        need = _need(region, anchor, device, costs.target, measured, key, value, time_us)
+        needs += [need] if need is not None else []
+    return tuple(sorted(needs, key=lambda need: need.time_us))
 
 
 def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
@@ -437,6 +507,6 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "device": verdict.device,
         "refusal": verdict.refusal,
         "time_us": verdict.time_us,
-        "needs": [vars(need) for need in verdict.needs],
+        "needs": [vars(need) for need in verdict.needs or ()],
         "in_vain": verdict.in_vain,
     }

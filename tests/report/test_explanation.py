@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import pimflow
+from pimflow.api.outputs import original_graph
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
-from pimflow.report.explanation import Explanation, Verdict
+from pimflow.report.explanation import Explanation, Verdict, told_of, weigh_units
+from pimflow.search.progress import silent
 from pimflow.sparse.generate import road_grid
 from support.kept import kept_model, normal
-from support.onnx_models import single
+from support.onnx_models import model_of, single
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +73,41 @@ def verdict_of(compiled: pimflow.CompiledModel) -> Verdict:
 
 def test_a_need_is_enough_and_half_of_it_is_not() -> None:
     verdict = verdict_of(conv("gpu"))
-    needs = {need.key: need for need in verdict.needs}
+    needs = {need.key: need for need in verdict.needs or ()}
     need = needs["pim.clock_mhz"]
     assert (need.before, need.after) == (875.0, 1750.0)
     faster = conv("pim", pimflow.override("pimflow", {need.key: need.after}))
     assert faster.report.result.time_us == pytest.approx(need.time_us)
     assert need.time_us <= conv("gpu").report.result.time_us < conv("pim").report.result.time_us
     assert not verdict_of(conv("gpu", pimflow.override("pimflow", {need.key: need.after}))).needs
+
+
+def test_of_many_nodes_each_has_the_verdicts_of_its_own(compiled: pimflow.CompiledModel) -> None:
+    names = [row.name for row in compiled.report.nodes]
+    weighed = weigh_units(original_graph(compiled), compiled.plan, names, 9, compiled.machine.costs, None, silent)
+    assert {"conv1", "depthwise", "conv2"} <= weighed.keys()
+    for name, verdicts in weighed.items():
+        assert verdicts == pimflow.explain(compiled, name).verdicts
+
+
+def test_equal_work_is_asked_about_once_and_no_more_than_was_asked_for() -> None:
+    weights = normal(64, 64, 3, 3)
+    nodes = [helper.make_node("Conv", [a, "w"], [b], name=b, pads=[1, 1, 1, 1]) for a, b in (("x", "h"), ("h", "y"))]
+    model = model_of(nodes, {"x": (1, 64, 56, 56)}, constants={"w": weights})
+    twice = pimflow.compile(model, policy="gpu", use_cache=False)
+    graph, names = original_graph(twice), [row.name for row in twice.report.nodes]
+
+    def weighed(most: int, progress: Callable[[str], None]) -> list[Verdict]:
+        found = weigh_units(graph, twice.plan, names, most, twice.machine.costs, None, progress)
+        return [verdict for verdicts in found.values() for verdict in verdicts]
+
+    told: list[str] = []
+    first, second = weighed(5, told.append)
+    assert first == second
+    assert first.needs
+    assert len(told) == 1
+    assert [verdict.needs for verdict in weighed(0, told.append)] == [None, None]
+    assert "`pimflow explain` says" in told_of(weighed(0, silent)[0], "gpu", 1.0)[0]
 
 
 def test_why_a_unit_cannot(compiled: pimflow.CompiledModel) -> None:

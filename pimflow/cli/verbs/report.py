@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
         "--what-if",
         type=whole_number,
         metavar="N",
-        help="price alternatives of the N most expensive nodes (default: 60)",
+        help="price alternatives of the N most expensive nodes (default: all that matter)",
     )
     parser.add_argument(
         "--format",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pimflow.report.difference import place_of
-from pimflow.report.explanation import Alternative
+from pimflow.report.explanation import Alternative, Verdict, told_of
 from pimflow.report.inspection import NodeVerdict
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.parts import said
@@ -58,12 +58,20 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
         *([("movement", moved)] if (moved := _moved(run, row)) else []),
     ]
     pairs = [joined([element("dt", what), element("dd", shortened(text, 600))]) for what, text in facts]
-    yield element("dl", *pairs, class_="facts")
+    told = (_told(run, row, verdict) for verdict in run.units.get(row.name, ()))
+    yield element("div", element("dl", *pairs), *told, class_="facts")
     alternatives = run.what_if.get(row.name, ())
     if alternatives:
         yield _table(alternatives)
     elif row.share_us:
         yield element("p", "No alternatives were priced: --what-if N prices the N most expensive nodes.", class_="note")
+
+
+def _told(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
+    """What a unit is to the node, and what a machine would need to turn that."""
+    sentence, needs = told_of(verdict, run.plan.host, run.what_if[row.name][0].measure.time_us)
+    listed = [element("ul", *(element("li", need) for need in needs))] if needs else []
+    return joined([element("p", shortened(sentence, 600), class_="told"), *listed])
 
 
 def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:

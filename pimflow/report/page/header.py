@@ -19,8 +19,10 @@ def header_of_one(run: Run) -> Markup:
         "header",
         element("p", "pimflow report", class_="kicker"),
         element("h1", shortened(run.model), " ", element("small", f"on {run.target}, policy {run.policy}")),
+        element("p", shortened(dict(run.about).get("machine", ""), 300), class_="lead"),
         element("div", *_tiles(run), class_="tiles"),
         element("p", _story(run), class_="story"),
+        _words(run),
         _about(run.about),
     )
 
@@ -112,6 +114,27 @@ def _count(gains: Sequence[Gain]) -> str:
     nodes = sum(len(gain.nodes) for gain in gains)
     decisions = f"{len(gains)} decision{'s' if len(gains) > 1 else ''}"
     return decisions if nodes == len(gains) else f"{decisions} on {nodes} nodes"
+
+
+def _words(run: Run) -> Markup:
+    """What the page's words mean, for who does not know the tool."""
+    host = run.plan.host.upper()
+    others = ", ".join(run.titles[device] for device in run.devices[1:])
+    beside = f"; {others}, which run what they accept" if others else ""
+    words = [
+        ("units", f"the {host}, which can run every node{beside}"),
+        ("alone", f"the whole model on the {host}, with all memory channels: what all is compared with"),
+        ("moved", f"a node runs on another unit than the {host}"),
+        ("split", "two units make a part of a node's rows, columns or edges each, at the same time"),
+        (
+            "pipelined",
+            "nodes in a row are cut into stages: one unit makes a stage while another makes the next",
+        ),
+        ("branches at once", "nodes that do not depend on each other run on two units at the same time"),
+        ("fused", "a node is computed as the results of another are written, and takes no time of its own"),
+        ("origin", "nodes are those of the original model; what they were cut into is told together"),
+    ]
+    return element("details", element("summary", "what the words mean"), _fields(words), class_="about")
 
 
 def _about(about: Sequence[tuple[str, str]]) -> Markup:

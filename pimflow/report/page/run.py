@@ -9,7 +9,7 @@ from functools import cached_property
 from pimflow.codegen.backend import Lane
 from pimflow.ir import Graph, Plan
 from pimflow.report.difference import Difference
-from pimflow.report.explanation import Alternative
+from pimflow.report.explanation import Alternative, Verdict
 from pimflow.report.inspection import NodeVerdict
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.gains import Gain, gains_of
@@ -38,6 +38,7 @@ class Run:
         verification: what became of comparisons with the original, a clause each.
         passed: whether all of them passed.
         what_if: by node of the original, the ways to run it with their prices.
+        units: by node of the original, what the units beside the host are to it.
         network: of a graph network, its graph.
         tunings: strategies for its aggregations, by how many features each has.
     """
@@ -59,6 +60,7 @@ class Run:
     verification: Sequence[str] = ()
     passed: bool = False
     what_if: Mapping[str, Sequence[Alternative]] = field(default_factory=dict)
+    units: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
     network: NetworkReport | None = None
     tunings: Mapping[int, Tuning] = field(default_factory=dict)
 
