@@ -21,6 +21,7 @@ from pimflow.errors import printable
 _GAPS = (2, 1)  # blanks between columns, the second where the first leaves no room
 _LEAST_TEXT, _LEAST_PROSE = 8, 28  # letters a line of a column that is made narrower
 _LEAST_VALUE = 12
+_MOST_ALIGNED = 500  # letters of a column in a pipe; what is longer puts its own row out of line, and no other
 _BROKEN = 3  # lines that may be added before a word is broken
 _INDENT = "      "
 
@@ -78,11 +79,12 @@ def window_columns() -> int | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of a table, laid out: how wide they are, and the blanks between them."""
+    """Columns of a table, laid out: how wide they are, the blanks between them, and whether wider cells are wrapped."""
 
     widths: Sequence[int]
     right: frozenset[int]
     gap: int = _GAPS[0]
+    wraps: bool = True
 
     @property
     def width(self) -> int:
@@ -95,7 +97,7 @@ class _Columns:
 
     def lines(self, row: Sequence[str]) -> list[str]:
         """One row, each cell wrapped to its column."""
-        cells = [_wrap(cell, width) for cell, width in zip(row, self.widths, strict=True)]
+        cells = [_wrap(cell, width) if self.wraps else [cell] for cell, width in zip(row, self.widths, strict=True)]
         return [
             (" " * self.gap).join(map(self._pad, range(len(row)), line)).rstrip()
             for line in zip_longest(*cells, fillvalue="")
@@ -135,7 +137,9 @@ class _Table:
         """Columns that fit, with as little wrapped as can be had letter by letter; None if no columns do."""
         cells = list(zip(self.header, *self.rows, strict=True))
         columns = _Columns([max(map(_width, column)) for column in cells], self.right)
-        if room is None or columns.width <= room:
+        if room is None:
+            return _Columns([min(width, _MOST_ALIGNED) for width in columns.widths], self.right, wraps=False)
+        if columns.width <= room:
             return columns
         least = [self._least(column, breaks_words) for column in range(len(cells))]
         gap = next((gap for gap in _GAPS if _Columns(least, self.right, gap).width <= room), None)

@@ -51,6 +51,14 @@ def test_in_a_pipe_a_row_is_one_line_of_ascii(monkeypatch: pytest.MonkeyPatch) -
     assert render_fields([("name", long), ("é", "")]) == f"name  {long}\né"
 
 
+def test_a_name_of_ten_thousand_letters_makes_no_other_row_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "x" * 10_000
+    header, rule, first, second = render_table(("a", "b"), [(long, "1"), ("y", "22")], right=(1,)).splitlines()
+    assert first == f"{long}   1"
+    assert len(header) == len(rule) == len(second) == 504
+
+
 def test_columns_may_be_given_for_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert window_columns() == 60
