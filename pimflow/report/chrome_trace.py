@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from pimflow.codegen.backend import HostCost, Lane, UnitCost
 from pimflow.ir import Graph, Node
-from pimflow.report.plan_report import Costs, PlanReport, origin_of
+from pimflow.report.plan_report import PlanReport, origin_of
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.spending import STATIC, EventCost
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
@@ -27,6 +28,7 @@ _LINKS = "Transfers"
 _REGIONS = "Regions"
 _WITHIN_US = 1e-3  # an arrow begins within a slice: at its very end there is none any more
 _PROGRAM = 1  # the process of devices, links and regions; units with channels come after it
+_TRACKS = 100  # before the numbers of tracks: viewers take one that is numbered as its process for a main thread
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class SliceFacts:
         fraction: share of the original node's output that it makes.
         cycles: of a unit's slowest part, in its own clock; None on the host.
         commands: what a unit executes for it, by name.
-        bytes: what passes the host's memory; None on a unit.
+        bytes: on the host what passes its memory, on a unit its operands and results, each once.
         lanes: when which channel of the unit is busy with it.
     """
 
@@ -56,7 +58,7 @@ class SliceFacts:
         return {key: value for key, value in {**told, "commands": commands}.items() if value is not None}
 
 
-def slice_facts(graph: Graph, report: PlanReport, costs: Costs) -> dict[str, SliceFacts]:
+def slice_facts(graph: Graph, report: PlanReport, costs: CostModel) -> dict[str, SliceFacts]:
     """What there is to say of every node of a rewritten graph that takes time, by name.
 
     Args:
@@ -81,8 +83,13 @@ def slice_facts(graph: Graph, report: PlanReport, costs: Costs) -> dict[str, Sli
             facts[node.name] = SliceFacts(why, fraction, bytes=cast(HostCost, cost).bytes)
             continue
         done = cast(UnitCost, cost)
-        facts[node.name] = SliceFacts(why, fraction, done.cycles, dict(done.counters), lanes=unit.lanes(done))
+        moved = _operand_elements(graph, node) * costs.host.element_bytes
+        facts[node.name] = SliceFacts(why, fraction, done.cycles, dict(done.counters), moved, unit.lanes(done))
     return facts
+
+
+def _operand_elements(graph: Graph, node: Node) -> int:
+    return sum(graph.value(name).elements for name in dict.fromkeys((*node.inputs, *node.outputs)) if name)
 
 
 def _elements(graph: Graph, node: Node) -> int:
@@ -132,7 +139,8 @@ def chrome_trace(
     entries.extend(tracks.regions(timeline, last_region + 1))
     lanes = [lane for event, _ in shown for lane in tracks.lanes(event, facts_of(event))]
     entries.extend(lanes[: max(0, max_events - len(shown))])
-    entries.extend(_counters(timeline, [(event, cost, facts_of(event)) for event, cost in shown], memory))
+    told = [(event, cost, facts_of(event)) for event, cost in shown]
+    entries.extend(_counters(timeline, told, memory, next(iter(titles))))
     entries.extend(tracks.arrows([event for event, _ in shown], graph))
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
@@ -152,23 +160,26 @@ class _Tracks:
         self._device_titles = titles
         self._titles = (*titles.values(), _LINKS, _REGIONS)
         self._number = {device: number for number, device in enumerate(titles, 1)}
-        self._links, self._regions = len(titles) + 1, len(titles) + 2
+        self._links, self._regions = (_TRACKS + len(titles) + more for more in (1, 2))
+        self._used = {_TRACKS + number for number in self._number.values()}
         self._lanes: dict[str, set[int]] = {}
 
     def metadata(self, name: str) -> list[dict[str, Any]]:
-        """The names of the processes and of the tracks."""
+        """The names of the processes and of the tracks: of all devices, and of what else has a slice."""
         entries = [_named("process_name", _PROGRAM, None, name)]
-        entries += [_named("thread_name", _PROGRAM, number, title) for number, title in enumerate(self._titles, 1)]
+        tracks = enumerate(self._titles, _TRACKS + 1)
+        entries += [_named("thread_name", _PROGRAM, number, title) for number, title in tracks if number in self._used]
         for device, channels in self._lanes.items():
             process = self._process(device)
             entries.append(_named("process_name", process, None, self._device_titles[device]))
-            entries += [_named("thread_name", process, part + 1, f"channel {part}") for part in sorted(channels)]
+            entries += [_named("thread_name", process, _TRACKS + part, f"channel {part}") for part in sorted(channels)]
         return entries
 
     def slice(self, event: Event, args: dict[str, Any]) -> dict[str, Any]:
         """One use of a device or a link."""
-        category = event.resource if event.resource in self._number else "transfer"
-        return _complete(event.node, category, (_PROGRAM, self._track(event)), event.start_us, event.end_us, args)
+        category, track = event.resource if event.resource in self._number else "transfer", self._track(event)
+        self._used.add(track)
+        return _complete(event.node, category, (_PROGRAM, track), event.start_us, event.end_us, args)
 
     def lanes(self, event: Event, facts: SliceFacts | None) -> Iterator[dict[str, Any]]:
         """When each channel is busy with one use of its device."""
@@ -177,7 +188,7 @@ class _Tracks:
         for lane in facts.lanes:
             self._lanes.setdefault(event.resource, set()).add(lane.part)
             start, end = event.start_us + lane.start_us, min(event.start_us + lane.end_us, event.end_us)
-            yield _complete(event.node, "channel", (self._process(event.resource), lane.part + 1), start, end, {})
+            yield _complete(event.node, "channel", (self._process(event.resource), _TRACKS + lane.part), start, end, {})
 
     def regions(self, timeline: Timeline, count: int) -> list[dict[str, Any]]:
         """The first `count` regions, those of one node left out."""
@@ -188,6 +199,7 @@ class _Tracks:
         now = 0.0
         for index, duration in enumerate(timeline.region_us[:count]):
             if nodes.get(index, 0) > 1 and duration > 0:
+                self._used.add(self._regions)
                 track = (_PROGRAM, self._regions)
                 slices.append(_complete(f"region {index}", "region", track, now, now + duration, {}))
             now += duration
@@ -206,10 +218,11 @@ class _Tracks:
 
     def note(self, text: str, at_us: float) -> dict[str, Any]:
         """A remark on the host's track."""
-        return {"ph": "i", "s": "g", "pid": _PROGRAM, "tid": 1, "name": text, "ts": round(at_us, 3)}
+        return {"ph": "i", "s": "g", "pid": _PROGRAM, "tid": _TRACKS + 1, "name": text, "ts": round(at_us, 3)}
 
     def _track(self, event: Event) -> int:
-        return self._number.get(event.resource, self._links)
+        number = self._number.get(event.resource)
+        return self._links if number is None else _TRACKS + number
 
     def _process(self, device: str) -> int:
         return _PROGRAM + self._number[device]
@@ -248,6 +261,7 @@ def _counters(
     timeline: Timeline,
     shown: Sequence[tuple[Event, EventCost | None, SliceFacts | None]],
     memory: MemoryPlan | None,
+    host: str,
 ) -> Iterator[dict[str, Any]]:
     starts = [0.0, *accumulate(timeline.region_us)]
     if memory is not None:
@@ -257,7 +271,7 @@ def _counters(
         length = event.end_us - event.start_us
         if cost is not None and length > 0:
             drawn.append((event, sum(cost.energy_parts_mj.values()) / length * 1e3))
-        if told is not None and told.bytes and length > 0:
+        if event.resource == host and told is not None and told.bytes and length > 0:
             passed.append((event, told.bytes / length * 1e-3))
     if drawn:
         base = timeline.energy_mj.get(STATIC, 0.0) / timeline.makespan_us * 1e3
