@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import a_path, json_of, read_json, read_packed, sha256_of, write_json
+from pimflow.bundle.files import a_path, json_of, read_json, read_packed, sha256_of, write_json, write_records
 from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.graphs import read_graph, write_graph
 from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
@@ -405,8 +405,8 @@ class CompiledModel:
         with new_output(folder) as scratch:
             self._save_program(scratch)
             original = self._save_original(scratch)
-            write_json(scratch / "plan.json", self._saved_plan())
-            write_json(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()})
+            write_records(scratch / "plan.json", self._saved_plan(), depth=3)
+            write_records(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()}, depth=2)
             write_json(
                 scratch / "timeline.json",
                 self.chrome_trace(),

@@ -42,6 +42,34 @@ def write_json(path: Path, document: Any, indent: int | None = 2) -> None:
     path.write_text(json_text(document, indent), encoding="utf-8")
 
 
+def write_records(path: Path, document: Any, depth: int) -> None:
+    """One long JSON document as a file, byte-stable; its text is never held whole.
+
+    Args:
+        path: of the file.
+        document: what it says.
+        depth: how deep objects are laid out; what lies deeper, or in a list, is one line.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(_pieces(document, depth))
+        file.write("\n")
+
+
+def _pieces(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
+    if not depth or not value or not isinstance(value, (dict, list, tuple)):
+        yield json.dumps(value, allow_nan=False)
+        return
+    is_object, inner = isinstance(value, dict), margin + "  "
+    for position, item in enumerate(value):
+        yield ("," if position else "{" if is_object else "[") + inner
+        if is_object:
+            yield json.dumps(item) + ": "
+            yield from _pieces(value[item], depth - 1, inner)
+        else:
+            yield json.dumps(item, allow_nan=False)
+    yield margin + ("}" if is_object else "]")
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
-from pimflow.bundle.files import folder_around, read_packed, write_whole
+from pimflow.bundle.files import folder_around, read_packed, write_records, write_whole
 from pimflow.errors import OutputError
 
 
@@ -47,3 +48,32 @@ def test_a_packed_file_holds_about_what_its_size_says(tmp_path: Path) -> None:
         path.write_bytes(packed)
         with pytest.raises(ValueError, match=words):
             read_packed(path)
+
+
+def test_records_have_a_line_each(tmp_path: Path) -> None:
+    document = {
+        "n": 1,
+        "rows": [{"x": [1, {}], "name": 'a"é\n'}, {}],
+        "by": {"name": {"k": [2]}},
+        "none": [],
+        "last": {},
+    }
+    write_records(tmp_path / "deep", document, depth=2)
+    text = (tmp_path / "deep").read_text(encoding="utf-8")
+    assert json.loads(text) == document
+    assert text.splitlines() == [
+        "{",
+        '  "n": 1,',
+        '  "rows": [',
+        '    {"x": [1, {}], "name": "a\\"\\u00e9\\n"},',
+        "    {}",
+        "  ],",
+        '  "by": {',
+        '    "name": {"k": [2]}',
+        "  },",
+        '  "none": [],',
+        '  "last": {}',
+        "}",
+    ]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_records(tmp_path / "nan", {"rows": [{"x": float("nan")}]}, depth=2)
