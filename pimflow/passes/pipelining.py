@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
-from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows, run_refusal
+from pimflow.ir.analysis.regions import leaving_values, node_rows, part_finder, run_refusal
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import Site, device_refusal
 from pimflow.passes.rowwise.base import RowwisePass
@@ -72,15 +72,17 @@ class Pipelining(RowwisePass):
         if isinstance(progress, Refusal):
             return progress
         jobs: list[PartJob] = []
+        part_of = part_finder(graph)
         for stage in range(len(self.stage_rows)):
+            suffix = f"s{stage}"
             for node, device in zip(nodes, self.devices, strict=True):
                 start, stop = self._fresh_rows(progress[node.name], stage)
                 if start == stop:
                     continue
-                part = node_part(graph, node, start, stop)
+                part = part_of(node, start, stop)
                 if isinstance(part, Refusal):
                     return part
-                jobs.append(PartJob(node, start, stop, part, device, f"s{stage}", stage))
+                jobs.append(PartJob(node, start, stop, part, device, suffix, stage))
         return Layout(tuple(jobs), leaving)
 
     def _run_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
@@ -133,8 +135,9 @@ def _ask_producers(graph: Graph, node: Node, done: dict[str, Spans], producers: 
     wanted = [(index, producers[name]) for index, name in enumerate(node.inputs) if name in producers]
     if not wanted:
         return None
+    part_of = part_finder(graph)
     for stage, (start, stop) in enumerate(done[node.name]):
-        part = node_part(graph, node, start, stop)
+        part = part_of(node, start, stop)
         if isinstance(part, Refusal):
             return part
         for index, producer in wanted:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
 from pimflow.codegen.work import Work
@@ -117,22 +117,35 @@ class _Part:
     avoidable_us: float = 0.0  # of a part among others
     energy_mj: float = 0.0
 
-    @property
-    def among_others_us(self) -> float:
-        """What it takes beside others."""
-        return self.us - self.avoidable_us
+
+class _Steps(NamedTuple):
+    """The parts of a decision: where each runs, and which of those before it it reads."""
+
+    devices: Sequence[str] = ()
+    parts: Sequence[_Part] = ()
+    reads: Sequence[Sequence[int]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A part among those of a decision: where it runs, and which of those before it it reads."""
+class _Laid(NamedTuple):
+    """Some rows of a node among the parts of a layout.
 
+    Args:
+        device: where the layout has them.
+        reads: those of the parts before it that it reads.
+        root: the part of the same rows that it is fused into, None if there is none.
+        spared: it is fused into a node outside the layout.
+    """
+
+    node: Node
+    start: int
+    stop: int
+    part: RowPart
     device: str
-    part: _Part
-    reads: tuple[int, ...] = ()
+    reads: Sequence[int]
+    root: int | None
+    spared: bool
 
 
-_Steps = Sequence[_Step]
 _FREE = _Part(0.0)
 _REFUSED = _Part(math.inf)
 
@@ -149,6 +162,7 @@ class Bounds:
         self._host = costs.target.host
         self._known: dict[tuple[Decision, ...], Sequence[_Steps]] = {}
         self._parts: dict[tuple[str, int, int, str, str], _Part] = {}
+        self._laid: dict[Hashable, Sequence[_Laid]] = {}
         self._works: dict[_Pending, _Part] = {}
         self._kinds: dict[Hashable, int] = {}
         self._likeness: dict[str, int] = {}
@@ -166,7 +180,7 @@ class Bounds:
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
-        return sum(step.part.energy_mj for steps in self._steps_of(decisions) for step in steps)
+        return sum(part.energy_mj for steps in self._steps_of(decisions) for part in steps.parts)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
         """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
@@ -176,7 +190,7 @@ class Bounds:
         steps = self._steps_of(decisions)
         before = after = sum(map(_shortest, steps))
         while after <= before:
-            pending = [step.part for some in steps for step in some if step.part.pending is not None]
+            pending = [part for some in steps for part in some.parts if part.pending is not None]
             if not pending:
                 break
             self._price(max(pending, key=lambda part: part.us))
@@ -200,19 +214,14 @@ class Bounds:
     def _steps(self, decision: Decision, where: Mapping[str, str]) -> _Steps:
         """The parts of a decision; none of one whose parts are not told here."""
         if isinstance(decision, OnDevice):
-            return (self._whole(decision, where),)
+            return _side_by_side([self._whole(decision, where)])
         if isinstance(decision, Parallel):
-            return [self._whole(placed, where) for branch in decision.branches for placed in branch]
+            return _side_by_side([self._whole(placed, where) for branch in decision.branches for placed in branch])
         if isinstance(decision, (SplitRows, Pipeline)):
-            (cut,) = passes_of(decision, self._host)
-            assert isinstance(cut, RowwisePass)
-            layout = cut.layout(self._graph)
-            if isinstance(layout, Refusal):
-                return (_Step(self._host, _REFUSED),)
-            return self._row_steps(layout.jobs, decision.choice)
+            return self._row_steps(decision)
         if isinstance(decision, SplitEdges):
-            return (_Step(decision.device, _Part(self._dense_us(decision))),)
-        return ()
+            return _side_by_side([(decision.device, _Part(self._dense_us(decision)))])
+        return _Steps()
 
     def _dense_us(self, split: SplitEdges) -> float:
         """What a unit takes at least for its part of the edges; 0 of a division that nobody offers."""
@@ -220,56 +229,68 @@ class Bounds:
         dense = (split.group, split.at_least)
         return next((way.least_us for way in offered if (way.group, way.at_least) == dense), 0.0)
 
-    def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> _Step:
+    def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, _Part]:
         node = self._graph.node(placed.node)
         root = node.placement.fused_into
         if root is not None and not self._has_kernel(node, root, where.get(root, self._host)):
-            return _Step(placed.device, _FREE)
+            return placed.device, _FREE
         key = (node.name, 0, -1, placed.device, placed.choice)
         if key not in self._parts:
             whole = RowPart(node.op, (None,) * len(node.inputs))
             self._parts[key] = self._part_of(node, whole, None, placed.device, placed.choice)
-        return _Step(placed.device, self._parts[key])
+        return placed.device, self._parts[key]
 
-    def _row_steps(self, jobs: Sequence[PartJob], choice: str) -> _Steps:
+    def _row_steps(self, decision: SplitRows | Pipeline) -> _Steps:
         """The parts of a layout, each with those that it reads."""
-        made: dict[str, list[tuple[int, int, int]]] = {}
-        at = {(job.node.name, job.suffix): job for job in jobs}
-        steps = []
-        for index, job in enumerate(jobs):
-            reads = []
-            for name, span in zip(job.node.inputs, job.part.spans, strict=True):
-                if isinstance(span, tuple):
-                    reads += [i for start, stop, i in made.get(name, ()) if start < span[1] and span[0] < stop]
-            made.setdefault(job.node.outputs[0], []).append((job.start, job.stop, index))
-            steps.append(_Step(job.device, self._row_part(job, at, choice), tuple(reads)))
-        return steps
+        laid = self._laid_out(decision)
+        if not laid:
+            return _side_by_side([(self._host, _REFUSED)])
+        devices = [part.device for part in laid]
+        if isinstance(decision, Pipeline):
+            at = dict(zip(decision.run, decision.devices, strict=True))
+            devices = [at[part.node.name] for part in laid]
+        parts = [
+            self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
+            for part, device in zip(laid, devices, strict=True)
+        ]
+        return _Steps(devices, parts, [part.reads for part in laid])
 
-    def _row_part(self, job: PartJob, at: Mapping[tuple[str, str], PartJob], choice: str) -> _Part:
-        node, root = job.node, job.node.placement.fused_into
-        if root is not None:
-            other = at.get((root, job.suffix))
-            whole = other is not None and (other.start, other.stop) == (job.start, job.stop)
-            if other is None and all(name != root for name, _ in at):
-                return _FREE
-            if whole and other is not None and not self._has_kernel(node, root, other.device):
-                return _FREE
-        key = (node.name, job.start, job.stop, job.device, choice if job.device != self._host else "")
+    def _laid_out(self, decision: SplitRows | Pipeline) -> Sequence[_Laid]:
+        """The layout of a decision, none if it has none; that of a pipeline is the same whatever the devices."""
+        key: Hashable = decision
+        if isinstance(decision, Pipeline):
+            key = (decision.run, decision.stage_rows, decision.bottom_first)
+        if key not in self._laid:
+            (cut,) = passes_of(decision, self._host)
+            assert isinstance(cut, RowwisePass)
+            layout = cut.layout(self._graph)
+            if isinstance(layout, Refusal):
+                return ()
+            self._laid[key] = _laid(layout.jobs)
+        return self._laid[key]
+
+    def _row_part(self, laid: _Laid, device: str, root_device: str, choice: str) -> _Part:
+        """What a part takes; `root_device` runs the part that it is fused into, if there is one."""
+        node, root = laid.node, laid.node.placement.fused_into
+        if laid.spared or (laid.root is not None and root and not self._has_kernel(node, root, root_device)):
+            return _FREE
+        key = (node.name, laid.start, laid.stop, device, choice if device != self._host else "")
         if key not in self._parts:
-            self._parts[key] = self._part_alike(node, job, choice)
+            self._parts[key] = self._part_alike(laid, device, choice)
         return self._parts[key]
 
-    def _part_alike(self, node: Node, job: PartJob, choice: str) -> _Part:
+    def _part_alike(self, laid: _Laid, device: str, choice: str) -> _Part:
         """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
-        if any(callable(span) for span in job.part.spans) or content_of(self._graph, node):
-            return self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+        node, part, rows = laid.node, laid.part, (laid.start, laid.stop)
+        if any(callable(span) for span in part.spans) or content_of(self._graph, node):
+            return self._part_of(node, part, rows, device, choice)
         if node.name not in self._likeness:
             kind = likeness(self._graph, node)
             self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
-        read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in job.part.spans)
-        key = (self._likeness[node.name], job.part.op, job.stop - job.start, read, job.device, choice)
+        read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
+        key = (self._likeness[node.name], part.op, laid.stop - laid.start, read, device, choice)
         if key not in self._alike:
-            self._alike[key] = self._part_of(node, job.part, (job.start, job.stop), job.device, choice)
+            self._alike[key] = self._part_of(node, part, rows, device, choice)
         return self._alike[key]
 
     def _has_kernel(self, node: Node, root: str, device: str) -> bool:
@@ -328,33 +349,70 @@ class Bounds:
         part.pending = None
 
 
+def _side_by_side(parts: Sequence[tuple[str, _Part]]) -> _Steps:
+    """Parts of which none reads another, with their devices."""
+    return _Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
+
+
+def _laid(jobs: Sequence[PartJob]) -> list[_Laid]:
+    """The parts of a layout, each with those that it reads."""
+    made: dict[str, list[tuple[int, int, int]]] = {}
+    at = {(job.node.name, job.suffix): index for index, job in enumerate(jobs)}
+    names = {job.node.name for job in jobs}
+    laid = []
+    for index, job in enumerate(jobs):
+        node, start, stop = job.node, job.start, job.stop
+        reads = [
+            maker
+            for name, span in zip(node.inputs, job.part.spans, strict=True)
+            if name in made and isinstance(span, tuple)
+            for first, last, maker in made[name]
+            if first < span[1] and span[0] < last
+        ]
+        made.setdefault(node.outputs[0], []).append((start, stop, index))
+        into = node.placement.fused_into
+        root = None if into is None else at.get((into, job.suffix))
+        if root is not None and (jobs[root].start, jobs[root].stop) != (start, stop):
+            root = None
+        spared = into is not None and into not in names
+        laid.append(_Laid(node, start, stop, job.part, job.device, reads, root, spared))
+    return laid
+
+
 def _shortest(steps: _Steps) -> float:
     """What no schedule of the parts is shorter than."""
-    if len(steps) == 1:
-        return steps[0].part.us
-    busy: dict[str, float] = {}
+    devices, parts, reads = steps
+    if len(parts) == 1:
+        return parts[0].us
+    us = [part.us - part.avoidable_us for part in parts]
     release: list[float] = []
-    for step in steps:
-        busy[step.device] = busy.get(step.device, 0.0) + step.part.among_others_us
-        release.append(max((release[i] + steps[i].part.among_others_us for i in step.reads), default=0.0))
-    behind = [0.0] * len(steps)
-    for index in range(len(steps) - 1, -1, -1):
-        after = behind[index] + steps[index].part.among_others_us
-        for i in steps[index].reads:
-            behind[i] = max(behind[i], after)
+    ends: list[float] = []
+    for sources, own in zip(reads, us, strict=True):
+        start = max([ends[source] for source in sources]) if sources else 0.0
+        release.append(start)
+        ends.append(start + own)
+    behind = [0.0] * len(parts)
+    for index in range(len(parts) - 1, -1, -1):
+        after = behind[index] + us[index]
+        for source in reads[index]:
+            if after > behind[source]:
+                behind[source] = after
     best = 0.0
-    for device in busy:
-        best = max(best, _one_device(steps, device, release, behind))
+    for device in dict.fromkeys(devices):
+        mine = [index for index, where in enumerate(devices) if where == device and us[index] > 0]
+        best = max(best, _one_device(mine, us, release, behind))
     return best
 
 
-def _one_device(steps: _Steps, device: str, release: Sequence[float], behind: Sequence[float]) -> float:
-    """The same of one device: whichever of its parts come last by when they can start, none before that."""
-    mine = [index for index, step in enumerate(steps) if step.device == device and step.part.among_others_us > 0]
+def _one_device(mine: list[int], us: Sequence[float], release: Sequence[float], behind: Sequence[float]) -> float:
+    """The same of the parts of one device: whichever of them come last by when they can start, none before that."""
     mine.sort(key=release.__getitem__, reverse=True)
     best, total, tail = 0.0, 0.0, math.inf
     for index in mine:
-        total += steps[index].part.among_others_us
-        tail = min(tail, behind[index])
-        best = max(best, release[index] + total + tail)
+        total += us[index]
+        if behind[index] < tail:
+            tail = behind[index]
+        bound = release[index] + total + tail
+        if bound > best:
+            best = bound
     return best

@@ -5,7 +5,7 @@ All are cheap: they look at the nodes in question and their surroundings, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from pimflow.ir.analysis.rows import row_count
@@ -37,13 +37,21 @@ def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refu
 
     Remembered as long as the graph lives: thousands of ways to cut a region have most of their parts in common.
     """
-    parts = _PARTS.get(graph)
-    if parts is None:
-        parts = _PARTS[graph] = {}
-    key = (node.name, start, stop)
-    if key not in parts:
-        parts[key] = _node_part(graph, node, start, stop)
-    return parts[key]
+    return part_finder(graph)(node, start, stop)
+
+
+def part_finder(graph: Graph) -> Callable[[Node, int, int], RowPart | Refusal]:
+    """`node_part` of one graph, for whoever asks for thousands."""
+    known = _PARTS.setdefault(graph, {})
+
+    def find(node: Node, start: int, stop: int) -> RowPart | Refusal:
+        key = (node.name, start, stop)
+        part = known.get(key)
+        if part is None:
+            part = known[key] = _node_part(graph, node, start, stop)
+        return part
+
+    return find
 
 
 def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
