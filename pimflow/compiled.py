@@ -59,7 +59,7 @@ from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import telling
-from pimflow.search.solver import kept_runs
+from pimflow.search.solver import kept_runs, kept_streams
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import Target, TargetRecord, parse_target, to_toml
 from pimflow.verify.compare import Verification, verify_compiled
@@ -412,7 +412,7 @@ class CompiledModel:
                 self.chrome_trace(),
                 indent=None,
             )
-            _write_streams(scratch / "streams.json.gz", self._encoded_programs())
+            self._write_streams(scratch / "streams.json.gz")
             (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
             write_json(scratch / "config.json", self._config(original))
         return folder
@@ -453,6 +453,21 @@ class CompiledModel:
     def node_data(self) -> dict[str, Any]:
         """What every node of model.onnx takes, in us and coloured by device, as Model Explorer opens it."""
         return node_data(self.graph, self.timeline, self.machine.costs.titles)
+
+    def _write_streams(self, path: Path) -> None:
+        """What units execute; taken from an earlier run that wrote the same."""
+        kept = kept_streams(self.options, self._programs_made_of())
+        packed = kept.packed
+        if packed is None:
+            packed = _packed(self._encoded_programs())
+            kept.keep(packed)
+        path.write_bytes(packed)
+
+    def _programs_made_of(self) -> str:
+        """All that the programs are made of, by node; "" where one of them does not say."""
+        units = self.machine.costs.units
+        told = [(name, units[self.graph.node(name).device or ""].made_of(item)) for name, item in self.programs.items()]
+        return "" if any(text is None for _, text in told) else f"{FORMAT} {told}"
 
     def _encoded_programs(self) -> dict[str, Any]:
         units = self.machine.costs.units
@@ -515,10 +530,10 @@ class _Header:
     """Of a graph network: whether its graph is a random one; None for other models."""
 
 
-def _write_streams(path: Path, programs: Mapping[str, Any]) -> None:
+def _packed(programs: Mapping[str, Any]) -> bytes:
     document = {"format": FORMAT, "nodes": programs}
     data = json.dumps(document, separators=(",", ":")).encode()
-    path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))
+    return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def load(folder: str | Path) -> CompiledModel:

@@ -454,6 +454,10 @@ class Backend(ABC, Generic[W, P]):
     def encode(self, program: P) -> Any:
         """The program as JSON values."""
 
+    def made_of(self, program: P) -> str | None:
+        """All that what `encode` gives depends on, as text; None where only the program itself says that."""
+        return None
+
     @abstractmethod
     def decode(self, data: Any) -> P:
         """The program that `encode` was given.

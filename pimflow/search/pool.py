@@ -44,29 +44,39 @@ class Pool(Generic[Payload]):
 
     def __init__(self, size: int) -> None:
         self._ending: list[dict[int, list[Entry[Payload]]]] = [{} for _ in range(size + 1)]
+        self._best = [0.0] + [math.inf] * size
+        self._last: list[Entry[Payload] | None] = [None] * (size + 1)
+        self._solved = 0
+        """Up to here the cheapest covers are known: no candidate that ends there has changed."""
 
     def add(self, entry: Entry[Payload]) -> None:
         """Adds a candidate; one that cannot be has no place in it."""
         if math.isfinite(entry.us):
             heapq.heappush(self._ending[entry.stop].setdefault(entry.start, []), entry)
+            self._solved = min(self._solved, entry.stop - 1)
 
     def cheapest(self) -> tuple[Entry[Payload], ...]:
         """The cheapest cover, as far as is known, in order; () if there is none."""
-        best = [0.0] + [math.inf] * (len(self._ending) - 1)
-        last: list[Entry[Payload] | None] = [None] * len(self._ending)
-        for stop, rivals in enumerate(self._ending):
-            place = math.inf
-            for start, entries in rivals.items():
-                if not entries:
-                    continue
-                total = best[start] + entries[0].us
-                if total < best[stop] or (total == best[stop] < math.inf and entries[0].place < place):
-                    best[stop], last[stop], place = total, entries[0], entries[0].place
-        return tuple(reversed(list(_back(last))))
+        for stop in range(self._solved + 1, len(self._ending)):
+            self._best[stop], self._last[stop] = self._cheapest_to(stop)
+        self._solved = len(self._ending) - 1
+        return tuple(reversed(list(_back(self._last))))
+
+    def _cheapest_to(self, stop: int) -> tuple[float, Entry[Payload] | None]:
+        """What the cheapest cover of the positions before `stop` costs, and its last candidate."""
+        best, place, last = math.inf, math.inf, None
+        for start, entries in self._ending[stop].items():
+            if not entries:
+                continue
+            total = self._best[start] + entries[0].us
+            if total < best or (total == best < math.inf and entries[0].place < place):
+                best, place, last = total, entries[0].place, entries[0]
+        return best, last
 
     def take(self, entry: Entry[Payload]) -> None:
         """Takes out a candidate that `cheapest` named; with another `us` it may be added again."""
         taken = heapq.heappop(self._ending[entry.stop][entry.start])
+        self._solved = min(self._solved, entry.stop - 1)
         assert taken is entry, "only the cheapest are named"
 
     def priced(self) -> list[Interval[Payload]]:

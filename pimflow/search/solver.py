@@ -35,6 +35,7 @@ from pimflow.search.capacity import cover_that_fits
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.kept_runs import KeptRuns
+from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
@@ -160,6 +161,11 @@ def _folder(options: Options, prices: PriceCache | None) -> Path | None:
 def kept_runs(options: Options) -> KeptRuns:
     """What earlier runs found to run, where the options allow to read it."""
     return KeptRuns(_folder(options, None))
+
+
+def kept_streams(options: Options, made_of: str) -> KeptStreams:
+    """What an earlier run wrote of the same programs; nothing where `made_of` does not say what they are."""
+    return KeptStreams(_folder(options, None) if made_of else None, made_of)
 
 
 def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:

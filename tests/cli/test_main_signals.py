@@ -54,11 +54,11 @@ WAITING = """
 import sys, time
 from pimflow import compiled
 
-def wait(path, programs):
+def wait(programs):
     print("writing", flush=True)
     time.sleep(60)
 
-compiled._write_streams = wait
+compiled._packed = wait
 from pimflow.__main__ import run
 sys.exit(run())
 """

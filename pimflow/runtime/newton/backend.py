@@ -305,6 +305,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
         return {**archived, "first_row": program.first_row, **narrow}
 
+    def made_of(self, program: NewtonProgram) -> str | None:
+        """Machine, problem and mapping, as long as nobody asked for the streams: they may have been changed by hand."""
+        if isinstance(program, SpmmProgram) or "streams" in vars(program):
+            return None
+        return f"{self.learnt_of} {program.problem} {program.mapping} {program.first_row} {program.pim.operand}"
+
     def decode(self, data: Any) -> NewtonProgram:
         """The program with the streams that were archived."""
         if isinstance(data, dict) and "blocks" in data:

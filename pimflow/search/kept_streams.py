@@ -1,0 +1,43 @@
+"""What units execute, as it is written: streams that an earlier run made are not made again to be written.
+
+A file for every set of programs, found by all that they are made of.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from pathlib import Path
+
+from pimflow.search.price_cache import PriceCache, code_fingerprint, key_of
+
+_KEY = key_of("streams")
+
+
+class KeptStreams:
+    """The packed document of one set of programs.
+
+    Args:
+        folder: where its file is; None keeps nothing.
+        made_of: all that the document depends on beside the code, as text.
+    """
+
+    def __init__(self, folder: Path | None, made_of: str) -> None:
+        scope = f"streams\n{code_fingerprint()} {zlib.ZLIB_RUNTIME_VERSION}\n{made_of}" if folder else ""
+        self._table = PriceCache(folder, scope)
+
+    @property
+    def packed(self) -> bytes | None:
+        """What `keep` was given; None if nothing was."""
+        text = self._table.texts.get(_KEY)
+        try:
+            return None if text is None else base64.b64decode(text, validate=True)
+        except binascii.Error:
+            return None
+
+    def keep(self, packed: bytes) -> None:
+        """Keeps a document, and writes it to disk."""
+        if self._table.path is not None:
+            self._table.put_text(_KEY, base64.b64encode(packed).decode())
+            self._table.flush()
