@@ -5,8 +5,10 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+import runpy
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,31 @@ from pimflow.search import policies
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+MADE_FOR_THE_SITE = {"example-report.md", "reference.md"}
+"""Pages that docs/site/hooks.py makes; links to them stand in comments that only the site shows."""
 
 
 def shell_blocks(page: Path) -> list[list[str]]:
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     return [[line for line in block.splitlines() if line.strip()] for block in blocks]
+
+
+def shell_blocks_with_output(page: Path) -> list[tuple[list[str], list[str]]]:
+    """The commands of every block, and the lines of the block of output right behind it."""
+    blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```output\n(.*?)```)?", page.read_text(), re.DOTALL)
+    return [(commands.splitlines(), shown.splitlines()) for commands, shown in blocks]
+
+
+def unmatched(shown: Sequence[str], printed: str) -> list[str]:
+    """From the first line on that was not printed behind those before it; "..." stands for any lines."""
+    lines = iter([line.rstrip() for line in printed.splitlines()])
+    for place, line in enumerate(shown):
+        if line != "..." and not any(line == other for other in lines):
+            return list(shown[place:])
+    return []
 
 
 def runnable(line: str) -> bool:
@@ -47,12 +68,23 @@ def test_commands_run(
         assert main(["compile", "zoo:toy", "-o", "out"]) == 0
     for name, text in re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", page.read_text(), re.DOTALL):
         Path(name).write_text(text)
-    for line in (line for block in shell_blocks(page) for line in block if runnable(line)):
-        command, _, redirect = line.partition("#")[0].partition(">")
-        capsys.readouterr()
-        assert main([word for text in shlex.split(command)[1:] for word in expanded(text)]) == 0, line
-        if redirect:
-            Path(redirect.strip()).write_text(capsys.readouterr().out)
+    for commands, shown in shell_blocks_with_output(page):
+        printed = ""
+        for line in filter(runnable, commands):
+            command, _, redirect = line.partition("#")[0].partition(">")
+            capsys.readouterr()
+            assert main([word for text in shlex.split(command)[1:] for word in expanded(text)]) == 0, line
+            out = capsys.readouterr().out
+            printed += out
+            if redirect:
+                Path(redirect.strip()).write_text(out)
+        missing = unmatched(shown, printed)
+        assert not missing, f"{missing[0]!r} is not printed there:\n{printed}"
+
+
+def test_a_line_that_was_not_printed_is_found() -> None:
+    assert unmatched(["a", "...", "c"], "a\nb\nc\nd\n") == []
+    assert unmatched(["a", "c", "b"], "a\nb\nc\n") == ["b"]
 
 
 def test_the_quick_start_is_two_commands_that_match_the_project() -> None:
@@ -67,7 +99,26 @@ def test_the_quick_start_is_two_commands_that_match_the_project() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+        assert (page.parent / target).exists() or target in MADE_FOR_THE_SITE, target
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are linked by, on GitHub as on the site."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def test_the_pictures_of_the_tutorial_are_what_the_tool_draws() -> None:
+    script = ROOT / "benchmarks" / "tutorial_pictures.py"
+    for name, text in runpy.run_path(str(script))["pictures"]().items():
+        assert f"](images/{name})" in (ROOT / "docs" / "tutorial.md").read_text()
+        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run {script.name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,59 @@
+"""Makes the pictures of docs/tutorial.md: charts of the HTML report of MobileNetV2, each as a file of its own.
+
+python benchmarks/tutorial_pictures.py
+
+tests/test_docs.py compares them with what the tool draws now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pimflow
+from pimflow.report.page.markup import asset
+
+FOLDER = Path(__file__).parent.parent / "docs" / "images"
+MODEL, POLICY = "zoo:mobilenet-v2", "pimflow"
+"""What the tutorial compiles."""
+CHARTS = {"tutorial-gains.svg": "gains", "tutorial-schedule.svg": "schedule", "tutorial-roofline.svg": "roofline"}
+"""By file, the part of the report whose first chart it is."""
+MARGIN = 12
+
+
+def pictures() -> Mapping[str, str]:
+    """The pictures by the names of their files."""
+    page = pimflow.html_report(pimflow.compile(MODEL, policy=POLICY)).html
+    return {name: picture(chart(page, part)) for name, part in CHARTS.items()}
+
+
+def chart(page: str, part: str) -> str:
+    """The first chart of a section of the page, with the charts within it."""
+    start = page.index("<svg", page.index(f'<section id="{part}"'))
+    depth = 0
+    for tag in re.compile(r"<svg|</svg>").finditer(page, start):
+        depth += 1 if tag.group() == "<svg" else -1
+        if depth == 0:
+            return page[start : tag.end()]
+    raise ValueError(f"the chart of {part!r} has no end")
+
+
+def picture(svg: str) -> str:
+    """A chart as a file: with the style of the page, a ground in its colour, and a margin."""
+    width, height = map(float, re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
+    box = f"{-MARGIN} {-MARGIN} {width + 2 * MARGIN:g} {height + 2 * MARGIN:g}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="system-ui, sans-serif">'
+    ground = f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" fill="var(--paper)"/>'
+    inner = re.sub("^<svg", f'<svg width="{width:g}" height="{height:g}"', svg)
+    return f"{head}<style>{asset('charts.css')}.chart {{ width: {width:g}px; }}</style>{ground}{inner}</svg>\n"
+
+
+def main() -> None:
+    for name, text in pictures().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+        print(f"wrote {FOLDER / name}")
+
+
+if __name__ == "__main__":
+    main()
