@@ -177,6 +177,13 @@ class Difference(Records):
             "nodes": [node.as_json() for node in self.nodes],
         }
 
+    def charts(self) -> str:
+        """From the time of A to that of B, node by node."""
+        from pimflow.report.page.notebook import in_notebook
+        from pimflow.report.page.waterfall import waterfall_between
+
+        return in_notebook(waterfall_between(self))
+
     def text(self, *, verbose: bool = False) -> str:
         """What differs, the most expensive first; `verbose` shows all nodes that do."""
         parts = [render_fields([("A", self.a.title), ("B", self.b.title)]), self._totals()]

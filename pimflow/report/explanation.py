@@ -30,6 +30,7 @@ from pimflow.targets.schema.origin import spelled
 
 FACTORS = (2, 4, 8)
 """By how much a key of the machine is changed, up or down, to see whether another device would win."""
+_MOST_LETTERS = 24  # of an alternative's name beside its bar
 _FELT = 0.995  # a change that leaves more of the time than this is none
 
 
@@ -159,6 +160,17 @@ class Explanation(Records):
             "alternatives": [item.as_json() for item in self.alternatives],
             "verdicts": [_verdict_json(verdict) for verdict in self.verdicts],
         }
+
+    def charts(self) -> str:
+        """What time is spent on in every alternative."""
+        from pimflow.report.page.markup import shortened
+        from pimflow.report.page.notebook import in_notebook
+        from pimflow.report.page.parts import Bar, parts_chart
+
+        bars = [
+            Bar(shortened(item.what, _MOST_LETTERS), item.measure.spent.share_parts_us) for item in self.alternatives
+        ]
+        return in_notebook(parts_chart("time alone", "us", bars, (self.host, *(one.device for one in self.verdicts))))
 
     def text(self) -> str:
         """What it is, what the plan makes of it, the ways to run it, and what would turn the answer."""

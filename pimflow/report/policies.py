@@ -25,6 +25,9 @@ from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import open_cache, solve
 from pimflow.targets import Target, TargetRecord
 
+_SHARED = ("md-dp", "pipeline")
+"""Modes of nodes that several devices work on."""
+
 
 @dataclass(frozen=True)
 class PolicyResult:
@@ -137,7 +140,7 @@ def _mode_share(graph: Graph, cost: PlanCosts, devices: Sequence[str]) -> dict[s
     ops = {row.name: graph.node(row.name).op for row in cost.nodes}
     products = [row for row in cost.nodes if ops[row.name].is_contraction or multiplies(ops[row.name])]
     counts = Counter(row.mode for row in products)
-    return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, "md-dp", "pipeline")}
+    return {mode: counts[mode] / max(1, len(products)) for mode in (*devices, *_SHARED)}
 
 
 def _ratio_histogram(graph: Graph, plan: Plan, cost: PlanCosts) -> dict[int, int]:
@@ -192,6 +195,17 @@ class Comparison(Records):
             "gpu_basis": self.gpu_basis,
             "policies": [result.as_json() for result in self.policies],
         }
+
+    def charts(self) -> str:
+        """What time and energy are spent on under every policy, beside the host alone."""
+        from pimflow.report.page.notebook import in_notebook, spent_charts
+        from pimflow.report.page.parts import Bar
+
+        devices = [mode for mode in self.policies[0].mode_share if mode not in _SHARED]
+        alone = (f"{devices[0].upper()} alone", self.policies[0].baseline_spent)
+        spent = [alone, *((result.policy, result.spent) for result in self.policies)]
+        time = [Bar(label, found.share_parts_us) for label, found in spent]
+        return in_notebook(*spent_charts(time, [Bar(label, found.energy_parts_mj) for label, found in spent], devices))
 
     def text(self) -> str:
         """The machine, a table with a line per policy, and where the rows of MD-DP nodes run."""

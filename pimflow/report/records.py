@@ -49,7 +49,11 @@ class Records(Sequence[Row], ABC):
         return one_line(type(self).__name__, self.title)
 
     def _repr_html_(self) -> str:
-        return html_table(self._rows, self.title)
+        return html_table(self._rows, self.title) + (self.charts() if len(self) else "")
+
+    def charts(self) -> str:
+        """What a notebook shows below the table, as HTML; "" if there is nothing to draw."""
+        return ""
 
 
 class Listing(Records):

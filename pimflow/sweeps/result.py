@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from pimflow.sweeps.study import Point, Study
 
 _MOST_SHOWN = 20
 _MOST_REASONS = 5
+_MOST_FRONTS = 4  # in a notebook
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,16 @@ class SweepResult(Records):
         writer.writerows(self._rows)
         return text.getvalue()
 
+    def charts(self) -> str:
+        """The points of every model over two figures, and its front; of many models the first."""
+        from pimflow.report.page.notebook import in_notebook
+        from pimflow.sweeps.page.charts import front_chart
+        from pimflow.sweeps.page.page import sheet
+        from pimflow.sweeps.page.plotted import plotted
+
+        drawn = (front_chart(place, self.objectives) for place in plotted(self)[:_MOST_FRONTS])
+        return in_notebook(*drawn, style=sheet())
+
     def text(self) -> str:
         """How many points, the fronts as tables, why points are invalid, and which keys matter."""
         parts = [self._counts(), *(self._front_table(one) for one in self.fronts if one.points)]
@@ -282,8 +294,8 @@ def _cell(value: Any) -> Any:
 
 
 def figure_text(value: float) -> str:
-    """A figure, or a whole number of the machine's as it is."""
-    return number(value, 0) if float(value).is_integer() else significant(value)
+    """A figure, or a whole number of the machine's as it is; of a mean, as good as that."""
+    return number(value, 0) if math.isclose(value, round(value), rel_tol=1e-12) else significant(value)
 
 
 def _how_many(count: int) -> str:

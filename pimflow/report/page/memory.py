@@ -54,6 +54,8 @@ def movements(usage: Usage) -> Markup:
     """Those that cost nothing, counted; and those that stay, each with the reason."""
     memory = usage.memory
     free, kept = len(memory.eliminated), memory.kept
+    if not free and not kept:
+        return element("p", "There is no Slice, Pad, Concat or view node.")
     told = f"{free:,} of {free + len(kept):,} Slice, Pad, Concat and view nodes cost nothing"
     told += "; these stay:" if kept else "; none stays."
     ranked = sorted(kept.items(), key=lambda item: -item[1].bytes)

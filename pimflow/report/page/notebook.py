@@ -1,6 +1,8 @@
-"""The charts of a compiled model that stand in a notebook, where no script runs."""
+"""The charts of pages that stand in a notebook, where no script runs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pimflow.report.page.gantt import Schedule, gantt
 from pimflow.report.page.markup import Markup, asset, element
@@ -17,5 +19,14 @@ def notebook_charts(schedule: Schedule, report: PlanReport, policy: str) -> Mark
     ends = ((f"{devices[0].upper()} alone", report.baseline.spent), (policy, report.result.spent))
     time = [Bar(label, spent.share_parts_us) for label, spent in ends]
     energy = [Bar(label, spent.energy_parts_mj) for label, spent in ends]
-    charts = (gantt(schedule), parts_chart("time", "us", time, devices), parts_chart("energy", "mJ", energy, devices))
-    return element("div", element("style", Markup(asset("charts.css"))), *charts, style=_STYLE)
+    return in_notebook(gantt(schedule), *spent_charts(time, energy, devices))
+
+
+def spent_charts(time: Sequence[Bar], energy: Sequence[Bar], devices: Sequence[str]) -> tuple[Markup, Markup]:
+    """What runs spend, a bar each: the time, and the energy."""
+    return parts_chart("time", "us", time, devices), parts_chart("energy", "mJ", energy, devices)
+
+
+def in_notebook(*charts: Markup, style: str = "") -> Markup:
+    """Charts with the style sheet that they need, and another if there is one."""
+    return element("div", element("style", Markup(asset("charts.css") + style)), *charts, style=_STYLE)

@@ -16,7 +16,7 @@ from pimflow.report.page.node_table import TableRow, amount, change, node_table
 from pimflow.report.page.parts import Bar, parts_chart, parts_table
 from pimflow.report.page.roofline import Point, roofline
 from pimflow.report.page.run import Content, Run
-from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall
+from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall, waterfall_between
 from pimflow.report.plan_report import Measure, NodeRow
 from pimflow.runtime.spending import PartsByPlace
 
@@ -83,7 +83,7 @@ def _section(name: str, title: str, lead: str, *content: str, class_: str | None
 
 def _waterfall(content: Content) -> Markup:
     if content.difference is not None:
-        return _waterfall_between(content, content.difference)
+        return waterfall_between(content.difference)
     (run,), (numbers,) = content.runs, content.numbers
     steps = [
         Step(gain.kind, _called(gain.nodes), gain.change_us, tuple(numbers[name] for name in gain.nodes))
@@ -98,15 +98,6 @@ def _waterfall(content: Content) -> Markup:
 
 def _called(nodes: tuple[str, ...]) -> str:
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
-
-
-def _waterfall_between(content: Content, difference: Difference) -> Markup:
-    steps = []
-    for number, node in enumerate(difference.nodes):
-        kind = "slower" if node.change_us > 0 else "faster"
-        steps.append(Step(kind, node.row.name, node.change_us, (number,)))
-    first, second = (run.report.result.time_us for run in content.runs)
-    return waterfall(("A", first), grouped_steps(steps), ("B", second))
 
 
 def _schedules(content: Content) -> Iterator[Markup]:

@@ -34,8 +34,7 @@ def sweep_page(result: SweepResult, reports: Mapping[str, str]) -> str:
         result: what was found.
         reports: where the report of a point is, relative to the page, by the point's key.
     """
-    package = files("pimflow.sweeps.page")
-    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = sheet(), _asset("page.js")
     body = (
         _header(result),
         element("main", *_sections(result, reports)),
@@ -43,6 +42,15 @@ def sweep_page(result: SweepResult, reports: Mapping[str, str]) -> str:
         element("div", id="tip", hidden=True, role="tooltip"),
     )
     return html_document(f"{shortened(result.title)} - pimflow sweep", body, style=style, script=script)
+
+
+def sheet() -> str:
+    """The style of a sweep's charts and tables, beside what all pages share."""
+    return _asset("page.css")
+
+
+def _asset(name: str) -> str:
+    return files("pimflow.sweeps.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _header(result: SweepResult) -> Markup:
