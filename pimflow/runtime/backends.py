@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from pimflow import plugins
-from pimflow.codegen.backend import Backend, HostBackend
+from pimflow.codegen.backend import Backend
+from pimflow.codegen.host import HostBackend
 from pimflow.ir.registry import Registry
 from pimflow.runtime.cpu.backend import CpuBackend, CpuHost
 from pimflow.runtime.gpu.backend import GpuHost

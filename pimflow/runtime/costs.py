@@ -12,14 +12,13 @@ from pimflow.codegen.backend import (
     Copy,
     Cost,
     EdgeDivision,
-    HostBackend,
-    HostCost,
     Kept,
     Merged,
     Parts,
     Transfer,
     UnitCost,
 )
+from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node, Op, Refusal

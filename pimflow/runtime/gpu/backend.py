@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pimflow.codegen.backend import HostBackend, Roof
+from pimflow.codegen.backend import Roof
+from pimflow.codegen.host import HostBackend
 from pimflow.ir import Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
