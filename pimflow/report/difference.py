@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.report.page.markup import Markup
+from pimflow.report.page.waterfall import Step, grouped_steps, waterfall
 from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_fields, render_table, wrapped
@@ -178,11 +180,19 @@ class Difference(Records):
         }
 
     def charts(self) -> str:
-        """From the time of A to that of B, node by node."""
+        """What `waterfall` draws."""
         from pimflow.report.page.notebook import in_notebook
-        from pimflow.report.page.waterfall import waterfall_between
 
-        return in_notebook(waterfall_between(self))
+        return in_notebook(self.waterfall())
+
+    def waterfall(self) -> Markup:
+        """From the time of A to that of B, node by node, as SVG."""
+        steps = [
+            Step("slower" if node.change_us > 0 else "faster", node.row.name, node.change_us, (number,))
+            for number, node in enumerate(self.nodes)
+        ]
+        first, second = (side.totals["time_us"] for side in (self.a, self.b))
+        return waterfall(("A", first), grouped_steps(steps), ("B", second))
 
     def text(self, *, verbose: bool = False) -> str:
         """What differs, the most expensive first; `verbose` shows all nodes that do."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pimflow.errors import OptionError, choose_one
+from pimflow.report.tables import number, significant
 from pimflow.sweeps.evaluate import FIGURES
 from pimflow.sweeps.store import Outcome
 from pimflow.targets import load_target
@@ -97,3 +98,25 @@ def _mean(values: Sequence[float]) -> float:
     if all(value > 0 for value in values):
         return math.exp(math.fsum(map(math.log, values)) / len(values))
     return math.fsum(values) / len(values)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a key of the machine does to an objective, whatever the others are.
+
+    Args:
+        key: of the machine; "policy" and "target" are told as well.
+        objective: its name.
+        means: the mean of the objective over all points with a value, by that value as text.
+        share: how far the means are apart, over the smallest: 0.1 is 10 %.
+    """
+
+    key: str
+    objective: str
+    means: Mapping[str, float]
+    share: float
+
+
+def figure_text(value: float) -> str:
+    """A figure, or a whole number of the machine's as it is; of a mean, as good as that."""
+    return number(value, 0) if math.isclose(value, round(value), rel_tol=1e-12) else significant(value)

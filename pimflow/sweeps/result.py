@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,8 @@ from pimflow.data import encode
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.sweeps.evaluate import FIGURES
-from pimflow.sweeps.fronts import Objective, front, mean_values
+from pimflow.sweeps.fronts import Effect, Objective, figure_text, front, mean_values
+from pimflow.sweeps.page.plotted import MOST_POINTS, Dot, Plotted, axes_of
 from pimflow.sweeps.store import Outcome
 from pimflow.sweeps.study import Point, Study
 
@@ -65,23 +65,6 @@ class Mean:
     values: Mapping[str, Any]
     objectives: Mapping[str, float]
     on_front: bool
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What a key of the machine does to an objective, whatever the others are.
-
-    Args:
-        key: of the machine; "policy" and "target" are told as well.
-        objective: its name.
-        means: the mean of the objective over all points with a value, by that value as text.
-        share: how far the means are apart, over the smallest: 0.1 is 10 %.
-    """
-
-    key: str
-    objective: str
-    means: Mapping[str, float]
-    share: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,12 +185,36 @@ class SweepResult(Records):
     def charts(self) -> str:
         """The points of every model over two figures, and its front; of many models the first."""
         from pimflow.report.page.notebook import in_notebook
-        from pimflow.sweeps.page.charts import front_chart
-        from pimflow.sweeps.page.page import sheet
-        from pimflow.sweeps.page.plotted import plotted
+        from pimflow.sweeps.page.charts import front_chart, sheet
 
-        drawn = (front_chart(place, self.objectives) for place in plotted(self)[:_MOST_FRONTS])
+        drawn = (front_chart(place, self.objectives) for place in self.plotted[:_MOST_FRONTS])
         return in_notebook(*drawn, style=sheet())
+
+    @cached_property
+    def plotted(self) -> tuple[Plotted, ...]:
+        """The points of every model on every graph that has any, for charts."""
+        found = []
+        for one in self.fronts:
+            mine = [
+                index
+                for index, at in enumerate(self.found)
+                if at.is_ok and (at.point.model, at.point.graph) == (one.model, one.graph)
+            ]
+            best = set(one.points)
+            step = -(-len(mine) // MOST_POINTS)
+            dots = [self._dot(i, i in best) for place, i in enumerate(mine) if i in best or place % step == 0]
+            title = f"{one.model} on {one.graph}" if one.graph else one.model
+            if dots:
+                found.append(Plotted(title, dots, len(mine) - len(dots)))
+        return tuple(found)
+
+    def _dot(self, index: int, on_front: bool) -> Dot:
+        outcome = self.found[index].outcome
+        settings = {key: self.setting(index, key) for key in self.varied}
+        figures = [f"{o.name} {figure_text(o.value(outcome))}" for o in self.objectives]
+        told = ", ".join([*(f"{key} {value}" for key, value in settings.items()), *figures])
+        costs = [objective.value(outcome) for objective in (*self.objectives, *axes_of(self.objectives))]
+        return Dot(index, settings, costs, on_front, told)
 
     def text(self) -> str:
         """How many points, the fronts as tables, why points are invalid, and which keys matter."""
@@ -291,11 +298,6 @@ def _study_json(study: Study) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """A value as a row has it: lists as text."""
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(encode(value))
-
-
-def figure_text(value: float) -> str:
-    """A figure, or a whole number of the machine's as it is; of a mean, as good as that."""
-    return number(value, 0) if math.isclose(value, round(value), rel_tol=1e-12) else significant(value)
 
 
 def _how_many(count: int) -> str:

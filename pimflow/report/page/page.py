@@ -16,7 +16,7 @@ from pimflow.report.page.node_table import TableRow, amount, change, node_table
 from pimflow.report.page.parts import Bar, parts_chart, parts_table
 from pimflow.report.page.roofline import Point, roofline
 from pimflow.report.page.run import Content, Run
-from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall, waterfall_between
+from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall
 from pimflow.report.plan_report import Measure, NodeRow
 from pimflow.runtime.spending import PartsByPlace
 
@@ -83,7 +83,7 @@ def _section(name: str, title: str, lead: str, *content: str, class_: str | None
 
 def _waterfall(content: Content) -> Markup:
     if content.difference is not None:
-        return waterfall_between(content.difference)
+        return content.difference.waterfall()
     (run,), (numbers,) = content.runs, content.numbers
     steps = [
         Step(gain.kind, _called(gain.nodes), gain.change_us, tuple(numbers[name] for name in gain.nodes))

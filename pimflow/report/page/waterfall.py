@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pimflow.report.difference import Difference
 from pimflow.report.page.axes import WIDTH, Scale, chart, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import significant
@@ -56,16 +55,6 @@ def grouped_steps(steps: Iterable[Step], most: int = MOST_STEPS) -> list[Step]:
             nodes = tuple(node for step in others for node in step.nodes)
             result.append(Step(kind, f"{len(others)} more", sum(step.change_us for step in others), nodes))
     return result
-
-
-def waterfall_between(difference: Difference) -> Markup:
-    """From the time of A to that of B, node by node."""
-    steps = [
-        Step("slower" if node.change_us > 0 else "faster", node.row.name, node.change_us, (number,))
-        for number, node in enumerate(difference.nodes)
-    ]
-    first, second = (side.totals["time_us"] for side in (difference.a, difference.b))
-    return waterfall(("A", first), grouped_steps(steps), ("B", second))
 
 
 def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str, float]) -> Markup:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from itertools import combinations
 
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, power_text, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import significant
-from pimflow.sweeps.fronts import Objective
+from pimflow.sweeps.fronts import Effect, Objective
 from pimflow.sweeps.page.plotted import Dot, Plotted, axes_of, ordered
-from pimflow.sweeps.result import Effect, SweepResult
 
 _LEFT, _TOP, _GAP = 86.0, 16.0, 26.0
 _HEIGHT = 420.0
 _LOG_FROM = 30.0  # ends that are so many times apart
 _MOST_CELLS = 24  # of a heat map, along one side
 _SHADES = 9
+
+
+def sheet() -> str:
+    """The style of a sweep's charts and tables, beside what all pages share."""
+    return files("pimflow.sweeps.page").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def front_chart(points: Plotted, objectives: Sequence[Objective]) -> Markup:
@@ -108,10 +113,9 @@ def effects_chart(effects: Sequence[Effect]) -> Markup:
     return chart(height, "what every key does to the objectives", axis, *bars, class_="effects")
 
 
-def heat_maps(points: Plotted, result: SweepResult, most: int = 3) -> list[Markup]:
-    """The best of the first objective over the strongest pairs of keys."""
-    objective = result.objectives[0]
-    strongest = list(dict.fromkeys(effect.key for effect in result.effects if effect.objective == objective.name))
+def heat_maps(points: Plotted, objective: Objective, effects: Sequence[Effect], most: int = 3) -> list[Markup]:
+    """The best of an objective over the strongest pairs of keys; `effects` are in the order of their strength."""
+    strongest = list(dict.fromkeys(effect.key for effect in effects if effect.objective == objective.name))
     maps = []
     for a, b in list(combinations(strongest, 2))[:most]:
         across, down = (ordered([dot.settings[key] for dot in points.dots]) for key in (a, b))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -12,9 +12,10 @@ from pimflow.options import spelled_options
 from pimflow.report.page.document import html_document
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
-from pimflow.sweeps.page.charts import effects_chart, front_chart, heat_maps, parallel_chart
-from pimflow.sweeps.page.plotted import Plotted, plotted
-from pimflow.sweeps.result import Found, SweepResult, figure_text
+from pimflow.sweeps.fronts import figure_text
+from pimflow.sweeps.page.charts import effects_chart, front_chart, heat_maps, parallel_chart, sheet
+from pimflow.sweeps.page.plotted import Plotted
+from pimflow.sweeps.result import Found, SweepResult
 
 MOST_ROWS = 3_000
 _MOST_EFFECTS = 16
@@ -34,23 +35,14 @@ def sweep_page(result: SweepResult, reports: Mapping[str, str]) -> str:
         result: what was found.
         reports: where the report of a point is, relative to the page, by the point's key.
     """
-    style, script = sheet(), _asset("page.js")
+    script = files("pimflow.sweeps.page").joinpath("page.js").read_text(encoding="utf-8")
     body = (
         _header(result),
         element("main", *_sections(result, reports)),
         element("aside", id="inspector", hidden=True, aria_live="polite"),
         element("div", id="tip", hidden=True, role="tooltip"),
     )
-    return html_document(f"{shortened(result.title)} - pimflow sweep", body, style=style, script=script)
-
-
-def sheet() -> str:
-    """The style of a sweep's charts and tables, beside what all pages share."""
-    return _asset("page.css")
-
-
-def _asset(name: str) -> str:
-    return files("pimflow.sweeps.page").joinpath(name).read_text(encoding="utf-8")
+    return html_document(f"{shortened(result.title)} - pimflow sweep", body, style=sheet(), script=script)
 
 
 def _header(result: SweepResult) -> Markup:
@@ -104,13 +96,13 @@ def _spelled(found: Found) -> str:
 
 
 def _sections(result: SweepResult, reports: Mapping[str, str]) -> Iterator[Markup]:
-    places = plotted(result)
+    places = result.plotted
     if places:
         yield _section("fronts", "Which points are best", _FRONTS, *_fronts(places, result))
         yield _section("parallel", "From settings to objectives", _PARALLEL, *_parallels(places, result))
     if result.effects:
         shown = result.effects[:_MOST_EFFECTS]
-        maps = [chart for place in places for chart in heat_maps(place, result)]
+        maps = [chart for place in places for chart in heat_maps(place, result.objectives[0], result.effects)]
         yield _section("effects", "What each key does", _EFFECTS, effects_chart(shown), *maps)
     yield _section("points", "Every point", _POINTS, *_table(result, reports))
 
@@ -119,7 +111,7 @@ def _section(name: str, title: str, lead: str, *content: str) -> Markup:
     return element("section", element("h2", title), element("p", lead, class_="lead"), *content, id=name)
 
 
-def _fronts(places: list[Plotted], result: SweepResult) -> Iterator[Markup]:
+def _fronts(places: Sequence[Plotted], result: SweepResult) -> Iterator[Markup]:
     for place in places:
         yield element("h3", shortened(place.title))
         yield front_chart(place, result.objectives)
@@ -127,7 +119,7 @@ def _fronts(places: list[Plotted], result: SweepResult) -> Iterator[Markup]:
             yield element("p", f"{place.left_out:,} points that are not on the front are left out here.", class_="note")
 
 
-def _parallels(places: list[Plotted], result: SweepResult) -> Iterator[Markup]:
+def _parallels(places: Sequence[Plotted], result: SweepResult) -> Iterator[Markup]:
     for place in places:
         if result.varied:
             yield element("h3", shortened(place.title))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pimflow.sweeps.fronts import Objective
-from pimflow.sweeps.result import SweepResult, figure_text
 
 MOST_POINTS = 2_000
 """In a chart: more are too many to tell apart, and make the page large."""
@@ -52,34 +51,6 @@ def axes_of(objectives: Sequence[Objective]) -> tuple[Objective, Objective]:
         return objectives[0], objectives[1]
     other = "energy_mj" if objectives[0].name == "time_us" else "time_us"
     return objectives[0], Objective(other)
-
-
-def plotted(result: SweepResult) -> list[Plotted]:
-    """The points of every model on every graph that has any."""
-    found = []
-    for one in result.fronts:
-        mine = [
-            index
-            for index, at in enumerate(result.found)
-            if at.is_ok and (at.point.model, at.point.graph) == (one.model, one.graph)
-        ]
-        best = set(one.points)
-        step = -(-len(mine) // MOST_POINTS)
-        kept = [index for place, index in enumerate(mine) if index in best or place % step == 0]
-        dots = [_dot(result, index, index in best) for index in kept]
-        title = f"{one.model} on {one.graph}" if one.graph else one.model
-        if dots:
-            found.append(Plotted(title, dots, len(mine) - len(kept)))
-    return found
-
-
-def _dot(result: SweepResult, index: int, on_front: bool) -> Dot:
-    outcome = result.found[index].outcome
-    settings = {key: result.setting(index, key) for key in result.varied}
-    figures = [f"{o.name} {figure_text(o.value(outcome))}" for o in result.objectives]
-    told = ", ".join([*(f"{key} {value}" for key, value in settings.items()), *figures])
-    costs = [objective.value(outcome) for objective in (*result.objectives, *axes_of(result.objectives))]
-    return Dot(index, settings, costs, on_front, told)
 
 
 def ordered(values: Sequence[str]) -> list[str]:
