@@ -385,7 +385,11 @@ class CompiledModel:
             "gpu_basis": self.gpu_basis,
             **({} if self.network is None else {"graph": self.network.as_json()}),
             **self.report.as_json(),
-            "search": {"candidates": self.plan.candidates, "seconds": self.plan.search_seconds},
+            "search": {
+                "candidates": self.plan.candidates,
+                "complete": self.plan.complete,
+                "seconds": self.plan.search_seconds,
+            },
             "memory": {
                 "peak_bytes": self.memory.arena_bytes,
                 "bytes_without_reuse": self.memory.bytes_without_reuse,

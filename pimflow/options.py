@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICY = "auto"
 MAX_STAGES = 64
+TYPED_BUDGET_S = 60.0
+"""Seconds after which a search ends that was asked for on the command line, unless it is told otherwise."""
 SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
@@ -41,17 +43,21 @@ class OptionText:
         flag: its spelling on the command line; "" if it has none. "--no-..." turns an option off that is on by default.
         metavar: what its value is called in help texts.
         group: the group of the help that it stands in; "" for the first.
+        typed: its default on the command line, where that is not the field's.
     """
 
     help: str
     flag: str = ""
     metavar: str = ""
     group: str = ""
+    typed: float | None = None
 
 
-def _about(help: str, flag: str = "", metavar: str = "", group: str = "", *, saved: bool = True) -> Mapping[str, Any]:
+def _about(
+    help: str, flag: str = "", metavar: str = "", group: str = "", *, typed: float | None = None, saved: bool = True
+) -> Mapping[str, Any]:
     """The metadata of an option's field. `saved` says whether an output folder keeps the option."""
-    return {"text": OptionText(help, flag, metavar, group), **({} if saved else NOT_DATA)}
+    return {"text": OptionText(help, flag, metavar, group, typed), **({} if saved else NOT_DATA)}
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,10 @@ class Options:
         default=None, metadata=_about("pipeline stage counts to try", "--stages", "N[,N...]", SEARCH)
     )
     time_budget_s: Annotated[float, Limits(least=0)] | None = field(
-        default=None, metadata=_about("use the best plan found in so many seconds", "--time-budget", "S", SEARCH)
+        default=None,
+        metadata=_about(
+            "use the best plan found in so many seconds", "--time-budget", "S|none", SEARCH, typed=TYPED_BUDGET_S
+        ),
     )
     disabled_passes: tuple[str, ...] = field(
         default=(), metadata=_about("passes to leave out, by name", "--disable-pass", "PASS", DEBUGGING)

@@ -73,12 +73,18 @@ def _add(groups: dict[str, Any], cls: Any, name: str, text: OptionText, prefix: 
         parser.add_argument(text.flag, dest=prefix + name, action=action, help=help)
         return
     how: dict[str, Any] = {"type": _reader(form), "default": default}
+    if text.typed is not None:
+        how, default = {"type": _or_none(_reader(form)), "default": text.typed}, f"{text.typed:g}"
     if default not in (None, MISSING, ()):
         help = f"{help} (default: {default})"
     if form == tuple[str, ...] or get_origin(form) is Mapping:
         how = {"action": "append", "default": []}
         help = f"{help}; may be repeated"
     parser.add_argument(text.flag, dest=prefix + name, metavar=text.metavar, help=help, **how)
+
+
+def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == "none" else read(text)
 
 
 def _reader(form: Any) -> Callable[[str], Any]:

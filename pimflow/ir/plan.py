@@ -151,7 +151,8 @@ class Plan:
 
     `host` is the device that runs what no decision sends elsewhere: the movements that cutting nodes up leaves behind,
     the elementwise followers of a split, and everything in the baseline. `stored` says how full the units' memories are
-    (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is least in.
+    (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is least in,
+    `complete` whether the search looked at everything, or ended with its time budget.
     """
 
     policy: str
@@ -164,6 +165,7 @@ class Plan:
     stored: tuple[Storage, ...] = ()
     limit: MemoryLimit | None = None
     objective: str = "latency"
+    complete: bool = True
 
     def __repr__(self) -> str:
         times = f"{self.predicted_us:,.1f} us, {self.host.upper()} alone {self.baseline_us:,.1f} us"

@@ -13,6 +13,7 @@ from pimflow.runtime.memory import MemoryPlan
 
 _MOST_UNKNOWN = 5
 _MOST_BOTTLENECKS = 3
+_CUT_SHORT = ", ended by the time budget: --time-budget none looks at everything"
 
 
 def summary_text(
@@ -130,7 +131,7 @@ def _totals(
         *_stored(plan),
         ("movement", _movement(memory)),
         *_violations(report),
-        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}"),
+        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}{'' if plan.complete else _CUT_SHORT}"),
         *_unknown(report),
     ]
     return render_fields(lines)

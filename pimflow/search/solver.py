@@ -114,12 +114,12 @@ def solve_for(
     plan = plans.plan_of(graph, chosen, costs.target.host)
     if plan is None:
         prices = PriceCache(folder, scope) if prices is None else prices
-        plan, complete = _search(graph, chosen, costs, prices, options.time_budget_s, progress)
+        plan = _search(graph, chosen, costs, prices, options.time_budget_s, progress)
         for unit, table in records:
             for key, text in unit.learnt().items():
                 table.put_text(key, text)
             table.flush()
-        if complete:
+        if plan.complete:
             plans.keep(graph, chosen, plan)
     return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
 
@@ -181,8 +181,8 @@ def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCac
 
 def _search(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
-) -> tuple[Plan, bool]:
-    """The cheapest plan, and whether the time budget, if any, left time to look at everything."""
+) -> Plan:
+    """The cheapest plan, or the best that the time budget, if any, left time to find."""
     started = time.perf_counter()
     space = price_space(graph, chosen, costs, prices, budget_s, progress)
     complete = space.complete
@@ -197,7 +197,7 @@ def _search(
     if not chosen.pim_mode and space.baseline_cost <= best.cost:
         best = _baseline(space, best.limit)
     prices.flush()
-    plan = Plan(
+    return Plan(
         chosen.name,
         best.decisions,
         best.time_us,
@@ -208,8 +208,8 @@ def _search(
         _storage(best.kept, costs),
         best.limit if chosen.objective == LATENCY else None,
         chosen.objective.name,
+        complete,
     )
-    return plan, complete
 
 
 def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:

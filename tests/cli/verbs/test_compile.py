@@ -65,6 +65,16 @@ def test_verbose_says_what_the_passes_left_and_why(tmp_path: Path, capsys: Captu
     assert f"\n{note}\n" in out
 
 
+def test_a_search_that_its_time_budget_ended_says_so(tmp_path: Path, capsys: Capture) -> None:
+    arguments = ("compile", "zoo:toy", "-o", tmp_path / "out", "--no-cache")
+    ended = "ended by the time budget"
+    assert run(*arguments) == 0
+    assert ended not in capsys.readouterr().out
+    assert run(*arguments, "--time-budget", "0") == 0
+    assert ended in capsys.readouterr().out
+    assert document(capsys, *arguments, "--time-budget", "0")["search"]["complete"] is False
+
+
 def test_json_is_one_document_with_the_promised_keys(tmp_path: Path, capsys: Capture) -> None:
     plan = document(capsys, "compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "mddp", "--no-cache")
     keys = {"pimflow", "model", "target", "policy", "baseline", "result", "nodes", "search", "output_dir"}
@@ -72,7 +82,8 @@ def test_json_is_one_document_with_the_promised_keys(tmp_path: Path, capsys: Cap
     assert plan["policy"] == "md-dp"
     assert {"time_us", "energy_mj"} <= plan["baseline"].keys()
     assert {"time_us", "energy_mj", "speedup", "conv_speedup"} <= plan["result"].keys()
-    assert {"candidates", "seconds"} <= plan["search"].keys()
+    assert {"candidates", "complete", "seconds"} <= plan["search"].keys()
+    assert plan["search"]["complete"] is True
     node_keys = {"name", "op", "mode", "pim_fraction", "gpu_us", "pim_us", "pim_cycles", "time_us", "commands", "why"}
     for node in plan["nodes"]:
         assert node_keys <= node.keys()
