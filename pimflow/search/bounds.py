@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Protocol
 
 from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
 from pimflow.codegen.work import Work
-from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitEdges, SplitRows
+from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
-from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding, UnfuseEpilogues
@@ -32,7 +32,7 @@ from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import PartJob
 from pimflow.runtime.timeline import NodePrice
-from pimflow.search.parts import likeness, rows_alone
+from pimflow.search.parts import columns_alone, divides_by_columns, likeness, rows_alone
 from pimflow.targets import Target
 
 
@@ -219,6 +219,8 @@ class Bounds:
             return _side_by_side([self._whole(placed, where) for branch in decision.branches for placed in branch])
         if isinstance(decision, (SplitRows, Pipeline)):
             return self._row_steps(decision)
+        if isinstance(decision, SplitColumns):
+            return _side_by_side(self._column_parts(decision))
         if isinstance(decision, SplitEdges):
             return _side_by_side([(decision.device, _Part(self._dense_us(decision)))])
         return _Steps()
@@ -279,6 +281,25 @@ class Bounds:
             self._parts[key] = self._part_alike(laid, device, choice)
         return self._parts[key]
 
+    def _column_parts(self, split: SplitColumns) -> list[tuple[str, _Part]]:
+        """The two parts of a node; what follows them is left out."""
+        node, most = self._graph.node(split.node), node_columns(self._graph, self._graph.node(split.node))
+        if not divides_by_columns(self._graph, node) or not 0 < split.gpu_columns < most:
+            return [(self._host, _REFUSED)]
+        counts = ((self._host, split.gpu_columns), (split.device, most - split.gpu_columns))
+        return [(device, self._columns_part(node, count, device, split.choice)) for device, count in counts]
+
+    def _columns_part(self, node: Node, count: int, device: str, choice: str) -> _Part:
+        key = (node.name, -1, count, device, choice if device != self._host else "")
+        if key not in self._parts:
+            alone = columns_alone(self._graph, node, count)
+            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            if device == self._host:
+                self._parts[key] = self._padded_part(alone, placed)
+            else:
+                self._parts[key] = self._unit_part(alone, placed, device, choice)
+        return self._parts[key]
+
     def _part_alike(self, laid: _Laid, device: str, choice: str) -> _Part:
         """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
         node, part, rows = laid.node, laid.part, (laid.start, laid.stop)
@@ -319,6 +340,10 @@ class Bounds:
             return self._unit_part(alone, placed, device, choice)
         if rows is None:
             alone = cut_subgraph(self._graph, [node.name])
+        return self._padded_part(alone, placed)
+
+    def _padded_part(self, alone: Graph, placed: Node) -> _Part:
+        """What a node takes on the host with what its padding may need."""
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
         return self._host_part(alone, priced)

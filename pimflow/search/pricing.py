@@ -27,7 +27,7 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.content import content_of
-from pimflow.ir.analysis.regions import cut_subgraph, node_rows
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import Timeline, build_timeline
@@ -73,7 +73,7 @@ class Pricer:
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, before anything is divided by rows: then only its rates count."""
+        """What the decisions take at least, before anything is divided: of what is, only rates count."""
         if len(decisions) != 1:
             return self._bounds.least_us(decisions)
         (only,) = decisions
@@ -82,11 +82,17 @@ class Pricer:
             for name, device in zip(only.run, only.devices, strict=True):
                 busy[device] = busy.get(device, 0.0) + self._whole_us(name, device)
             return max(busy.values())
-        if isinstance(only, SplitRows):
-            part = only.gpu_rows / node_rows(self.graph, self.graph.node(only.node))
+        if isinstance(only, SplitRows | SplitColumns):
+            part = self._part_on_host(only)
             on_host = part * self._whole_us(only.node, self.costs.target.host)
             return max(on_host, (1 - part) * self._whole_us(only.node, only.device))
         return self._bounds.least_us(decisions)
+
+    def _part_on_host(self, split: SplitRows | SplitColumns) -> float:
+        node = self.graph.node(split.node)
+        if isinstance(split, SplitRows):
+            return split.gpu_rows / node_rows(self.graph, node)
+        return split.gpu_columns / node_columns(self.graph, node)
 
     def _whole_us(self, name: str, device: str) -> float:
         key = (name, device)

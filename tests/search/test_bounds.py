@@ -89,7 +89,7 @@ def test_a_warm_table_builds_nothing_and_prices_nothing(tmp_path: Path) -> None:
     spaces, asked = [], []
     for _ in ("cold", "warm"):
         costs = FakeCosts()
-        costs.unit = CountingUnit(0.9)
+        costs.unit = CountingUnit(0.5)
         costs.units = {"pim": costs.unit}
         spaces.append(price_space(graph, find_policy("auto"), costs, PriceCache(tmp_path, "scope")))
         asked.append(len(costs.unit.asked))
