@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
@@ -71,12 +71,13 @@ class Pipelining(RowwisePass):
         progress = self._progress(graph, nodes, frozenset(leaving))
         if isinstance(progress, Refusal):
             return progress
+        fresh = [self._fresh_rows(progress[node.name]) for node in nodes]
         jobs: list[PartJob] = []
         part_of = part_finder(graph)
         for stage in range(len(self.stage_rows)):
             suffix = f"s{stage}"
-            for node, device in zip(nodes, self.devices, strict=True):
-                start, stop = self._fresh_rows(progress[node.name], stage)
+            for node, device, rows in zip(nodes, self.devices, fresh, strict=True):
+                start, stop = rows[stage]
                 if start == stop:
                     continue
                 part = part_of(node, start, stop)
@@ -121,13 +122,11 @@ class Pipelining(RowwisePass):
         else:
             spans[:] = [(0, stop) for _, stop in spans[:-1]] + [(0, rows)]
 
-    def _fresh_rows(self, spans: Spans, stage: int) -> tuple[int, int]:
-        """The rows that a stage adds to what stages before it have made."""
-        start, stop = spans[stage]
-        if stage == 0:
-            return start, stop
-        before_start, before_stop = spans[stage - 1]
-        return (start, before_start) if self.bottom_first else (before_stop, stop)
+    def _fresh_rows(self, spans: Spans) -> Spans:
+        """The rows that every stage adds to what stages before it have made."""
+        if self.bottom_first:
+            return [spans[0], *((start, before) for (before, _), (start, _) in pairwise(spans))]
+        return [spans[0], *((before, stop) for (_, before), (_, stop) in pairwise(spans))]
 
 
 def _ask_producers(graph: Graph, node: Node, done: dict[str, Spans], producers: Mapping[str, Node]) -> Refusal | None:

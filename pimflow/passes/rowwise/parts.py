@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pimflow.ir import Node, RowPart
 
 
-@dataclass(frozen=True, slots=True)
-class PartJob:
+class PartJob(NamedTuple):
     """Rows [start, stop) of one node, computed on one device.
 
     `stage` is the pipeline's stage, None in a split; `suffix` tells the parts of a node apart in names.
