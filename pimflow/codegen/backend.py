@@ -140,11 +140,15 @@ class PlainReport:
 
 
 class Lane(NamedTuple):
-    """What one part of a unit (a channel) does of a program: from when to when, after the unit has been asked."""
+    """What one part of a unit does of a program: from when to when, after the unit has been asked.
+
+    `word` is what such a part is called ("channel").
+    """
 
     part: int
     start_us: float
     end_us: float
+    word: str
 
 
 class Copy(NamedTuple):

@@ -1,8 +1,9 @@
 """A timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-One process has a track per device, one for all links and one for regions of several nodes; every unit that has channels
-is a process of its own with a track for each. Counters are what is alive in the arena, the power drawn, and what passes
-the host's memory. Arrows lead from one half of a split to the other, and between stages of a pipeline on two devices.
+One process has a track per device, one for all links and one for regions of several nodes; every unit that has parts
+(channels, clusters of ranks) is a process of its own with a track for each. Counters are what is alive in the arena,
+the power drawn, and what passes the host's memory. Arrows lead from one half of a split to the other, and between
+stages of a pipeline on two devices.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SliceFacts:
         cycles: of a unit's slowest part, in its own clock; None on the host.
         commands: what a unit executes for it, by name.
         bytes: on the host what passes its memory, on a unit its operands and results, each once.
-        lanes: when which channel of the unit is busy with it.
+        lanes: when which part of the unit (a channel) is busy with it.
     """
 
     why: str
@@ -163,17 +164,19 @@ class _Tracks:
         self._number = {device: number for number, device in enumerate(titles, 1)}
         self._links, self._regions = (_TRACKS + len(titles) + more for more in (1, 2))
         self._used = {_TRACKS + number for number in self._number.values()}
-        self._lanes: dict[str, set[int]] = {}
+        self._lanes: dict[str, dict[int, str]] = {}
 
     def metadata(self, name: str) -> list[dict[str, Any]]:
         """The names of the processes and of the tracks: of all devices, and of what else has a slice."""
         entries = [_named("process_name", _PROGRAM, None, name)]
         tracks = enumerate(self._titles, _TRACKS + 1)
         entries += [_named("thread_name", _PROGRAM, number, title) for number, title in tracks if number in self._used]
-        for device, channels in self._lanes.items():
+        for device, parts in self._lanes.items():
             process = self._process(device)
             entries.append(_named("process_name", process, None, self._device_titles[device]))
-            entries += [_named("thread_name", process, _TRACKS + part, f"channel {part}") for part in sorted(channels)]
+            entries += [
+                _named("thread_name", process, _TRACKS + part, f"{word} {part}") for part, word in sorted(parts.items())
+            ]
         return entries
 
     def slice(self, event: Event, args: dict[str, Any]) -> dict[str, Any]:
@@ -183,13 +186,13 @@ class _Tracks:
         return _complete(event.node, category, (_PROGRAM, track), event.start_us, event.end_us, args)
 
     def lanes(self, event: Event, facts: SliceFacts | None) -> Iterator[dict[str, Any]]:
-        """When each channel is busy with one use of its device."""
+        """When each part of a device is busy with one use of it."""
         if facts is None or event.resource not in self._number:
             return
         for lane in facts.lanes:
-            self._lanes.setdefault(event.resource, set()).add(lane.part)
+            self._lanes.setdefault(event.resource, {})[lane.part] = lane.word
             start, end = event.start_us + lane.start_us, min(event.start_us + lane.end_us, event.end_us)
-            yield _complete(event.node, "channel", (self._process(event.resource), _TRACKS + lane.part), start, end, {})
+            yield _complete(event.node, lane.word, (self._process(event.resource), _TRACKS + lane.part), start, end, {})
 
     def regions(self, timeline: Timeline, count: int) -> list[dict[str, Any]]:
         """The first `count` regions, those of one node left out."""

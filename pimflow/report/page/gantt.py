@@ -76,22 +76,26 @@ def gantt(schedule: Schedule, run: int = 0, end_us: float = 0.0) -> Markup:
 
 
 def schedule_data(schedule: Schedule) -> dict[str, Any]:
-    """What a script needs beside the chart: when nodes run, and the lanes of units that have channels."""
+    """What a script needs beside the chart: the lanes of units that have parts, and what these are called."""
     lanes: dict[str, list[list[Any]]] = {}
+    words: dict[str, str] = {}
     count = 0
     for event in schedule.shown:
         if event.resource not in schedule.titles:
             continue
-        for first, last, start, length in _alike(schedule.lanes.get(event.node, ()), event):
+        own = schedule.lanes.get(event.node, ())
+        if own:
+            words[event.resource] = own[0].word
+        for first, last, start, length in _alike(own, event):
             count += 1
             if count <= MOST_LANES:
                 number = schedule.numbers.get(event.node, -1)
                 lanes.setdefault(event.resource, []).append([number, first, last, start, length])
-    return {"lanes": lanes}
+    return {"lanes": lanes, "words": words}
 
 
 def _alike(lanes: Sequence[Lane], event: Event) -> list[tuple[int, int, float, float]]:
-    """Neighbouring channels that are busy from and to the same time, as one: first, last, start, length."""
+    """Neighbouring parts that are busy from and to the same time, as one: first, last, start, length."""
     found: list[tuple[int, int, float, float]] = []
     for lane in lanes:
         start = round(event.start_us + lane.start_us, 3)

@@ -324,7 +324,7 @@
     for (const [number, first, last, start, length] of lanes) {
       for (let channel = first; channel <= last; channel += 1) {
         const bar = svg("rect", { x: start, y: (channel + 0.1) / count, width: length, height: 0.8 / count, class: `mark ${track.dataset.hue}`, "data-n": number });
-        bar.dataset.tip = `channel ${channel}: ${microseconds(length)} us of ${byNumber.get(number)?.row.cells[1].textContent ?? ""}`;
+        bar.dataset.tip = `${track.dataset.word} ${channel}: ${microseconds(length)} us of ${byNumber.get(number)?.row.cells[1].textContent ?? ""}`;
         drawn.append(bar);
       }
     }
@@ -352,15 +352,16 @@
     draw(gantt);
   };
   gantts.forEach((gantt) => {
-    const { lanes } = data.runs[Number(gantt.dataset.run)];
+    const { lanes, words } = data.runs[Number(gantt.dataset.run)];
     for (const track of all(".track", gantt)) {
       const own = lanes[track.dataset.place];
       if (!own) continue;
+      track.dataset.word = words[track.dataset.place];
       const y = Number(track.dataset.y) + 28;
       const toggle = svg("text", { x: left(gantt) - 6, y, class: "fold", "text-anchor": "end", role: "button", tabindex: 0 });
       toggle.textContent = `unfold ${1 + Math.max(...own.map((lane) => lane[2]))}`;
       toggle.setAttribute("aria-expanded", "false");
-      toggle.setAttribute("aria-label", `channels of ${one(".name", track).textContent}`);
+      toggle.setAttribute("aria-label", `${track.dataset.word}s of ${one(".name", track).textContent}`);
       toggle.addEventListener("click", () => fold(gantt, track, own, toggle));
       toggle.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;

@@ -332,7 +332,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         assert isinstance(cost, StreamsCost)
         first = cost.launch_us + cost.placement_cycles / self.pim.clock_mhz
         busy = ((channel, entry.cycles) for channel, entry in enumerate(cost.channels) if entry.cycles)
-        return tuple(Lane(channel, first, first + cycles / self.pim.clock_mhz) for channel, cycles in busy)
+        return tuple(Lane(channel, first, first + cycles / self.pim.clock_mhz, "channel") for channel, cycles in busy)
 
     def trace(self, program: NewtonProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pimflow import data as codec
-from pimflow.codegen.backend import Backend, Copy, Parts, Roof, Transfer
+from pimflow.codegen.backend import Backend, Copy, Lane, Parts, Roof, Transfer, UnitCost
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.codegen.work import Work
 from pimflow.errors import DataError
@@ -318,6 +318,12 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
     def parts(self, program: UpmemProgram) -> int:
         """The clusters."""
         return program.strategy.clusters
+
+    def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
+        """Clusters of ranks, from when their cores have started: all of them wait for the slowest core."""
+        assert isinstance(cost, UpmemCost)
+        start, end = cost.aggregation.launch_us, cost.aggregation.kernel_us
+        return tuple(Lane(cluster, start, end, "cluster") for cluster in range(cost.strategy.clusters))
 
     def trace(self, program: UpmemProgram, part: int) -> Iterator[str]:
         """What the host and the cores of one cluster do, a line a step."""

@@ -19,6 +19,7 @@ def test_every_event_is_a_bar_and_channels_unfold() -> None:
     assert schedule.tracks == ("gpu", "pim")
     lanes = schedule_data(schedule)["lanes"]
     assert list(lanes) == ["pim"]
+    assert schedule_data(schedule)["words"] == {"pim": "channel"}
     on_pim = {event.node: event for event in events if event.resource == "pim"}
     assert {lane[0] for lane in lanes["pim"]} == {schedule.numbers[name] for name in on_pim}
     busy = sum((last - first + 1) * length for _, first, last, _, length in lanes["pim"])

@@ -80,6 +80,22 @@ def test_starting_the_cores_is_charged_and_shown() -> None:
     assert CostModel(machine()).time_parts_us(slow.graph, nodes[0])["launch"] == 100.0
 
 
+def test_every_cluster_of_ranks_has_a_lane_in_the_trace() -> None:
+    found = compiled("gcn-ts", GRAPH)
+    trace = found.chrome_trace()["traceEvents"]
+    kernels = {event["name"]: event for event in trace if event["ph"] == "X" and event["cat"] == "dpu"}
+    lanes = [event for event in trace if event["ph"] == "X" and event["cat"] == "cluster"]
+    programs = found.programs
+    assert {name: sum(lane["name"] == name for lane in lanes) for name in kernels} == {
+        name: program.strategy.clusters for name, program in programs.items()
+    }
+    for lane in lanes:
+        kernel = kernels[lane["name"]]
+        assert kernel["ts"] < lane["ts"]
+        assert lane["ts"] + lane["dur"] == pytest.approx(kernel["ts"] + kernel["dur"], abs=2e-3)
+    assert "cluster 0" in {event["args"]["name"] for event in trace if event["ph"] == "M"}
+
+
 def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compiled("gin-dynamo", GRAPH)
     right = values.aggregated
