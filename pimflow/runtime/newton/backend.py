@@ -42,6 +42,7 @@ from pimflow.runtime.newton.aggregation import (
     rounded_edges,
 )
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
+from pimflow.runtime.newton.bounds import cycle_bounds
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost, StreamsCost, least_us
 from pimflow.runtime.newton.layer import NewtonLayer
@@ -231,7 +232,8 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         if isinstance(cost, Refusal):
             return cost
         operand, profile = search.profile.pim.operand, search.profile
-        return NewtonLayer(profile.name, operand, cost, cycle_breakdown(cost), self.time_parts_us(work, choice))
+        spent, bounds = cycle_breakdown(cost), cycle_bounds(problem, cost, profile)
+        return NewtonLayer(profile.name, operand, cost, spent, bounds, self.time_parts_us(work, choice))
 
     def execute(
         self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str

@@ -153,7 +153,18 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
 
 
 def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """What no mapping of a problem is faster than: COMPs, spread evenly over the channels, and what interrupts them.
+    """What no mapping of a problem is faster than: the launch, writing an operand, COMPs and what interrupts them."""
+    pim, shape = profile.pim, geometry(problem, profile.pim)
+    cycles = interrupted_cycles(problem, profile)
+    if _places(problem):
+        cycles += profile.placement_cycles(
+            shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
+        )
+    return pim.launch_us + cycles / pim.clock_mhz
+
+
+def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
+    """COMPs at least, spread evenly over the channels, and what interrupts them.
 
     A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
     one column for both. What interrupts them may come at once: then the longest counts.
@@ -167,12 +178,7 @@ def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
     cycles = comps * profile.comp_cycles + changes * gaps.change
     refreshes = cycles // gaps.refresh_interval
     cycles += refreshes * max(0.0, gaps.refresh - gaps.change)
-    cycles += max(0.0, results - 1 - changes - refreshes) * gaps.result
-    if _places(problem):
-        cycles += profile.placement_cycles(
-            shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
-        )
-    return pim.launch_us + cycles / pim.clock_mhz
+    return cycles + max(0.0, results - 1 - changes - refreshes) * gaps.result
 
 
 def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> int:

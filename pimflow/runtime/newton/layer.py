@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pimflow.runtime.newton.bounds import CycleBounds
 from pimflow.runtime.newton.breakdown import CycleBreakdown
 from pimflow.runtime.newton.cost import PimCost
+
+_BOUNDS = {"comp": "COMP", "interrupted": "COMP and what interrupts it", "bus": "bus"}
 
 
 @dataclass(frozen=True)
 class NewtonLayer:
-    """A layer's mapping and cost, and what its cycles and its time are spent on."""
+    """A layer's mapping and cost, what its cycles and its time are spent on, and what no mapping is faster than."""
 
     timing: str
     operand: str
     cost: PimCost
     spent: CycleBreakdown
+    bounds: CycleBounds
     time_parts_us: Mapping[str, float]
 
     @property
@@ -42,6 +46,9 @@ class NewtonLayer:
             "refreshes": cost.ref,
             "cycles_spent": self.spent.as_json(),
             "utilisation": cost.utilisation,
+            "bounds": dict(self.bounds.cycles),
+            "bound": self.bounds.longest,
+            "within": self.bounds.within(cost.cycles),
             "energy_mj": cost.energy_mj,
             "energy_parts_mj": cost.energy_parts_mj,
             "channels": [
@@ -61,12 +68,14 @@ class NewtonLayer:
         busy = sum(channel.cycles > 0 for channel in cost.channels)
         spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
         commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
+        bounds = ", ".join(f"{_BOUNDS[name]} {cycles:,.0f}" for name, cycles in self.bounds.cycles.items())
         rows = [
             ("mapping", mapping.text),
             ("channels", f"{busy} of {len(cost.channels)} busy, in groups of {groups}"),
             ("cycles", f"{cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)"),
             ("spent on", spent),
             ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
+            ("bounds", f"{bounds} cycles; within {self.bounds.within(cost.cycles):.2f}x of the highest"),
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
             ("closed rows", f"{cost.comps_on_closed_rows:,} COMPs on rows that a refresh had closed"),
         ]

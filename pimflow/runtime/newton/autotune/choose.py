@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.backend import Records
@@ -20,6 +21,7 @@ from pimflow.codegen.newton.published import channel_loads
 from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.cost import PimCost, placement_cycles, price, time_classes
 from pimflow.runtime.newton.profiles.base import TimingProfile
@@ -27,6 +29,7 @@ from pimflow.runtime.newton.timing.streams import StreamTimer
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
 _NEAR = 1.4  # and the best of every kind whose estimate is within this factor of the least
+_THINNED_SHORTLIST = 3  # of those whose fills hold fewer pixels than fit
 _NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
@@ -108,6 +111,7 @@ class MappingSearch:
         ranked = candidates(problem, self.profile)
         self._enter_auto(race, ranked)
         race.enter(map(_reopening, likely))
+        race.enter_rebalanced()
         if race.best is None:
             race.enter(entry.mapping for entry in ranked)
             race.enter(map(_reopening, newton))
@@ -119,11 +123,13 @@ class MappingSearch:
         What wins with fewer buffers is in the race too, so that more of them never make the choice slower. Which order
         is better, the closed forms say of all alike; the best is timed with the other one as well.
         """
+        full = [entry for entry in ranked if not entry.thinned]
         for held in range(1, self.profile.pim.buffers_per_channel + 1):
-            race.enter(_shortlist([entry for entry in ranked if entry.mapping.fills_held <= held]))
-            best = race.best.mapping if race.best else None
-            if best is not None and best.order == "rows" and not best.prefetch:
-                race.enter([replace(best, early_fill=not best.early_fill)])
+            race.enter(_shortlist([entry for entry in full if entry.mapping.fills_held <= held]))
+            race.enter_other_order()
+        thinned = [entry.mapping for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
+        race.enter(thinned[:_THINNED_SHORTLIST])
+        race.enter_other_order()
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
@@ -152,7 +158,10 @@ def _priced(outlined: Outline, timer: StreamTimer) -> _Chosen:
 
 @dataclass
 class _Race:
-    """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit."""
+    """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
+
+    `channels` are the cycles of channels of the fastest, of those with like streams of the first.
+    """
 
     problem: MatrixProblem
     profile: TimingProfile
@@ -160,6 +169,7 @@ class _Race:
     best: Outline | None = None
     cycles: float = math.inf
     refusal: Refusal | None = None
+    channels: dict[int, int] = field(default_factory=dict)
     entered: set[Mapping] = field(default_factory=set)
 
     def enter(self, mappings: Iterable[Mapping]) -> None:
@@ -168,6 +178,27 @@ class _Race:
             if mapping not in self.entered:
                 self.entered.add(mapping)
                 self._time(mapping)
+
+    def enter_other_order(self) -> None:
+        """The fastest with the other order of a READRES and the next GWRITE, where it has one."""
+        best = self.best.mapping if self.best else None
+        if best is not None and best.order == "rows" and not best.prefetch:
+            self.enter([replace(best, early_fill=not best.early_fill)])
+
+    def enter_rebalanced(self) -> None:
+        """The fastest with shares by which its channel groups would end together, once."""
+        if self.best is None:
+            return
+        ends = accumulate(group.channels for group in self.best.mapping.groups)
+        starts = (end - group.channels for end, group in zip(ends, self.best.mapping.groups, strict=True))
+        cycles = [
+            max((self.channels.get(start + index, 0) for index in range(group.channels)), default=0)
+            for start, group in zip(starts, self.best.mapping.groups, strict=True)
+        ]
+        moved = rebalanced(self.best.mapping, cycles, self.best.shape.row_pixels)
+        if moved is not None:
+            self.enter([moved])
+            self.enter_other_order()
 
     def result(self) -> _Chosen | Refusal:
         """The fastest, priced."""
@@ -181,19 +212,24 @@ class _Race:
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
                 self.refusal = outlined
             return
-        cycles = self._cycles(outlined)
+        channels: dict[int, int] = {}
+        cycles = self._cycles(outlined, channels)
         if cycles < self.cycles:
-            self.best, self.cycles = outlined, cycles
+            self.best, self.cycles, self.channels = outlined, cycles, channels
 
-    def _cycles(self, outlined: Outline) -> float:
-        """Of the slowest channel, placement included; infinite if that is not faster than what has been timed."""
+    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> float:
+        """Of the slowest channel, placement included; infinite if that is not faster than what has been timed.
+
+        `channels` is told what the first of those with like streams take, placement apart.
+        """
         placing = placement_cycles(outlined, self.profile)
         loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.classes), reverse=True)
         slowest = 0
         for comps, channel in loads:
             if placing + max(slowest, comps * self.profile.comp_cycles) >= self.cycles:
                 return math.inf
-            slowest = max(slowest, self.timer.cycles(outlined, channel))
+            channels[channel] = self.timer.cycles(outlined, channel)
+            slowest = max(slowest, channels[channel])
         return placing + slowest
 
 

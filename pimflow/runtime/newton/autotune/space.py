@@ -23,6 +23,7 @@ from pimflow.targets import PimSpec
 Chunks = tuple[tuple[int, int, int], ...]
 """(columns, pixels per fill, count) of consecutive equal chunks."""
 
+_FEWER = 4  # pixels less than fit into a fill that are looked at
 _MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
 
 
@@ -40,6 +41,7 @@ class _Scheme:
         window_block: as in `Mapping`.
         spread: every channel group has weight groups of its own.
         early: whether a GWRITE goes before the READRES of the fill before it.
+        thinned: whether fills hold fewer pixels than fit.
     """
 
     chunks: Chunks
@@ -52,14 +54,16 @@ class _Scheme:
     window_block: int = 0
     spread: bool = False
     early: bool = True
+    thinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mapping and what it is estimated to take."""
+    """A mapping and what it is estimated to take; `thinned`: its fills hold fewer pixels than fit."""
 
     cycles: float
     mapping: Mapping
+    thinned: bool = False
 
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
@@ -69,12 +73,20 @@ def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
     early = costs.early <= costs.plain
-    for scheme in (replace(scheme, early=early) for scheme in _schemes(problem, shape, pim)):
+    for scheme in (replace(scheme, early=early) for scheme in _all_schemes(problem, shape, pim, costs)):
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
             found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
     found.sort(key=lambda candidate: candidate.cycles)
     return found
+
+
+def _all_schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> Iterator[_Scheme]:
+    """Those whose fills are full, and what may be better with fewer pixels in them."""
+    for scheme in _schemes(problem, shape, pim):
+        yield scheme
+        if scheme.order != "latch" and not scheme.copied and not scheme.pitch:
+            yield from _thinned(scheme, shape, pim, costs)
 
 
 def _schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
@@ -134,6 +146,37 @@ def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: Matrix
     if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
         limits += [limit for limit in (4, 1) if limit < shape.pixels]
     return list(dict.fromkeys(_pack(cut, slots, limit, shape.ragged) for limit in limits))
+
+
+def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> list[_Scheme]:
+    """The scheme with fewer pixels a fill than fit: those that seem best on some number of equal channel groups.
+
+    Five pixels on two channels are three and two, and a last fill that is not full leaves channels idle as well.
+    """
+    most = max(pixels for _, pixels, _ in scheme.chunks)
+    columns = next(columns for columns, pixels, _ in scheme.chunks if pixels == most)
+    found: set[int] = set()
+    for groups in range(1, min(pim.buffers, pim.channels) + 1):
+        cycles = {
+            pixels: -(-_units(shape, scheme, pixels) // groups)
+            * fill_cycles(
+                costs,
+                fill_load(shape.tiles, pixels, columns, pim.channels // groups, max(scheme.width, 1)),
+                scheme.order,
+                pixels * columns,
+                scheme.held,
+                scheme.prefetch,
+            )[1]
+            for pixels in range(max(most - _FEWER, 1), most + 1)
+        }
+        found.add(min(cycles, key=lambda pixels: (cycles[pixels], -pixels)))
+    chunks = (_limited(scheme.chunks, pixels) for pixels in sorted(found - {most}))
+    return [replace(scheme, chunks=fewer, thinned=True) for fewer in chunks]
+
+
+def _limited(chunks: Chunks, pixels: int) -> Chunks:
+    """With so many pixels a fill at most."""
+    return tuple((columns, min(own, pixels), count) for columns, own, count in chunks)
 
 
 def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
@@ -253,7 +296,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
             yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
             continue
         cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
-        yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim))
+        yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim), scheme.thinned)
 
 
 def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
@@ -268,7 +311,7 @@ def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequen
         for size, count, end in zip(sizes, counts, ends, strict=True)
         if count
     )
-    return Candidate(max(spent), _with_groups(scheme, runs, groups, pim))
+    return Candidate(max(spent), _with_groups(scheme, runs, groups, pim), scheme.thinned)
 
 
 def _price(

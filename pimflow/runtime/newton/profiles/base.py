@@ -108,6 +108,10 @@ class TimingProfile(ABC):
         """
         return LeastGaps()
 
+    def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
+        """Cycles in which so many bytes are written to buffers and so many READRES return; 0 where nothing is known."""
+        return 0.0
+
     @abstractmethod
     def visit_costs(self) -> VisitCosts:
         """Closed-form costs of the parts of a stream, which rank mappings before exact timing decides."""

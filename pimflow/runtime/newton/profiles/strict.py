@@ -53,6 +53,12 @@ class StrictProfile(TimingProfile):
         change = 0.0 if hidden else max(0.0, min(rows, fill))
         return LeastGaps(change, timing.t_drain + 1, timing.t_rfc, timing.t_refi)
 
+    def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
+        """One burst after the other."""
+        pim, timing = self.pim, self.pim.timing.strict
+        bursts = filled_bytes / timing.burst_bytes + results * timing.bursts(pim.banks * pim.result_bytes)
+        return bursts * timing.burst_cycles
+
     def visit_costs(self) -> VisitCosts:
         """Rows are precharged between visits, a fill takes the bus burst by burst, and the bus turns round."""
         pim, timing = self.pim, self.pim.timing.strict
