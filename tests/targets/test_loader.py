@@ -321,6 +321,8 @@ def test_limits_between_keys(target: str) -> None:
         "pim.channels": {"pim.channels": gpu.memory_channels, "pim.buffers": 1},
         "pim.bank_groups": {"pim.bank_groups": pim.banks - 1},
         "pim.buffers": {"pim.buffers": pim.channels + 1},
+        "pim.buffer_parts": {"pim.buffer_parts": 5, "pim.buffer_columns": 32},
+        "pim.buffers_per_channel": {"pim.buffers_per_channel": 32, "pim.buffer_parts": 4},
     }
     for path, changes in wrong.items():
         data = content(target)

@@ -149,6 +149,10 @@ def outline(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> Outline |
     """
     if isinstance(problem, ConvProblem) and problem.groups > 1 and problem.groups == problem.in_channels:
         return Refusal("groups == channels, depthwise runs on the GPU")
+    if mapping.buffer_parts not in (1, pim.buffer_parts):
+        reason = f"the mapping divides buffers into {mapping.buffer_parts} parts, the machine into {pim.buffer_parts}"
+        return Refusal(reason, remedy=f"a target with pim.buffer_parts = {mapping.buffer_parts}")
+    pim = pim.in_parts(mapping.buffer_parts)
     shape = geometry(problem, pim)
     refusal = _check_hardware(mapping, pim) or _check_cover(problem, mapping, shape)
     if refusal:
@@ -167,14 +171,13 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     width = max((run.columns * mapping.tiles_per_row if aside else run.slots for run in mapping.runs), default=0)
     slots = max((run.slots for run in mapping.runs), default=0)
     limits = (
-        ("channels", channels, "channels"),
-        ("global buffers", len(mapping.groups), "buffers"),
-        ("buffers per channel", mapping.fills_held, "buffers_per_channel"),
-        ("buffer slots", slots, "buffer_columns"),
-        ("columns of a row", width, "columns"),
+        ("channels", channels, pim.channels, "channels"),
+        ("global buffers", len(mapping.groups), pim.buffers, "buffers"),
+        ("buffers per channel", mapping.fills_held, pim.fills_held(len(mapping.groups)), "buffers_per_channel"),
+        ("buffer slots", slots, pim.buffer_columns, "buffer_columns"),
+        ("columns of a row", width, pim.columns, "columns"),
     )
-    for unit, needed, key in limits:
-        there: int = getattr(pim, key)
+    for unit, needed, there, key in limits:
         if needed > there:
             reason = f"the mapping needs {needed} {unit}, the machine has {there}"
             return Refusal(reason, needed, there, unit, f"a target with a larger pim.{key}")

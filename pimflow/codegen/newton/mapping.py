@@ -89,6 +89,7 @@ class Mapping:
         gwrite_latency: "hidden" or "exposed" where the policy says so, None for the target's.
         reopens_rows: whether the controller is to open rows again that a refresh closed, where timing rules leave it
             the choice (`artifact`: the published controller does not, and COMPs run on closed rows).
+        buffer_parts: into how many parts buffers are divided, each filled and read as if it were a buffer.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Mapping:
     window_block: int = 0
     gwrite_latency: Literal["hidden", "exposed"] | None = None
     reopens_rows: bool = False
+    buffer_parts: int = 1
 
     @property
     def text(self) -> str:
@@ -143,6 +145,7 @@ class Mapping:
             "window_block": self.window_block,
             "gwrite_latency": self.gwrite_latency,
             "reopens_rows": self.reopens_rows,
+            "buffer_parts": self.buffer_parts,
         }
 
 

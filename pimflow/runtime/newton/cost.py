@@ -90,7 +90,8 @@ class PimCost(StreamsCost):
 def time_classes(program: PimProgram, timer: StreamTimer) -> tuple[StreamTiming, ...]:
     """The timing of every class of streams of a program."""
     mapping = program.mapping
-    return tuple(timer.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows) for entry in program.classes)
+    setting = mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts
+    return tuple(timer.time(entry.stream, *setting) for entry in program.classes)
 
 
 def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> int:

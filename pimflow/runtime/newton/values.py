@@ -188,8 +188,8 @@ class _Machine:
         """Executes one channel's stream on its bank rows; returns a digest of the fills that it saw."""
         pim = self.pim
         state = _State(
-            np.zeros((pim.buffers_per_channel, pim.buffer_columns, pim.multipliers), self.dtype),
-            np.zeros(pim.buffers_per_channel, np.bool_),
+            np.zeros((pim.fills_per_channel, pim.buffer_columns, pim.multipliers), self.dtype),
+            np.zeros(pim.fills_per_channel, np.bool_),
             np.full(pim.bank_groups, -1),
             np.zeros(pim.banks, self.dtype),
         )

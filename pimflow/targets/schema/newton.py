@@ -261,6 +261,11 @@ class PimSpec(Unit):
     # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:
     # nothing is copied, as GWRITE and READRES move data over the crossbar, within the streams.
     transfer_gb_per_s: Positive | None = None
+    # A change of hardware: parts that a kernel may divide every buffer into, filled and read apart: 2 is ping-pong
+    # between halves. A COMP then names a part, and its slot in there is its column.
+    buffer_parts: FewBuffers = 1
+    # A change of hardware: channels may fill the buffers that no other group of channels needs as well.
+    buffer_pool: bool = False
     # Operands of 8 bits beside its own type, for products that a model keeps in them. None: it has no such multipliers.
     int8: Int8 | None = None
 
@@ -310,6 +315,22 @@ class PimSpec(Unit):
         return self.buffer_columns * self.multipliers
 
     @property
+    def fills_per_channel(self) -> int:
+        """Filled buffers that a channel can hold at a time, if its group is the only one."""
+        return self.fills_held(1)
+
+    def fills_held(self, groups: int) -> int:
+        """Filled buffers that a channel can hold at a time where channels form so many groups."""
+        return self.buffers_per_channel * (max(self.buffers // groups, 1) if self.buffer_pool else 1)
+
+    def in_parts(self, parts: int) -> PimSpec:
+        """The same channels as a kernel sees them that divides every buffer into so many parts."""
+        if parts == 1:
+            return self
+        columns, held = self.buffer_columns // parts, self.buffers_per_channel * parts
+        return replace(self, buffer_columns=columns, buffers_per_channel=held, buffer_parts=1)
+
+    @property
     def banks_per_group(self) -> int:
         """Banks that one G_ACT opens."""
         return self.banks // self.bank_groups
@@ -326,6 +347,13 @@ class PimSpec(Unit):
             yield "bank_groups", "must divide pim.banks"
         if self.buffers > self.channels:
             yield "buffers", "must not exceed pim.channels"
+        if self.buffer_columns % self.buffer_parts:
+            yield "buffer_parts", "must divide pim.buffer_columns"
+        if self.fills_per_channel * self.buffer_parts > MOST_BUFFERS_PER_CHANNEL:
+            yield (
+                "buffers_per_channel",
+                f"with their parts and in a pool must not exceed {MOST_BUFFERS_PER_CHANNEL}",
+            )
         for device, unit in units.items():
             if isinstance(unit, Gpu) and self.channels >= unit.memory_channels:
                 yield "channels", f"must be below {device}.memory_channels"

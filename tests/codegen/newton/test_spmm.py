@@ -51,7 +51,7 @@ def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, 
         for channel in channels:
             run_stream(
                 program.streams[channel], packing.contents(edges.weight), program.fill_banks(channel, edges.features),
-                partial, bank_groups=pim.bank_groups, buffers=pim.buffers_per_channel, buffer_slots=pim.buffer_columns,
+                partial, bank_groups=pim.bank_groups, buffers=pim.fills_per_channel, buffer_slots=pim.buffer_columns,
             )  # fmt: skip
     result = packing.added(partial[:, :width], len(edges.rowptr) - 1)
     assert edges.error(result, edges.weight) < 1e-6

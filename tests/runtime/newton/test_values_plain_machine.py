@@ -33,7 +33,7 @@ def plain(program: PimProgram, source: np.ndarray, weights: np.ndarray, operand:
         if stream.body:
             banks = program.layout.fill_banks(stream.channel, stored, program.shape, pim)
             run_stream(
-                stream, matrix, banks, result, bank_groups=pim.bank_groups, buffers=pim.buffers_per_channel,
+                stream, matrix, banks, result, bank_groups=pim.bank_groups, buffers=pim.fills_per_channel,
                 buffer_slots=pim.buffer_columns, half=half,
             )  # fmt: skip
     return program.result.tensor(result)

@@ -78,6 +78,8 @@ def machines(draw: st.DrawFn) -> PimSpec:
         buffer_columns=draw(st.sampled_from([16, 32, 64])),
         buffers=draw(st.integers(1, min(channels, 5))),
         buffers_per_channel=draw(st.integers(1, 3)),
+        buffer_parts=draw(st.sampled_from([1, 1, 2, 4])),
+        buffer_pool=draw(st.booleans()),
         any_slot_any_column=draw(st.booleans()),
         gwrite_latency=draw(st.sampled_from(["hidden", "exposed"])),
     )

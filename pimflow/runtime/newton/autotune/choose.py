@@ -109,7 +109,8 @@ class MappingSearch:
                 race.enter(newton)
             return race.result()
         ranked = candidates(problem, self.profile)
-        self._enter_auto(race, ranked)
+        for parts in sorted({entry.mapping.buffer_parts for entry in ranked}):
+            self._enter_auto(race, [entry for entry in ranked if entry.mapping.buffer_parts == parts])
         race.enter(map(_reopening, likely))
         race.enter_rebalanced()
         if race.best is None:
@@ -124,7 +125,7 @@ class MappingSearch:
         is better, the closed forms say of all alike; the best is timed with the other one as well.
         """
         full = [entry for entry in ranked if not entry.thinned]
-        for held in range(1, self.profile.pim.buffers_per_channel + 1):
+        for held in sorted({entry.mapping.fills_held for entry in full}):
             race.enter(_shortlist([entry for entry in full if entry.mapping.fills_held <= held]))
             race.enter_other_order()
         thinned = [entry.mapping for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]

@@ -67,7 +67,17 @@ class Candidate:
 
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
-    """Candidates for the profile's machine, best estimate first."""
+    """Candidates for the profile's machine, with buffers whole and in all their parts, best estimate first."""
+    found = _candidates(problem, profile)
+    parts = profile.pim.buffer_parts
+    if parts > 1:
+        divided = _candidates(problem, profile.on(profile.pim.in_parts(parts)))
+        found += [replace(entry, mapping=replace(entry.mapping, buffer_parts=parts)) for entry in divided]
+    found.sort(key=lambda candidate: candidate.cycles)
+    return found
+
+
+def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
     pim, costs = profile.pim, profile.visit_costs()
     shape = geometry(problem, pim)
     placing = _placing_cycles(problem, pim)
@@ -77,7 +87,6 @@ def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
             found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
-    found.sort(key=lambda candidate: candidate.cycles)
     return found
 
 
@@ -134,7 +143,7 @@ def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) ->
 
 def _buffering(order: Order, pim: PimSpec) -> Iterator[tuple[int, bool]]:
     """(buffers held, prefetch): any number filled together, or, with open rows, each refilled beside another."""
-    for held in range(1, pim.buffers_per_channel + 1):
+    for held in range(1, pim.fills_per_channel + 1):
         yield held, False
         if order == "rows" and held > 1:
             yield held, True
@@ -292,6 +301,8 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
         )
         rates.append(1 / whole)
     for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
+        if scheme.held > pim.fills_held(len(sizes)):
+            continue
         if scheme.spread:
             yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
             continue

@@ -49,7 +49,7 @@ class StrictProfile(TimingProfile):
         rows = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd + timing.t_rtp + timing.t_rp - timing.t_ccd_l
         bursts = pim.buffer_columns * slot_elements * pim.element_bytes / timing.burst_bytes
         fill = (bursts - 1) * timing.burst_cycles + timing.t_cwl + timing.t_bl
-        hidden = pim.any_slot_any_column or pim.buffers_per_channel > 1
+        hidden = pim.any_slot_any_column or pim.fills_per_channel * pim.buffer_parts > 1
         change = 0.0 if hidden else max(0.0, min(rows, fill))
         return LeastGaps(change, timing.t_drain + 1, timing.t_rfc, timing.t_refi)
 

@@ -66,7 +66,7 @@ class Rules(ABC):
     def __init__(self, pim: PimSpec) -> None:
         self._states: dict[tuple[int, ...], State] = {}
         self._groups = pim.bank_groups
-        self._buffers = pim.buffers_per_channel
+        self._buffers = pim.fills_per_channel
         self._refused: list[str] = []  # why codes -1, -2, .. are no commands of this machine
 
     @abstractmethod

@@ -48,10 +48,14 @@ class StreamTimer:
     def __init__(self, profile: TimingProfile, most_memories: int = MOST_MEMORIES) -> None:
         self.profile = profile
         self._most_memories = most_memories
-        self._timers: dict[tuple[str, bool], _Timer] = {}
+        self._timers: dict[tuple[str, bool, int], _Timer] = {}
 
     def time(
-        self, stream: CommandStream, gwrite_latency: str | None = None, reopens_rows: bool = False
+        self,
+        stream: CommandStream,
+        gwrite_latency: str | None = None,
+        reopens_rows: bool = False,
+        buffer_parts: int = 1,
     ) -> StreamTiming:
         """Exact timing of one channel's stream.
 
@@ -59,12 +63,13 @@ class StreamTimer:
             stream: what the channel executes.
             gwrite_latency: "hidden" or "exposed"; the machine's if None.
             reopens_rows: whether the controller opens rows again that a refresh closed, if the profile leaves that.
+            buffer_parts: into how many parts the stream divides buffers.
 
         Raises:
             OptionError: no such latency.
             CommandOrderError: the machine would refuse a command; names its index in the expanded stream.
         """
-        return self._timer(gwrite_latency, reopens_rows).time(stream)
+        return self._timer(gwrite_latency, reopens_rows, buffer_parts).time(stream)
 
     def cycles(self, outline: Outline, channel: int) -> int:
         """Cycles of one channel of a problem under a mapping, as `time` has them of its stream, which is not made.
@@ -76,18 +81,19 @@ class StreamTimer:
         """
         mapping = outline.mapping
         try:
-            return self._timer(mapping.gwrite_latency, mapping.reopens_rows).cycles(outline, channel)
+            timer = self._timer(mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
+            return timer.cycles(outline, channel)
         except IllegalCommand:
             stream = CommandStream(channel, outline.nest(channel, CommandEmitter))
-            return self.time(stream, mapping.gwrite_latency, mapping.reopens_rows).cycles
+            return self.time(stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts).cycles
 
-    def _timer(self, gwrite_latency: str | None, reopens_rows: bool) -> _Timer:
+    def _timer(self, gwrite_latency: str | None, reopens_rows: bool, buffer_parts: int) -> _Timer:
         latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
-        timer = self._timers.get((latency, reopens_rows))
-        if timer is None:
-            timer = _Timer(self.profile, latency, reopens_rows, self._most_memories)
-            self._timers[latency, reopens_rows] = timer
-        return timer
+        key = latency, reopens_rows, buffer_parts
+        if key not in self._timers:
+            profile = self.profile.on(self.profile.pim.in_parts(buffer_parts))
+            self._timers[key] = _Timer(profile, latency, reopens_rows, self._most_memories)
+        return self._timers[key]
 
 
 def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:

@@ -11,6 +11,7 @@ import pytest
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
+from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost, time_classes, total_cycles
@@ -44,6 +45,46 @@ def test_more_hardware_is_faster(timing: str) -> None:
     assert cycles(timing, buffers=1) > plain
     assert cycles(timing, channels=8) > 1.8 * plain
     assert cycles(timing, gwrite_latency="exposed") >= plain
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"buffer_parts": 2}, {"buffer_pool": True}, {"buffer_parts": 2, "buffer_pool": True}],
+    ids=["halves", "pool", "both"],
+)
+def test_buffers_that_are_filled_beside_comps(changes: dict[str, Any]) -> None:
+    """Changes of hardware: the halves of a buffer by turns, or those that other groups of channels do not need."""
+    assert cycles("strict", **changes) < 0.9 * cycles("strict")
+    for problem in (MatmulProblem(1, 1280, 320), ConvProblem(1, 40, 240, 14, 14, (1, 1))):
+        for timing in ("strict", "artifact"):
+            plain = chosen(problem, TARGET, "auto", timing)
+            machine = TARGET.with_units(pim=replace(TARGET.pim, **changes))
+            assert chosen(problem, machine, "auto", timing).cycles <= plain.cycles
+
+
+def test_a_kernel_divides_its_buffers_or_leaves_them_whole() -> None:
+    halves = TARGET.with_units(pim=replace(TARGET.pim, buffer_parts=2))
+    layer, vector = (
+        chosen(problem, halves, "auto", "strict").mapping for problem in (LAYER, MatmulProblem(1, 1280, 320))
+    )
+    assert (layer.buffer_parts, vector.buffer_parts) == (2, 1)
+    assert max(run.slots for run in layer.runs) <= TARGET.pim.buffer_columns // 2
+    refused = lower(LAYER, layer, TARGET.pim)
+    assert isinstance(refused, Refusal)
+    assert "divides buffers into 2 parts" in refused.reason
+
+
+def test_a_pool_has_as_many_buffers_as_the_device() -> None:
+    pool = replace(TARGET.pim, buffer_pool=True)
+    assert [pool.fills_held(groups) for groups in (1, 2, 3, 4)] == [4, 2, 1, 1]
+    assert [TARGET.pim.fills_held(groups) for groups in (1, 4)] == [1, 1]
+    for entry in candidates(LAYER, timer(pool, "strict").profile):
+        assert len(entry.mapping.groups) * entry.mapping.fills_held <= TARGET.pim.buffers
+    mapping = chosen(LAYER, TARGET.with_units(pim=pool), "auto", "strict").mapping
+    assert mapping.fills_held > 1
+    refused = lower(LAYER, replace(mapping, fills_held=4 // len(mapping.groups) + 1), pool)
+    assert isinstance(refused, Refusal)
+    assert refused.unit == "buffers per channel"
 
 
 def test_window_strips_save_fills_where_comp_pairs_freely() -> None:

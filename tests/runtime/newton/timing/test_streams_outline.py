@@ -27,6 +27,8 @@ MACHINES = {
     "plain": PLAIN,
     "two buffers": replace(PLAIN, buffers_per_channel=2),
     "free pairing": replace(PLAIN, any_slot_any_column=True),
+    "halves of buffers": replace(PLAIN, buffer_parts=2),
+    "a pool of buffers": replace(PLAIN, buffer_pool=True),
 }
 
 
@@ -42,7 +44,7 @@ def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile
             assert [entry.channels for entry in program.classes] == list(made.classes)
             for entry in program.classes:
                 channel = entry.channels[0]
-                whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows)
+                whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
                 assert timing.cycles(made, channel) == whole.cycles
                 assert made.comps(channel) == count_commands(entry.stream.body).comp
     assert set(orders) == {"rows", "fills", "latch"}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pimflow.codegen import ConvProblem
+from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
 from pimflow.errors import CommandOrderError
+from pimflow.runtime.newton.autotune.choose import MappingSearch
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
 from pimflow.targets import PimSpec
 from pimflow.targets.schema.newton import StrictTiming
@@ -375,3 +380,13 @@ def test_gwrite_is_priced_by_its_bytes() -> None:
     lengths = [cycles(stream(gwrite(elements), gwrite(16))) for elements in (1, 16, 17, 32, 33, 512)]
     assert lengths == [1 + 2 * bursts + 9 for bursts in (1, 1, 2, 2, 3, 32)]
     assert timed(stream(Loop("f", 3, (gwrite(17),)))).gwrite_bytes == 102
+
+
+@pytest.mark.parametrize("changes", [{"buffer_parts": 2}, {"buffer_pool": True}], ids=["halves", "pool"])
+def test_buffers_filled_by_turns_take_what_the_oracle_says(changes: dict[str, Any]) -> None:
+    pim = dataclasses.replace(PIM, **changes)
+    program = MappingSearch(timing_profile(pim, "strict")).program(ConvProblem(1, 64, 96, 6, 6, (3, 3)), "auto")
+    assert isinstance(program, PimProgram)
+    assert program.mapping.fills_held > 1
+    for entry in program.classes:
+        assert_equals_oracle(entry.stream, program.pim, pim.gwrite_latency)
