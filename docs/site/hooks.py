@@ -21,7 +21,7 @@ from executed import as_markdown, run_notebook
 
 ROOT = Path(__file__).parent.parent.parent
 OF_THE_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-REPORT = "example-report.html"
+REPORT = "mobilenet-v2-report.html"
 
 REFERENCE = """# Python: every name
 
