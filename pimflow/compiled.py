@@ -50,12 +50,15 @@ from pimflow.report.network import Network
 from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport, origin_of
 from pimflow.report.records import Row, flat, html_table
+from pimflow.report.steady import SteadyReport
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
 from pimflow.runtime.spending import event_costs
+from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import telling
@@ -197,6 +200,30 @@ class CompiledModel:
         return plan_memory(self.graph)
 
     @cached_property
+    def steady_state(self) -> SteadyState | None:
+        """When every node of several inferences in flight runs; None of a plan that is not for throughput."""
+        if self.plan.interval_us is None:
+            return None
+        return steady_state(self.graph, self.machine.target, self.machine.costs.serving(self.graph))
+
+    @cached_property
+    def memory_in_flight(self) -> MemoryInFlight | None:
+        """Where the values of all inferences in flight are placed; None of a plan that is not for throughput."""
+        steady = self.steady_state
+        return None if steady is None else plan_in_flight(self.graph, steady, self.memory)
+
+    @property
+    def _in_flight(self) -> tuple[SteadyState, MemoryInFlight] | None:
+        steady, memory = self.steady_state, self.memory_in_flight
+        return None if steady is None or memory is None else (steady, memory)
+
+    @cached_property
+    def steady_report(self) -> SteadyReport | None:
+        """What the steady state comes to; None of a plan that is not for throughput."""
+        parts = self._in_flight
+        return None if parts is None else SteadyReport.of(*parts, self.report)
+
+    @cached_property
     def _runner(self) -> OrtRunner:
         return OrtRunner(self.graph)
 
@@ -252,6 +279,8 @@ class CompiledModel:
     ) -> Verification:
         """Runs the original and the compiled model on the same inputs and compares all outputs.
 
+        Of a plan for throughput several inferences run in flight as well, on other random inputs, in their arena.
+
         Args:
             inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
             seed: of the random inputs; by default the compilation's.
@@ -286,6 +315,7 @@ class CompiledModel:
             units=self.machine.costs.units,
             operand=operand,
             memory=self.memory if arena else None,
+            in_flight=self._in_flight,
             progress=telling(progress),
         )
 
@@ -360,6 +390,7 @@ class CompiledModel:
             basis=self.gpu_basis,
             verbose=verbose,
             by=by,
+            steady=self.steady_report,
         )
 
     @property
@@ -385,6 +416,7 @@ class CompiledModel:
             "gpu_basis": self.gpu_basis,
             **({} if self.network is None else {"graph": self.network.as_json()}),
             **self.report.as_json(),
+            **({} if self.steady_report is None else {"steady_state": self.steady_report.as_json()}),
             "search": {
                 "candidates": self.plan.candidates,
                 "complete": self.plan.complete,
@@ -442,7 +474,10 @@ class CompiledModel:
             runs.keep(*model)
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder."""
+        """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder.
+
+        Of a plan for throughput it is that of one inference alone, and beside it that of several in flight.
+        """
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(
             self.timeline,
@@ -452,6 +487,7 @@ class CompiledModel:
             facts=slice_facts(self.graph, self.report, costs),
             memory=self.memory,
             graph=self.graph,
+            steady=self.steady_state,
         )
 
     def node_data(self) -> dict[str, Any]:

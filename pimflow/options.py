@@ -102,9 +102,9 @@ class Options:
         metadata=_about("machine to compile for", "--target", "NAME|FILE.toml", saved=False),
     )
     policy: str = field(default=DEFAULT_POLICY, metadata=_about("search policy", "--policy", "P"))
-    objective: Literal["latency", "energy"] = field(
+    objective: Literal["latency", "throughput", "energy"] = field(
         default="latency",
-        metadata=_about("what a plan is to be least in: latency, or energy of an inference", "--objective", "O"),
+        metadata=_about("what is to be best: latency, throughput or energy", "--objective", "O"),
     )
     shapes: Shapes = field(
         default_factory=dict,

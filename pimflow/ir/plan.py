@@ -151,8 +151,9 @@ class Plan:
 
     `host` is the device that runs what no decision sends elsewhere: the movements that cutting nodes up leaves behind,
     the elementwise followers of a split, and everything in the baseline. `stored` says how full the units' memories are
-    (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is least in,
-    `complete` whether the search looked at everything, or ended with its time budget.
+    (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is best in,
+    `complete` whether the search looked at everything, or ended with its time budget. With inferences in flight
+    `interval_us` lies between two of them.
     """
 
     policy: str
@@ -166,6 +167,7 @@ class Plan:
     limit: MemoryLimit | None = None
     objective: str = "latency"
     complete: bool = True
+    interval_us: float | None = None
 
     def __repr__(self) -> str:
         times = f"{self.predicted_us:,.1f} us, {self.host.upper()} alone {self.baseline_us:,.1f} us"

@@ -17,9 +17,11 @@ from pimflow.codegen.backend import Lane, UnitCost
 from pimflow.codegen.host import HostCost
 from pimflow.ir import Graph, Node
 from pimflow.report.plan_report import PlanReport, origin_of
+from pimflow.report.steady import steady_slices
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.spending import STATIC, EventCost
+from pimflow.runtime.steady_state import SteadyState
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 from pimflow.version import format_of
 
@@ -108,6 +110,7 @@ def chrome_trace(
     facts: Mapping[str, SliceFacts] | None = None,
     memory: MemoryPlan | None = None,
     graph: Graph | None = None,
+    steady: SteadyState | None = None,
     max_events: int = MAX_EVENTS,
 ) -> dict[str, Any]:
     """The timeline as JSON values, in us.
@@ -124,6 +127,7 @@ def chrome_trace(
         facts: what else to say of nodes, by name.
         memory: the arena that it runs in, whose live bytes are a counter.
         graph: what was scheduled: its data flow becomes arrows.
+        steady: a schedule of several inferences in flight, which gets a process of its own.
         max_events: slices at most.
     """
     tracks = _Tracks(titles)
@@ -144,6 +148,8 @@ def chrome_trace(
     told = [(event, cost, facts_of(event)) for event, cost in shown]
     entries.extend(_counters(timeline, told, memory, next(iter(titles))))
     entries.extend(tracks.arrows([event for event, _ in shown], graph))
+    if steady is not None:
+        entries.extend(steady_slices(steady, titles, _PROGRAM + len(titles) + 1, max(0, max_events - len(entries))))
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
         "makespan_us": timeline.makespan_us,

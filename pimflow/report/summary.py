@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pimflow.ir import Plan
 from pimflow.report.breakdown import breakdown_text
 from pimflow.report.plan_report import NodeRow, PlanReport
+from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
 
@@ -28,6 +29,7 @@ def summary_text(
     basis: str = "",
     verbose: bool = False,
     by: str | None = None,
+    steady: SteadyReport | None = None,
 ) -> str:
     """The table of nodes and the totals.
 
@@ -35,11 +37,12 @@ def summary_text(
     the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
     what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
-    over. With `by`, "energy" or "time", the tables are of what that is spent on instead.
+    over. `steady` is what a plan for throughput comes to. With `by`, "energy" or "time", the tables are of what that is
+    spent on instead.
     """
     if by is not None:
         tables = breakdown_text(report, devices, by, verbose=verbose)
-        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about)}"
+        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady)}"
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
@@ -52,7 +55,7 @@ def summary_text(
     note = wrapped(f"({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)") if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
     table = f"{table}\n{note}" if hidden else table
-    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about)}"
+    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
@@ -100,12 +103,14 @@ def _totals(
     memory: MemoryPlan,
     basis: str,
     about: Sequence[tuple[str, str]],
+    steady: SteadyReport | None,
 ) -> str:
     baseline, result = report.baseline, report.result
     modes = _modes(report, _places(report, devices))
     order = [*(device.upper() for device in devices), *sorted(mode for mode in modes if " + " in mode), "pipeline"]
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"
+    apart = "" if steady is None else ", one inference after the other"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
     energy, energy_alone = energies(result.energy_mj, baseline.energy_mj)
     speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"
@@ -113,10 +118,10 @@ def _totals(
         ("model", title),
         *about,
         ("nodes", placed or "none"),
-        ("time", f"{number(result.time_us)} us ({alone}: {number(baseline.time_us)} us)"),
+        ("time", f"{number(result.time_us)} us{apart} ({alone}: {number(baseline.time_us)} us)"),
         ("speedup", f"{speedups}{without(len(report.unknown))}"),
         *([("over", basis)] if basis else []),
-        ("bound", _bound(report)),
+        *([("bound", _bound(report))] if steady is None else steady.lines(devices[0])),
         (
             "energy",
             f"{energy} ({alone}: {energy_alone}, {saved:+.0f} %)",

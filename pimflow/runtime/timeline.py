@@ -104,7 +104,7 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class _Job:
+class Job:
     """A piece of work on one resource; jobs of a region are numbered in topological order.
 
     `ahead_us` of it need no operands: they may pass while the resource would wait for these.
@@ -146,7 +146,7 @@ def build_timeline(
     region_us: list[float] = []
     now = 0.0
     for index, nodes in enumerate(regions(graph)):
-        jobs = _jobs(graph, nodes, target.host, costs, transfers, energy)
+        jobs = jobs_of(graph, nodes, target.host, costs, transfers, energy)
         starts, makespan = _best_schedule(jobs)
         for job, start in zip(jobs, starts, strict=True):
             begin, end = now + start, now + (start + job.duration_us)
@@ -184,16 +184,16 @@ def regions(graph: Graph) -> list[list[Node]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _jobs(
+def jobs_of(
     graph: Graph,
     nodes: Sequence[Node],
     host: str,
     costs: Costs,
     transfers: TransferModel | None,
     energy: dict[str, float],
-) -> list[_Job]:
+) -> list[Job]:
     """The region's work in topological order; adds its energy to `energy`."""
-    jobs: list[_Job] = []
+    jobs: list[Job] = []
     maker: dict[str, int] = {}
     queued = costs if isinstance(costs, QueuesLaunches) else None
     for node in nodes:
@@ -213,14 +213,14 @@ def _jobs(
         for resource, duration in steps:
             for source in sorted(before):
                 jobs[source].successors.append(len(jobs))
-            jobs.append(_Job(node, resource, duration, node.placement.stage, [], len(before), ahead_us))
+            jobs.append(Job(node, resource, duration, node.placement.stage, [], len(before), ahead_us))
             before = {len(jobs) - 1}
         for name in node.outputs:
             maker[name] = len(jobs) - 1
     return jobs
 
 
-def _best_schedule(jobs: Sequence[_Job]) -> tuple[list[float], float]:
+def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
     """Start times from 0 and the makespan: the better of two list schedules (both keep a pipeline's order of stages).
 
     `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete.
@@ -236,7 +236,7 @@ def _best_schedule(jobs: Sequence[_Job]) -> tuple[list[float], float]:
     return by_arrival if by_arrival[1] < by_stage[1] else by_stage
 
 
-def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[float], float]:
+def _list_schedule(jobs: Sequence[Job], *, by_arrival: bool) -> tuple[list[float], float]:
     """Non-delay list schedule: an idle resource starts the first of its ready jobs at once.
 
     What a job needs no operands for has passed by then, as far as its resource was idle.
@@ -270,7 +270,7 @@ def _list_schedule(jobs: Sequence[_Job], *, by_arrival: bool) -> tuple[list[floa
 
 
 def _release(
-    jobs: Sequence[_Job],
+    jobs: Sequence[Job],
     released: list[int],
     starts: list[float],
     waiting: list[int],
@@ -290,7 +290,7 @@ def _release(
         heapq.heappush(queues[job.resource], (arrival, -1 if job.stage is None else job.stage, index))
 
 
-def _finish(job: _Job, waiting: list[int]) -> list[int]:
+def _finish(job: Job, waiting: list[int]) -> list[int]:
     ready = []
     for successor in job.successors:
         waiting[successor] -= 1

@@ -182,6 +182,14 @@ class Bounds:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
         return sum(part.energy_mj for steps in self._steps_of(decisions) for part in steps.parts)
 
+    def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
+        """How long the decisions keep every device busy at least; infinite if they cannot be carried out."""
+        busy_us: dict[str, float] = {}
+        for steps in self._steps_of(decisions):
+            for device, part in zip(steps.devices, steps.parts, strict=True):
+                busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
+        return busy_us
+
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
         """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
 

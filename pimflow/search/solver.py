@@ -37,11 +37,13 @@ from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
-from pimflow.search.policy import LATENCY, Objective, Policy, policy_of
+from pimflow.search.order import execution_order
+from pimflow.search.policy import LATENCY, THROUGHPUT, Objective, Policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.progress import SearchProgress, Tell, silent
+from pimflow.search.throughput import LoadPricer, balance
 from pimflow.search.weighed import pricer_of
 
 if TYPE_CHECKING:
@@ -114,7 +116,8 @@ def solve_for(
     plan = plans.plan_of(graph, chosen, costs.target.host)
     if plan is None:
         prices = PriceCache(folder, scope) if prices is None else prices
-        plan = _search(graph, chosen, costs, prices, options.time_budget_s, progress)
+        search = _balance if chosen.objective == THROUGHPUT else _search
+        plan = search(graph, chosen, costs, prices, options.time_budget_s, progress)
         for unit, table in records:
             for key, text in unit.learnt().items():
                 table.put_text(key, text)
@@ -209,6 +212,41 @@ def _search(
         best.limit if chosen.objective == LATENCY else None,
         chosen.objective.name,
         complete,
+    )
+
+
+def _balance(
+    graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
+) -> Plan:
+    """The plan whose busiest resource works least on an inference."""
+    progress(f"search: {chosen.name}: loads of resources")
+    host = costs.target.host
+    pricer = LoadPricer(graph, costs, prices)
+    found = balance(graph, chosen, pricer, budget_s)
+    prices.flush()
+    alone_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
+    leaves = found is not None and any(leaves_host(decision, host) for some in found.chosen for decision in some)
+    if found is None or not leaves or (not chosen.pim_mode and alone_us <= found.interval_us):
+        on_host = tuple(OnDevice(node.name, host) for node in execution_order(graph))
+        choice, interval_us = _Choice(alone_us, alone_us, on_host), alone_us
+    else:
+        kept: Counter[str] = Counter()
+        for some in found.chosen:
+            kept.update(pricer.kept(some))
+        decisions = tuple(decision for some in found.chosen for decision in some)
+        choice, interval_us = _Choice(0.0, sum(map(pricer.time_us, found.chosen)), decisions, kept), found.interval_us
+    return Plan(
+        chosen.name,
+        choice.decisions,
+        choice.time_us,
+        alone_us,
+        0 if found is None else found.entered,
+        0.0,
+        host,
+        _storage(choice.kept, costs),
+        objective=chosen.objective.name,
+        complete=found is None or found.complete,
+        interval_us=interval_us,
     )
 
 

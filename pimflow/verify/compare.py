@@ -32,6 +32,9 @@ from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
 from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.memory.in_flight import MemoryInFlight
+from pimflow.runtime.steady_state import SteadyState
+from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.reference import JITTER, SUMS_RTOL, CheckedUnits, Overflow, UnitReference, quantises
 from pimflow.verify.running import require_room
@@ -79,7 +82,8 @@ class Verification:
     """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared.
 
     `rtol` is the widest bound of all outputs. `values` is there where the model rounds: its values one by one, in
-    single precision; `programs` where units' programs were executed: each against its own node, on the same operands.
+    single precision; `programs` where units' programs were executed: each against its own node, on the same operands;
+    `in_flight` where several inferences were in flight: each against the original, on inputs of its own.
     """
 
     passed: bool
@@ -90,6 +94,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     values: PartsCheck | None = None
     programs: PartsCheck | None = None
+    in_flight: PartsCheck | None = None
 
     @property
     def max_abs_err(self) -> float:
@@ -130,6 +135,7 @@ class Verification:
             ],
             "values": _parts_json(self.values),
             "programs": _parts_json(self.programs),
+            "in_flight": _parts_json(self.in_flight),
             "notes": list(self.notes),
         }
 
@@ -156,6 +162,7 @@ class Verification:
         ]
         lines += _parts_text(self.values, "value", "values were compared one by one, in single precision")
         lines += _parts_text(self.programs, "program of", "programs were compared with their nodes, on equal operands")
+        lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on inputs of its own")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
         return "\n".join(
@@ -194,6 +201,7 @@ def verify_compiled(
     operand: str | None,
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
+    in_flight: tuple[SteadyState, MemoryInFlight] | None = None,
 ) -> Verification:
     """Runs the original model and the rewritten graph on the same inputs and compares all outputs.
 
@@ -209,6 +217,7 @@ def verify_compiled(
         operand: the element type that `programs` multiply; None for the units' own.
         memory: run inside this arena; None lets ONNX Runtime place the values.
         progress: receives a line of text now and then.
+        in_flight: a schedule of several inferences and its arena: they are compared as well.
 
     Raises:
         InputDataError: the inputs do not fit the model.
@@ -231,7 +240,13 @@ def verify_compiled(
         checks = evidence.checks(actual, signal)
     else:
         checks = compare_outputs(expected, actual, rtol)
-    parts = [part for part in (evidence.values, programs_check) if part is not None]
+    flight_check = None
+    if in_flight is not None:
+        bounds = {check.name: check.rtol for check in checks}
+        flight_check = check_in_flight(
+            original, graph, *in_flight, bound=bound, feeds=feeds, seed=seed, rtol=bounds, progress=progress
+        )
+    parts = [part for part in (evidence.values, programs_check, flight_check) if part is not None]
     return Verification(
         passed=all(check.passed for check in checks) and not any(part.wrong for part in parts),
         outputs=checks,
@@ -241,6 +256,7 @@ def verify_compiled(
         notes=(*evidence.notes(), *_overflows(reference.overflow, checks), *_still(signal, inputs)),
         values=evidence.values,
         programs=programs_check,
+        in_flight=flight_check,
     )
 
 

@@ -85,18 +85,34 @@ def run_in_arena(
         InputDataError: an input is missing, unknown, or has another shape or element type.
     """
     check_inputs(graph, inputs)
-    return _Run(graph, plan, kernels or NodeKernels(graph), unit_execute).execute(inputs)
+    return ArenaInference(graph, plan, kernels or NodeKernels(graph), unit_execute).execute(inputs)
 
 
-class _Run:
-    """One execution: the arena's bytes, and the values that live outside."""
+def new_arena(size: int) -> Array:
+    """Memory that holds nothing."""
+    return np.full(max(1, size), POISON, np.uint8)
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, kernels: Kernels, unit_execute: UnitExecute | None) -> None:
+
+class ArenaInference:
+    """One inference: the arena's bytes, and the values that live outside.
+
+    Args:
+        memory: the arena's bytes, where it is not alone in it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: MemoryPlan,
+        kernels: Kernels,
+        unit_execute: UnitExecute | None,
+        memory: Array | None = None,
+    ) -> None:
         self.graph = graph
         self.plan = plan
         self.kernels = kernels
         self.unit_execute = unit_execute
-        self.memory = np.full(max(1, plan.arena_bytes), POISON, np.uint8)
+        self.memory = new_arena(plan.arena_bytes) if memory is None else memory
         self.outside: dict[str, Array] = {}
         self.executed = self.on_units = self.free = self.moved = 0
         self._begin: dict[int, list[ArenaRegion]] = {}
@@ -108,31 +124,39 @@ class _Run:
     def execute(self, inputs: Mapping[str, Array]) -> ArenaRun:
         """Runs all steps."""
         order = regions(self.graph)
-        self._begin_regions(0)
-        for name in self.graph.inputs:
-            self._write(name, np.asarray(inputs[name]))
+        self.begin(self._begin.get(0, ()))
+        self.take(inputs)
         for step, nodes in enumerate(order):
             if step:
-                self._begin_regions(step)
+                self.begin(self._begin.get(step, ()))
             for node in nodes:
-                self._execute(node)
+                self.execute_node(node)
             if step < len(order) - 1:
-                self._poison(self._end.get(step, ()))
-        outputs = {name: _taken_out(self._read(name)) for name in self.graph.outputs}
+                self.end(self._end.get(step, ()))
         stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_units, self.free, self.moved)
-        return ArenaRun(outputs, stats)
+        return ArenaRun(self.outputs(), stats)
 
-    def _begin_regions(self, step: int) -> None:
-        begin = self._begin.get(step, ())
-        self._poison(begin)
-        for region in begin:
+    def take(self, inputs: Mapping[str, Array]) -> None:
+        """Writes the inputs to their places."""
+        for name in self.graph.inputs:
+            self._write(name, np.asarray(inputs[name]))
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of the outputs."""
+        return {name: _taken_out(self._read(name)) for name in self.graph.outputs}
+
+    def begin(self, pieces: Sequence[ArenaRegion]) -> None:
+        """Regions begin: they hold nothing but their padding."""
+        self.end(pieces)
+        for region in pieces:
             if region.filled:
                 whole = self._region_view(region)
                 for box in region.filled:
                     cells = tuple(slice(low, low + dim) for low, dim in zip(box.origin, box.shape, strict=True))
                     whole[cells] = np.asarray(box.value).astype(whole.dtype)
 
-    def _poison(self, pieces: Sequence[ArenaRegion]) -> None:
+    def end(self, pieces: Sequence[ArenaRegion]) -> None:
+        """Regions end: they hold nothing."""
         for region in pieces:
             self.memory[region.offset : region.offset + region.bytes] = POISON
 
@@ -163,7 +187,8 @@ class _Run:
             raise GraphError(f"value {name!r} has shape {np.shape(array)}, the graph says {spot.shape}")
         self._view(spot)[...] = array
 
-    def _execute(self, node: Node) -> None:
+    def execute_node(self, node: Node) -> None:
+        """Computes a node from what is in its operands' places."""
         movement = self.plan.movements.get(node.name)
         if movement is None:
             self._run_kernel(node)

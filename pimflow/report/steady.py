@@ -1,0 +1,132 @@
+"""What a steady state comes to: interval, latency, inferences in flight, memory; and its schedule as a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pimflow.report.plan_report import PlanReport
+from pimflow.report.tables import number
+from pimflow.runtime.memory.in_flight import MemoryInFlight
+from pimflow.runtime.spending import STATIC
+from pimflow.runtime.steady_state import TICKS_PER_US, SteadyState
+from pimflow.runtime.timeline import NO_RESOURCE
+
+_REPEATS = 3
+"""How many intervals of the steady state proper are shown between its filling and its draining."""
+
+
+@dataclass(frozen=True)
+class SteadyReport:
+    """A steady state in figures.
+
+    Args:
+        interval_us: between two inferences.
+        latency_us: of one inference, from its start to its end.
+        in_flight: how many inferences there are at once, at most.
+        inferences_per_s: one in every interval.
+        speedup: over the host alone, one inference after the other.
+        bound_us: what no plan has a shorter interval than: all work divided evenly, or the host alone.
+        bound_ratio: the interval over that.
+        busy_us: how long each resource works on one inference.
+        energy_mj: of one inference, static power over the interval included.
+        arena_bytes: activations of all inferences in flight.
+        most_copies: how many copies there are of a region of the arena, at most.
+    """
+
+    interval_us: float
+    latency_us: float
+    in_flight: int
+    inferences_per_s: float
+    speedup: float
+    bound_us: float
+    bound_ratio: float
+    busy_us: Mapping[str, float]
+    energy_mj: float
+    arena_bytes: int
+    most_copies: int
+
+    @classmethod
+    def of(cls, steady: SteadyState, memory: MemoryInFlight, report: PlanReport) -> SteadyReport:
+        """Of a schedule, its arena, and what one inference alone comes to."""
+        bound, alone, baseline_us = report.bound, report.result, report.baseline.time_us
+        static_mj = sum(alone.spent.energy_parts_mj.get(STATIC, {}).values())
+        interval_us = steady.interval_us
+        bound_us = min(bound.load_us, bound.host_us)
+        return cls(
+            interval_us,
+            steady.latency_us,
+            steady.in_flight,
+            1e6 / interval_us if interval_us else 0.0,
+            baseline_us / interval_us if interval_us else 1.0,
+            bound_us,
+            interval_us / bound_us if bound_us else 1.0,
+            steady.busy_us,
+            alone.energy_mj - static_mj + static_mj * (interval_us / alone.time_us if alone.time_us else 0.0),
+            memory.arena_bytes,
+            memory.most_copies,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return asdict(self)
+
+    def lines(self, host: str) -> list[tuple[str, str]]:
+        """The same for people: (what, text)."""
+        count = f"{self.in_flight} inference{'s' if self.in_flight > 1 else ''}"
+        rate = f"{number(self.inferences_per_s, 0)} a second"
+        gain = f"{self.speedup:.2f}x the {host.upper()} alone"
+        copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"
+        memory = f"{number(self.arena_bytes / 1e6)} MB, in {copies} of each value"
+        busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items()))
+        return [
+            ("interval", f"{number(self.interval_us)} us between inferences, {rate}: {gain}"),
+            ("busy", f"{busy} of it; an inference spends {number(self.energy_mj, 2)} mJ"),
+            ("bound", f"interval within {self.bound_ratio:.2f}x of the bound, {number(self.bound_us)} us"),
+            (
+                "in flight",
+                f"{count} of {number(self.latency_us)} us each; their activations take {memory}",
+            ),
+        ]
+
+
+def shown_inferences(steady: SteadyState) -> int:
+    """So many that the pipeline fills, repeats, and drains."""
+    return steady.in_flight + _REPEATS - 1
+
+
+def steady_slices(steady: SteadyState, titles: Mapping[str, str], process: int, most: int) -> Iterator[dict[str, Any]]:
+    """The schedule of some inferences as slices of a Chrome trace: a process with a track per resource.
+
+    Args:
+        steady: the schedule.
+        titles: what every device is called.
+        process: its number in the trace.
+        most: slices at most; the first are shown.
+    """
+    resources = sorted(steady.busy_us)
+    tracks = {resource: track for track, resource in enumerate(resources, start=2)}
+    yield _named("process_name", process, {}, "several inferences in flight")
+    for resource, track in (("phase", 1), *tracks.items()):
+        yield _named("thread_name", process, {"tid": track}, titles.get(resource, resource))
+    count = shown_inferences(steady)
+    full, drained = (steady.in_flight - 1) * steady.interval, count * steady.interval
+    end = (count - 1) * steady.interval + steady.latency
+    for name, start, stop in (("fill", 0, full), ("steady state", full, drained), ("drain", drained, end)):
+        if stop > start:
+            yield _slice(name, "phase", process, 1, start, stop)
+    shown = ((turn, slot) for turn, slot in steady.unrolled(count) if slot.resource != NO_RESOURCE)
+    for (turn, slot), _ in zip(shown, range(most), strict=False):
+        name = f"{slot.node}, inference {turn}"
+        yield _slice(name, "in flight", process, tracks[slot.resource], slot.start, slot.end)
+
+
+def _named(kind: str, process: int, track: Mapping[str, int], name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, **track, "name": kind, "args": {"name": name}}
+
+
+def _slice(name: str, category: str, process: int, track: int, start: int, stop: int) -> dict[str, Any]:
+    begin, end = round(start / TICKS_PER_US, 3), round(stop / TICKS_PER_US, 3)
+    place = {"pid": process, "tid": track, "name": name, "cat": category}
+    return {"ph": "X", **place, "ts": begin, "dur": round(end - begin, 3), "args": {}}

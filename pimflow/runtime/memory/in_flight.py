@@ -1,0 +1,160 @@
+"""`MemoryInFlight`: the arena of a steady state, in which values of several inferences are alive at once.
+
+A region is needed from when it is first written until it is last read. Where that is longer than the interval, the next
+inference writes before the last one has read: it needs another copy, and of copies as many as intervals begin while one
+is needed (modulo variable expansion: Lam, Software Pipelining, PLDI 1988). Inferences take them in turns.
+
+A region of one copy shares its space with others that are needed at other times of the interval; copies of one that has
+several are needed nearly always, and have space of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pimflow.ir import Graph
+from pimflow.runtime.memory.packing import Block, pack
+from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
+from pimflow.runtime.steady_state import SteadyState
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When the first inference needs a region, in ticks: `first` up to `last`.
+
+    `at_once` says that it is first written by what takes no time, or comes from outside: it is needed a tick before.
+    """
+
+    first: int
+    last: int
+    at_once: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryInFlight:
+    """The arena of a steady state.
+
+    Args:
+        alone: the memory plan of one inference: its regions, and where values are in them.
+        arena_bytes: size of the arena.
+        offsets: of every region, where its copies are.
+        lives: of every region, when the first inference needs it.
+    """
+
+    alone: MemoryPlan
+    arena_bytes: int
+    offsets: tuple[tuple[int, ...], ...]
+    lives: tuple[Life, ...]
+
+    @property
+    def most_copies(self) -> int:
+        """How many copies there are of a region, at most."""
+        return max(map(len, self.offsets), default=1)
+
+    @cached_property
+    def _plans(self) -> dict[tuple[int, ...], MemoryPlan]:
+        return {}
+
+    def plan_of(self, number: int) -> MemoryPlan:
+        """Where the values of an inference are, by its number."""
+        taken = tuple(copies[number % len(copies)] for copies in self.offsets)
+        if taken not in self._plans:
+            moved = zip(self.alone.regions, taken, strict=True)
+            regions = tuple(replace(region, offset=offset) for region, offset in moved)
+            places = {
+                name: replace(spot, offset=spot.offset - self.alone.regions[spot.region].offset + taken[spot.region])
+                for name, spot in self.alone.places.items()
+            }
+            self._plans[taken] = replace(self.alone, arena_bytes=self.arena_bytes, regions=regions, places=places)
+        return self._plans[taken]
+
+
+def plan_in_flight(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> MemoryInFlight:
+    """The arena of a steady state.
+
+    Args:
+        graph: that was scheduled.
+        steady: its schedule.
+        alone: the memory plan of one inference of it.
+    """
+    lives = _lives(graph, steady, alone)
+    interval = max(1, steady.interval)
+    copies = [max(1, -(-(life.last - life.first) // interval)) for life in lives]
+    sizes = [-(-region.bytes // ALIGNMENT) * ALIGNMENT for region in alone.regions]
+    spans = [
+        _Span(life.first % interval, life.last - life.first) if count == 1 else _Span(0, interval)
+        for life, count in zip(lives, copies, strict=True)
+    ]
+    blocks = _blocks(spans, sizes, interval)
+    each = [block for block, count in zip(blocks, copies, strict=True) for _ in range(count)]
+    placed, arena_bytes = pack(each)
+    taken = iter(placed)
+    return MemoryInFlight(alone, arena_bytes, tuple(tuple(next(taken) for _ in range(n)) for n in copies), lives)
+
+
+def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, ...]:
+    """When the first inference needs the regions: inputs from its start on, outputs until its end."""
+    begins, ends = node_times(steady)
+    outputs = frozenset(graph.outputs)
+    lives: list[Life | None] = [None] * len(alone.regions)
+    for name, spot in alone.places.items():
+        maker = graph.producer(name)
+        start, end = (0, 0) if maker is None else (begins[maker.name], ends[maker.name])
+        at_once = start == end
+        read = [ends[user.name] for user in graph.users(name)]
+        life = Life(start - at_once, max([end, *read, steady.latency if name in outputs else 0]), at_once)
+        lives[spot.region] = _joined(lives[spot.region], life)
+    return tuple(life or Life(0, 0) for life in lives)
+
+
+def _joined(known: Life | None, other: Life) -> Life:
+    """Of two values in one region."""
+    if known is None:
+        return other
+    earlier = min(known, other, key=lambda life: life.first)
+    return replace(earlier, last=max(known.last, other.last))
+
+
+def node_times(steady: SteadyState) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """When the first inference begins every node, copies over links included, and when it ends it."""
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for slot in steady.slots:
+        begins[slot.node] = min(begins.get(slot.node, slot.start), slot.start)
+        ends[slot.node] = max(ends.get(slot.node, slot.end), slot.end)
+    return begins, ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Part of the interval, from `start` on; it may go on at the interval's beginning."""
+
+    start: int
+    length: int
+
+
+def _blocks(spans: Sequence[_Span], sizes: Sequence[int], interval: int) -> list[Block]:
+    """The spans as steps of a line, for which the circle is cut where least is alive; what is cut is always there."""
+    cuts = sorted({(span.start + end) % interval for span in spans for end in (0, span.length)}) or [0]
+
+    def crossing(cut: int) -> int:
+        return sum(size for span, size in zip(spans, sizes, strict=True) if _crosses(span, cut, interval))
+
+    cut = min(cuts, key=lambda cut: (crossing(cut), cut))
+    steps = sorted({(tick - cut) % interval for tick in cuts})
+    blocks = []
+    for span, size in zip(spans, sizes, strict=True):
+        start = (span.start - cut) % interval
+        if _crosses(span, cut, interval):
+            blocks.append(Block(size, 0, len(steps)))
+        else:
+            blocks.append(Block(size, bisect_left(steps, start), max(bisect_left(steps, start + span.length) - 1, 0)))
+    return blocks
+
+
+def _crosses(span: _Span, cut: int, interval: int) -> bool:
+    """Whether a span holds what is before a cut and what is behind it."""
+    return (span.start - cut) % interval + span.length > interval

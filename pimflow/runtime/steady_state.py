@@ -1,0 +1,290 @@
+"""Several inferences in flight: a modulo schedule, by which one ends in every interval and no resource is used twice.
+
+Every job of an inference has one start time; the next inference does the same an interval later, and so on. No data
+flow leads from one inference to another, so the interval need be no longer than what the busiest resource does for one
+of them (the resource bound of modulo scheduling: Rau, Iterative Modulo Scheduling, MICRO 1994): its jobs follow each
+other without a gap, in any order, and a job that finds its place in the interval taken waits for a later one. What the
+order decides is how long jobs wait, and so how long an inference takes and how many are in flight: that is what the
+order is searched for.
+
+Times are whole numbers of picoseconds, so that nothing drifts however many inferences follow each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from pimflow.ir import Graph
+from pimflow.runtime.timeline import NO_RESOURCE, CopiesOperands, Costs, Job, jobs_of
+from pimflow.targets import Target
+
+TICKS_PER_US = 1_000_000
+_MOST_STEPS = 1_000_000
+"""Of the search for an order, over all jobs: a second or two."""
+_ORDERS_PER_GROUP = 150
+"""How many orders are tried for each group, at most."""
+_MOST_CHANGES = 3
+_PIECES = 4
+"""A resource's idle time is moved about in so many pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A use of a resource by the first inference, in ticks from its start."""
+
+    node: str
+    resource: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """A schedule that repeats.
+
+    Args:
+        interval: ticks between two inferences.
+        slots: what the first inference does, in the order of the data flow.
+    """
+
+    interval: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def interval_us(self) -> float:
+        """Between two inferences."""
+        return self.interval / TICKS_PER_US
+
+    @cached_property
+    def latency(self) -> int:
+        """Ticks from the start of an inference to its end."""
+        return max((slot.end for slot in self.slots), default=0)
+
+    @property
+    def latency_us(self) -> float:
+        """From the start of an inference to its end."""
+        return self.latency / TICKS_PER_US
+
+    @property
+    def in_flight(self) -> int:
+        """How many inferences there are at once, at most."""
+        return max(1, -(-self.latency // self.interval)) if self.interval else 1
+
+    @cached_property
+    def busy_us(self) -> dict[str, float]:
+        """How long each resource works on one inference."""
+        busy: dict[str, int] = {}
+        for slot in self.slots:
+            if slot.resource != NO_RESOURCE:
+                busy[slot.resource] = busy.get(slot.resource, 0) + slot.end - slot.start
+        return {resource: ticks / TICKS_PER_US for resource, ticks in busy.items()}
+
+    def unrolled(self, inferences: int) -> tuple[tuple[int, Slot], ...]:
+        """The slots of so many inferences with their numbers, by start."""
+        found = [
+            (number, Slot(slot.node, slot.resource, slot.start + shift, slot.end + shift))
+            for number in range(inferences)
+            for shift in (number * self.interval,)
+            for slot in self.slots
+        ]
+        found.sort(key=lambda numbered: (numbered[1].start, numbered[1].end, numbered[0]))
+        return tuple(found)
+
+
+def steady_state(graph: Graph, target: Target, costs: Costs) -> SteadyState:
+    """The modulo schedule of a graph whose nodes have devices.
+
+    Args:
+        graph: regions of its placements do not matter: only the data flow orders nodes.
+        target: the machine.
+        costs: prices nodes and copies, as for `build_timeline`.
+    """
+    transfers = costs.transfer if isinstance(costs, CopiesOperands) else None
+    jobs = jobs_of(graph, graph.nodes, target.host, costs, transfers, dict.fromkeys(target.devices, 0.0))
+    flow = _Flow.of(jobs)
+    starts = _Search(flow).starts()
+    slots = tuple(
+        Slot(job.node.name, job.resource, start, start + ticks)
+        for job, start, ticks in zip(jobs, starts, flow.ticks, strict=True)
+    )
+    return SteadyState(flow.interval, slots)
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """Jobs in topological order: their lengths in ticks, and what each waits for, with how much of it need not be."""
+
+    ticks: tuple[int, ...]
+    resources: tuple[str, ...]
+    before: tuple[tuple[int, ...], ...]
+    ahead: tuple[int, ...]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> _Flow:
+        before: list[list[int]] = [[] for _ in jobs]
+        for index, job in enumerate(jobs):
+            for successor in job.successors:
+                before[successor].append(index)
+        ticks = tuple(_ticks(job.duration_us) for job in jobs)
+        return cls(
+            ticks,
+            tuple(job.resource if length else NO_RESOURCE for job, length in zip(jobs, ticks, strict=True)),
+            tuple(map(tuple, before)),
+            tuple(min(_ticks(job.ahead_us), length) for job, length in zip(jobs, ticks, strict=True)),
+        )
+
+    @cached_property
+    def loads(self) -> Mapping[str, int]:
+        """How long each resource works on one inference."""
+        loads: dict[str, int] = {}
+        for resource, ticks in zip(self.resources, self.ticks, strict=True):
+            if resource != NO_RESOURCE:
+                loads[resource] = loads.get(resource, 0) + ticks
+        return loads
+
+    @property
+    def interval(self) -> int:
+        """The longest of these."""
+        return max(self.loads.values(), default=0)
+
+    def starts(self, offsets: Sequence[int]) -> list[int]:
+        """The earliest start of every job at which it has its offset in the interval, behind what it waits for."""
+        starts: list[int] = []
+        for index, offset in enumerate(offsets):
+            ready = self.ready(index, starts)
+            starts.append(ready if self.resources[index] == NO_RESOURCE else ready + (offset - ready) % self.interval)
+        return starts
+
+    def ready(self, index: int, starts: Sequence[int]) -> int:
+        """When a job may start, by what it waits for; a launch that is queued may come before that."""
+        ready = max((starts[i] + self.ticks[i] for i in self.before[index]), default=0) - self.ahead[index]
+        return max(ready, 0)
+
+
+def _ticks(time_us: float) -> int:
+    return round(time_us * TICKS_PER_US)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Start times, and the orders that they come from; the sooner inferences end, the better."""
+
+    cost: tuple[int, int]
+    starts: list[int]
+    orders: Mapping[str, list[int]]
+
+
+class _Search:
+    """The search for the order in which each resource goes about its work.
+
+    What an inference does on a resource without leaving it stays together, as a group. From an order a group that has
+    to wait is moved to where it would not, as long as that helps; then the order is changed a little at random, and it
+    begins again from the best so far. The numbers drawn are the same each time.
+    """
+
+    def __init__(self, flow: _Flow) -> None:
+        self._flow = flow
+        self._steps = 0
+        self._groups, orders = _groups(flow)
+        self._most_steps = min(_MOST_STEPS, _ORDERS_PER_GROUP * len(self._groups) * len(flow.ticks))
+        self._lengths = [sum(flow.ticks[job] for job in group) for group in self._groups]
+        for resource, load in flow.loads.items():
+            pieces = _pieces(flow.interval - load)
+            orders[resource] += range(len(self._lengths), len(self._lengths) + len(pieces))
+            self._lengths += pieces
+        self._best = self._placed(orders)
+
+    def starts(self) -> list[int]:
+        """Start times of all jobs, the first of them 0."""
+        rng = random.Random(0)
+        self._descend(self._best)
+        movable = sorted(resource for resource, order in self._best.orders.items() if len(order) > 1)
+        while movable and self._steps < self._most_steps:
+            self._descend(self._placed(_disturbed(self._best.orders, movable, rng)))
+        first = min(self._best.starts, default=0)
+        return [start - first for start in self._best.starts]
+
+    def _placed(self, orders: Mapping[str, list[int]]) -> _Found:
+        """What comes of an order: every group begins where the one before it ends."""
+        offsets = [0] * len(self._flow.ticks)
+        for order in orders.values():
+            now = 0
+            for group in order:
+                for job in self._groups[group] if group < len(self._groups) else ():
+                    offsets[job] = now
+                    now += self._flow.ticks[job]
+                now += 0 if group < len(self._groups) else self._lengths[group]
+        starts = self._flow.starts(offsets)
+        self._steps += len(starts)
+        ends = [start + ticks for start, ticks in zip(starts, self._flow.ticks, strict=True)]
+        return _Found((max(ends, default=0) - min(starts, default=0), sum(starts)), starts, orders)
+
+    def _descend(self, found: _Found) -> None:
+        """Moves one group after the other, and keeps what comes of it if it is the best so far."""
+        moved = True
+        while moved and self._steps < self._most_steps:
+            moved = False
+            for resource, group in self._waiting(found):
+                better = self._placed(self._moved(found, resource, group))
+                if better.cost < found.cost:
+                    found, moved = better, True
+                    break
+        if found.cost < self._best.cost:
+            self._best = found
+
+    def _waiting(self, found: _Found) -> list[tuple[str, int]]:
+        """The groups that wait for their place, those that wait longest first."""
+        waits = []
+        for resource, order in found.orders.items():
+            for group in order:
+                if group < len(self._groups):
+                    job = self._groups[group][0]
+                    waits.append((self._flow.ready(job, found.starts) - found.starts[job], group, resource))
+        return [(resource, group) for wait, group, resource in sorted(waits) if wait < 0]
+
+    def _moved(self, found: _Found, resource: str, group: int) -> Mapping[str, list[int]]:
+        """The orders with a group where its resource is when it is ready."""
+        left = [other for other in found.orders[resource] if other != group]
+        wanted = self._flow.ready(self._groups[group][0], found.starts) % self._flow.interval
+        ends = accumulate((self._lengths[other] for other in left), initial=0)
+        place = next((place for place, end in enumerate(ends) if end >= wanted), 0)
+        return {**found.orders, resource: [*left[:place], group, *left[place:]]}
+
+
+def _groups(flow: _Flow) -> tuple[list[list[int]], dict[str, list[int]]]:
+    """Jobs that follow each other on one resource, and the groups of every resource, all in the order of the flow."""
+    groups: list[list[int]] = []
+    orders: dict[str, list[int]] = {}
+    last = NO_RESOURCE
+    for job, resource in enumerate(flow.resources):
+        if resource == NO_RESOURCE:
+            continue
+        if resource != last:
+            orders.setdefault(resource, []).append(len(groups))
+            groups.append([])
+        groups[-1].append(job)
+        last = resource
+    return groups, orders
+
+
+def _pieces(idle: int) -> list[int]:
+    """Idle time in a few pieces."""
+    cuts = [idle * piece // _PIECES for piece in range(_PIECES + 1)]
+    return [end - begin for begin, end in pairwise(cuts) if end > begin]
+
+
+def _disturbed(orders: Mapping[str, list[int]], movable: Sequence[str], rng: random.Random) -> dict[str, list[int]]:
+    """The orders after a few changes: two groups in each other's place, or all of a resource's begun elsewhere."""
+    changed = {resource: list(order) for resource, order in orders.items()}
+    for _ in range(rng.randint(1, _MOST_CHANGES)):
+        order = changed[rng.choice(movable)]
+        one, other = rng.sample(range(len(order)), 2)
+        if rng.random() < 0.5:
+            order[one], order[other] = order[other], order[one]
+        else:
+            order[:] = order[one:] + order[:one]
+    return changed

@@ -1,0 +1,340 @@
+"""Plans for throughput: inferences follow each other so closely that the busiest resource never rests.
+
+With several inferences in flight no data flow and no meeting point holds a resource up: what one inference has to wait
+for, another fills. So the interval between two inferences is how long the busiest resource works on one of them, and a
+modulo schedule that reaches it always exists (`runtime/steady_state.py`). The plan is the cover of the execution order
+by candidates whose largest load is least: an integer program with a variable per candidate (it is in the plan or not),
+flow conservation at the cuts between nodes, and a row per resource and per memory of a unit.
+
+Candidates are whole nodes and divided ones. Pipelines and concurrent branches gain next to nothing here: their parts
+are the work of whole nodes, in more kernels. Of the row counts of a split only those count at which the host would need
+another wave for one row more.
+
+Few candidates are priced. The rest stand for what they load resources with at least, until they are chosen: the linear
+program, in which shares of candidates may be, is solved again until all that it chooses is priced, and the integer
+program then takes of what is priced (where candidates are few, it too asks for prices until it needs no more).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Decision, Graph, SplitRows
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.chain import Interval
+from pimflow.search.policy import Policy
+from pimflow.search.price_cache import key_of
+from pimflow.search.pricing import Pricer, content_text
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
+
+Array = npt.NDArray[np.float64]
+
+Loads = Mapping[str, float]
+"""How long each resource is busy, in us."""
+
+GAP = 1e-3
+"""How much longer than the least the chosen interval may be, as a share."""
+_TOTAL = 1e-3
+"""What a microsecond of any resource's load counts beside one of the interval: of plans alike that with less work."""
+_ROUNDING = 1e-9
+_FEW_COLUMNS = 400
+"""Up to which the integer program asks for prices itself; beyond, the linear one alone does."""
+_MOST_BRANCHES = 1_000
+"""Of the integer program; what it has found by then is taken."""
+
+
+class LoadPricer(Pricer):
+    """Prices decisions by what they load every resource with, each content once."""
+
+    def least_loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
+        """What the decisions load resources with at least; None if they cannot be made."""
+        loads = self._bounds.least_busy_us(decisions)
+        return None if any(map(math.isinf, loads.values())) else loads
+
+    def loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
+        """What the decisions load resources with; None if they cannot be made."""
+        key = key_of(f"loads of\n{content_text(self.graph, self._outputs, decisions)}")
+        kept = self._prices.texts.get(key)
+        if kept is not None:
+            told: dict[str, str] | None = json.loads(kept)
+            return None if told is None else {resource: float.fromhex(text) for resource, text in told.items()}
+        rewritten = self._rewritten(decisions)
+        timeline = None if rewritten is None else self._timeline(rewritten)
+        busy = None if timeline is None else {name: us for name, us in timeline.busy_us.items() if us > 0}
+        told = None if busy is None else {name: us.hex() for name, us in busy.items()}
+        self._prices.put_text(key, json.dumps(told, separators=(",", ":")))
+        return busy
+
+
+@dataclass(slots=True)
+class _Column:
+    """A candidate, and what it loads resources with: at least, as long as it is not `priced`."""
+
+    start: int
+    stop: int
+    decisions: tuple[Decision, ...]
+    loads: Loads
+    priced: bool = False
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """A cover of least largest load.
+
+    Args:
+        interval_us: the largest load.
+        bound_us: what the linear program says that no cover by the candidates is below.
+        chosen: the decisions, stretch by stretch.
+        entered: how many candidates there were.
+        complete: whether there was time for all of them.
+    """
+
+    interval_us: float
+    bound_us: float
+    chosen: tuple[tuple[Decision, ...], ...]
+    entered: int
+    complete: bool
+
+
+def balance(graph: Graph, policy: Policy, pricer: LoadPricer, budget_s: float | None = None) -> Balanced | None:
+    """The cover of a graph by a policy's candidates whose largest load is least; None if there is none.
+
+    The weights of what units run fit into their memories. If time is up, it is made of what has been looked at.
+    """
+    deadline = math.inf if budget_s is None else time.perf_counter() + budget_s
+    candidates = Candidates(graph, _without_overlap(policy), pricer)
+    search = _Search(pricer, len(candidates.order), deadline)
+    search.enter(candidates if policy.spaces else ())
+    if not search.columns:
+        return None
+    tried: set[Decision] = set()
+    while True:
+        search.look_at_promising()
+        found = search.cover()
+        if found is None:
+            return None
+        fresh = [column for column in found[1] if not tried.issuperset(column.decisions)]
+        if not fresh or search.out_of_time:
+            return _balanced(*found, search)
+        for column in fresh:
+            tried.update(column.decisions)
+            search.enter(candidates.variations(Interval(column.start, column.stop, 0.0, column.decisions)))
+
+
+def _balanced(interval_us: float, taken: Sequence[_Column], search: _Search) -> Balanced:
+    chosen = tuple(column.decisions for column in sorted(taken, key=lambda column: column.start))
+    return Balanced(interval_us, min(search.bound_us(), interval_us), chosen, search.entered, not search.out_of_time)
+
+
+def _without_overlap(policy: Policy) -> Policy:
+    """The policy's candidates that gain where inferences overlap."""
+    spaces = (replace(space, runs="none", concurrent=False) for space in policy.spaces)
+    return replace(policy, spaces=tuple(dict.fromkeys(spaces)))
+
+
+def _without_late_steps(columns: Sequence[_Column]) -> list[_Column]:
+    """Columns without those splits of rows beside which the host makes more rows in the same time.
+
+    A unit takes no longer for fewer rows; what the host takes rises in steps, as its kernels do in waves.
+    """
+    kept: list[_Column] = []
+    most: dict[tuple[object, ...], set[float]] = {}
+    for column in sorted(columns, key=_host_rows, reverse=True):
+        split = column.decisions[0]
+        if isinstance(split, SplitRows):
+            taken = most.setdefault((column.start, column.stop, replace(split, gpu_rows=0)), set())
+            host_us = sum(us for device, us in column.loads.items() if device != split.device)
+            if host_us in taken:
+                continue
+            taken.add(host_us)
+        kept.append(column)
+    return kept
+
+
+def _host_rows(column: _Column) -> int:
+    split = column.decisions[0]
+    return split.gpu_rows if isinstance(split, SplitRows) else 0
+
+
+class _Search:
+    """Columns so far, and the program over them."""
+
+    def __init__(self, pricer: LoadPricer, size: int, deadline: float) -> None:
+        self.columns: list[_Column] = []
+        self.entered = 0
+        self.out_of_time = False
+        self._pricer = pricer
+        self._size = size
+        self._deadline = deadline
+        self._is_limited = False
+        self._known: set[tuple[Decision, ...]] = set()
+
+    def enter(self, candidates: Iterable[Candidate]) -> None:
+        """Adds candidates; what a plan must have is priced at once."""
+        found: list[_Column] = []
+        for candidate in candidates:
+            if time.perf_counter() > self._deadline and not candidate.certain:
+                self.out_of_time = True
+                break
+            if candidate.decisions in self._known:
+                continue
+            self._known.add(candidate.decisions)
+            self.entered += 1
+            exactly = candidate.certain
+            price = self._pricer.loads if exactly else self._pricer.least_loads
+            loads = price(candidate.decisions)
+            if loads is not None:
+                found.append(_Column(candidate.start, candidate.stop, candidate.decisions, loads, exactly))
+        self.columns += _without_late_steps(found)
+
+    def look_at_promising(self) -> None:
+        """Prices what the linear program takes shares of, until it takes shares of nothing else."""
+        while True:
+            if time.perf_counter() > self._deadline:
+                self.out_of_time = True
+                return
+            _, taken = self._program(self.columns).relaxed(_TOTAL)
+            unsure = [column for column in taken if not column.priced]
+            if not unsure:
+                return
+            for column in unsure:
+                self._look_at(column)
+
+    def bound_us(self) -> float:
+        """What no cover by the columns has a largest load below."""
+        return self._program(self.columns).relaxed(0.0)[0]
+
+    def cover(self) -> tuple[float, list[_Column]] | None:
+        """The least largest load of a cover by columns that are priced, and the cover; None if none fits.
+
+        If there are few columns, no cover by any of them is better.
+        """
+        while True:
+            within = self._few_or_priced()
+            found = self._program(within).solved()
+            if found is None:
+                return None
+            unsure = [column for column in found[1] if not column.priced]
+            for column in unsure:
+                self._look_at(column)
+            if not unsure and self._fit(found[1]):
+                return found
+            if self._is_limited:
+                self.look_at_promising()
+
+    def _few_or_priced(self) -> list[_Column]:
+        if len(self.columns) <= _FEW_COLUMNS and time.perf_counter() <= self._deadline:
+            return self.columns
+        return [column for column in self.columns if column.priced]
+
+    def _program(self, columns: Sequence[_Column]) -> _Program:
+        return _Program(columns, self._size, self._kept(columns))
+
+    def _fit(self, taken: Sequence[_Column]) -> bool:
+        """Whether the memories of units hold what columns keep there; if not, they are limits from now on."""
+        if self._is_limited:
+            return True
+        kept = [self._pricer.kept(column.decisions) for column in taken]
+        for device, capacity in self._pricer.costs.capacities.items():
+            self._is_limited |= sum(amounts.get(device, 0) for amounts in kept) > capacity.amount
+        return not self._is_limited
+
+    def _kept(self, columns: Sequence[_Column]) -> list[tuple[Array, int]]:
+        """By memory, what every column that is priced keeps there."""
+        if not self._is_limited:
+            return []
+        kept = [self._pricer.kept(column.decisions) if column.priced else {} for column in columns]
+        return [
+            (np.array([amounts.get(device, 0) for amounts in kept], float), capacity.amount)
+            for device, capacity in self._pricer.costs.capacities.items()
+        ]
+
+    def _look_at(self, column: _Column) -> None:
+        loads = self._pricer.loads(column.decisions)
+        if loads is None:
+            self.columns.remove(column)
+            return
+        column.loads, column.priced = loads, True
+
+
+@dataclass
+class _Program:
+    """The program: a variable per column, and the interval.
+
+    Args:
+        columns: what it chooses from.
+        size: positions to cover.
+        kept: by memory, what every column keeps there, and how much it holds.
+    """
+
+    columns: Sequence[_Column]
+    size: int
+    kept: Sequence[tuple[Array, int]]
+
+    def relaxed(self, total: float) -> tuple[float, list[_Column]]:
+        """The interval of the linear program, in which shares of columns may be taken, and those that it takes.
+
+        Args:
+            total: what a microsecond of any load counts beside one of the interval.
+        """
+        found = self._solve(total, relaxed=True)
+        if found is None:
+            return math.inf, []
+        interval_us, shares = found
+        return interval_us, [column for column, share in zip(self.columns, shares, strict=True) if share > _ROUNDING]
+
+    def solved(self) -> tuple[float, list[_Column]] | None:
+        """The largest load, and the columns that are taken; None if no cover fits into the memories."""
+        found = self._solve(_TOTAL, relaxed=False)
+        if found is None:
+            return None
+        _, shares = found
+        taken = [column for column, share in zip(self.columns, shares, strict=True) if share > 0.5]
+        return max(sum(column.loads.get(name, 0.0) for column in taken) for name in self._resources), taken
+
+    @property
+    def _resources(self) -> list[str]:
+        return sorted({name for column in self.columns for name in column.loads})
+
+    def _solve(self, total: float, *, relaxed: bool) -> tuple[float, Array] | None:
+        """The interval, and the share of every column; None if no cover fits into the memories."""
+        from scipy.optimize import Bounds, milp  # takes a while
+
+        count, resources = len(self.columns), self._resources
+        loads = np.array([[column.loads.get(name, 0.0) for name in resources] for column in self.columns])
+        found = milp(
+            np.append(total * loads.sum(axis=1), 1.0),
+            integrality=np.append(np.full(count, not relaxed), 0),
+            bounds=Bounds(0.0, np.append(np.ones(count), np.inf)),
+            constraints=self._constraints(loads.T),
+            options={"mip_rel_gap": GAP, "node_limit": _MOST_BRANCHES},
+        )
+        return None if found.x is None else (float(found.x[-1]), found.x[:-1])
+
+    def _constraints(self, loads: Array) -> list[LinearConstraint]:
+        """Every cut is left as often as it is entered; no load is above the interval; no memory overflows."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array, csr_array
+
+        count = len(self.columns)
+        places = np.arange(count)
+        starts, stops = (np.array([getattr(column, end) for column in self.columns]) for end in ("start", "stop"))
+        signs = np.concatenate([np.ones(count), -np.ones(count)])
+        cuts = coo_array(
+            (signs, (np.concatenate([starts, stops]), np.tile(places, 2))), shape=(self.size + 1, count + 1)
+        )
+        flow = np.zeros(self.size + 1)
+        flow[0], flow[-1] = 1.0, -1.0
+        above = csr_array(np.hstack([loads, -np.ones((len(loads), 1))]))
+        held = [LinearConstraint(np.append(amounts, 0.0), -np.inf, most) for amounts, most in self.kept]
+        return [LinearConstraint(cuts.tocsr(), flow, flow), LinearConstraint(above, -np.inf, 0.0), *held]

@@ -1,0 +1,66 @@
+"""Several inferences in flight against the original, one by one: every output of every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx
+
+from pimflow.errors import PimflowError
+from pimflow.ir import Array, Graph
+from pimflow.runtime.execute.in_flight import run_in_flight
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import random_inputs
+from pimflow.runtime.memory.in_flight import MemoryInFlight
+from pimflow.runtime.steady_state import SteadyState
+from pimflow.verify.outputs import compare_outputs
+from pimflow.verify.values import PartsCheck
+
+
+def check_in_flight(
+    original: str | bytes | onnx.ModelProto,
+    graph: Graph,
+    steady: SteadyState,
+    memory: MemoryInFlight,
+    *,
+    bound: Mapping[str, Array],
+    feeds: Mapping[str, Array],
+    seed: int,
+    rtol: Mapping[str, float],
+    progress: Callable[[str], None],
+) -> PartsCheck:
+    """Runs one inference more than fit into the steady state at once, each on other inputs, in its arena.
+
+    Args:
+        original: the model that was compiled.
+        graph: the rewritten graph.
+        steady, memory: its schedule and its arena.
+        bound: inputs that the original has and the graph has not.
+        feeds: of the first inference.
+        seed: of the random inputs of the others; where the model does not take random inputs, they have the first's.
+        rtol: bound of every output, as one inference alone has it.
+        progress: receives a line of text now and then.
+
+    Raises:
+        ModelError: ONNX Runtime refuses a model.
+    """
+    inputs, expected = [feeds], [run_original(original, {**bound, **feeds})]
+    for number in range(1, steady.in_flight + 1):
+        progress(f"running the original model on inputs {number + 1} of {steady.in_flight + 1}")
+        other = random_inputs(graph, seed + number)
+        try:
+            found = run_original(original, {**bound, **other})
+        except PimflowError:  # random data are no inputs of this model
+            other, found = dict(feeds), expected[0]
+        inputs.append(other)
+        expected.append(found)
+    progress(f"running {len(inputs)} inferences in flight")
+    actual = run_in_flight(graph, steady, memory, inputs)
+    wrong: dict[str, float] = {}
+    largest = 0.0
+    for number, (before, after) in enumerate(zip(expected, actual, strict=True)):
+        for check in compare_outputs(before, after, 0.0, rtol):
+            largest = max(largest, check.max_rel_err)
+            if not check.passed:
+                wrong[f"{check.name}, inference {number}"] = check.max_rel_err
+    return PartsCheck(len(inputs), largest, wrong)

@@ -1,0 +1,68 @@
+"""Arenas of steady states, replayed: what is alive at the same time lies apart, and no copy is too many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from pimflow.runtime.memory.in_flight import Life, MemoryInFlight
+from pimflow.runtime.steady_state import SteadyState
+from support.in_flight import NETS, TARGETS, one_copy_less, placed, planned
+
+
+def clashes(memory: MemoryInFlight, steady: SteadyState, count: int) -> int:
+    """How many pairs of regions, of any of so many inferences, are alive at once and overlap in the arena."""
+    held = [
+        (life.first + number * steady.interval, life.last + number * steady.interval, region.offset, region.bytes)
+        for number in range(count)
+        for life, region in zip(memory.lives, memory.plan_of(number).regions, strict=True)
+        if region.bytes
+    ]
+    return sum(
+        max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[2] + a[3], b[2] + b[3])
+        for a, b in combinations(held, 2)
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NETS)
+def test_what_is_alive_lies_apart(name: str, target: str) -> None:
+    steady, memory = planned(name, target)[2], placed(name, target)
+    assert clashes(memory, steady, steady.in_flight + 1) == 0
+    for number in range(3):
+        assert memory.plan_of(number).arena_bytes == memory.arena_bytes
+        assert all(region.offset + region.bytes <= memory.arena_bytes for region in memory.plan_of(number).regions)
+    assert memory.most_copies <= steady.in_flight + 1
+    for copies, life in zip(memory.offsets, memory.lives, strict=True):
+        if len(copies) > 1:
+            assert (len(copies) - 1) * steady.interval < life.last - life.first <= len(copies) * steady.interval
+
+
+def test_some_regions_have_copies_and_some_share_space() -> None:
+    memories = [placed(name, "pimflow") for name in NETS]
+    assert any(memory.most_copies > 1 for memory in memories)
+    assert any(
+        memory.arena_bytes < sum(len(c) * r.bytes for c, r in zip(memory.offsets, memory.alone.regions, strict=True))
+        for memory in memories
+    )
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_with_fewer_copies_values_meet(name: str) -> None:
+    steady, memory = planned(name, "pimflow")[2], placed(name, "pimflow")
+    if memory.most_copies > 1:
+        assert clashes(one_copy_less(memory), steady, steady.in_flight + 1) > 0
+
+
+def test_values_live_as_long_as_they_are_read() -> None:
+    graph, _, steady = planned("inverted", "pimflow")
+    memory = placed("inverted", "pimflow")
+    ends = {slot.node: slot.end for slot in steady.slots}
+    for name, spot in memory.alone.places.items():
+        life = memory.lives[spot.region]
+        assert all(ends[user.name] <= life.last for user in graph.users(name))
+    assert {memory.lives[memory.alone.places[name].region].last for name in graph.outputs} == {steady.latency}
+    assert memory.lives[memory.alone.places[graph.inputs[0]].region].first == -1, "inputs are there before the start"
+    assert replace(Life(1, 2), last=3) == Life(1, 3)

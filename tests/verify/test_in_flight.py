@@ -1,0 +1,44 @@
+"""`verify` of a plan for throughput: several inferences at once, each against the original."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from support.in_flight import one_copy_less
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledModel:
+    return pimflow.compile("zoo:mobilenet-v3-small", objective="throughput", check=False)
+
+
+def test_all_outputs_of_all_inferences_are_compared(compiled: CompiledModel) -> None:
+    steady = compiled.steady_state
+    assert steady is not None
+    found = compiled.verify()
+    assert found.passed
+    assert found.in_flight is not None
+    assert found.in_flight.checked == steady.in_flight + 1
+    assert 0 < found.in_flight.largest_error < 1e-4
+    assert f"{steady.in_flight + 1} inferences ran in flight" in found.text()
+
+
+def test_with_a_copy_less_it_fails(compiled: CompiledModel) -> None:
+    memory = compiled.memory_in_flight
+    assert memory is not None
+    assert memory.most_copies > 1
+    broken = replace(compiled)
+    broken.__dict__["memory_in_flight"] = one_copy_less(memory)
+    found = broken.verify()
+    assert not found.passed
+    assert found.in_flight is not None
+    assert found.in_flight.wrong
+    assert "FAIL  output" in found.text()
+
+
+def test_a_plan_for_one_inference_at_a_time_has_none() -> None:
+    assert pimflow.compile("zoo:toy", check=False).verify().in_flight is None
