@@ -98,6 +98,10 @@ class WorkReport(Protocol):
     def cost(self) -> UnitCost:
         """What it costs there."""
 
+    @property
+    def standing(self) -> str:
+        """How near it is to what no arrangement is faster than, as a clause; "" where that is not known."""
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
 
@@ -113,6 +117,7 @@ class PlainReport:
     cost: UnitCost
     time_parts_us: Parts
     setting: str = ""
+    standing: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The fields of a cost."""

@@ -93,6 +93,7 @@ class Verdict:
         needs: keys that would make it as fast as the host, each alone; nothing where it is so already, None where that
             was not asked.
         in_vain: whether it could run there, but cannot pay by what statistics say, so that no program was made.
+        standing: how near its product is to what no arrangement on the unit is faster than; "" where that is not known.
     """
 
     device: str
@@ -100,6 +101,7 @@ class Verdict:
     time_us: float | None
     needs: tuple[Need, ...] | None = ()
     in_vain: bool = False
+    standing: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,7 +208,8 @@ class Explanation(Records):
 
     def _told(self, verdict: Verdict) -> str:
         sentence, needs = told_of(verdict, self.host, self.alternatives[0].measure.time_us)
-        return "\n".join([wrapped(sentence), *(wrapped(f"  {need}") for need in needs)])
+        standing = [f"its bounds there: {verdict.standing}"] if verdict.standing else []
+        return "\n".join(map(wrapped, [sentence, *(f"  {need}" for need in needs), *standing]))
 
 
 def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]]:
@@ -428,7 +431,9 @@ def _standing(region: Graph, anchor: Node, device: str, costs: CostModel) -> Ver
     found = _on_unit_us(region, anchor, device, costs)
     if isinstance(found, Refusal):
         return Verdict(device, found.reason, None, in_vain=found.in_vain)
-    return Verdict(device, "", found)
+    work, unit = costs.work(region, anchor, device), costs.units[device]
+    told = work if isinstance(work, Refusal) else unit.explain(work, unit.choices[-1])
+    return Verdict(device, "", found, standing="" if isinstance(told, Refusal) else told.standing)
 
 
 def _needs(
@@ -521,4 +526,5 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "time_us": verdict.time_us,
         "needs": [vars(need) for need in verdict.needs or ()],
         "in_vain": verdict.in_vain,
+        "standing": verdict.standing,
     }

@@ -110,6 +110,14 @@ def test_equal_work_is_asked_about_once_and_no_more_than_was_asked_for() -> None
     assert "`pimflow explain` says" in told_of(weighed(0, silent)[0], "gpu", 1.0)[0]
 
 
+def test_how_near_a_layer_is_to_its_bounds_is_told(conv2: Explanation) -> None:
+    (verdict,) = conv2.verdicts
+    assert verdict.standing.startswith("COMP ")
+    assert "x of the highest" in verdict.standing
+    assert f"its bounds there: {verdict.standing}" in conv2.text()
+    assert conv2.as_json()["verdicts"][0]["standing"] == verdict.standing
+
+
 def test_why_a_unit_cannot(compiled: pimflow.CompiledModel) -> None:
     found = pimflow.explain(compiled, "depthwise")
     assert [(verdict.device, verdict.time_us) for verdict in found.verdicts] == [("pim", None)]

@@ -71,7 +71,8 @@ def _told(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
     """What a unit is to the node, and what a machine would need to turn that."""
     sentence, needs = told_of(verdict, run.plan.host, run.what_if[row.name][0].measure.time_us)
     listed = [element("ul", *(element("li", need) for need in needs))] if needs else []
-    return joined([element("p", shortened(sentence, 600), class_="told"), *listed])
+    standing = [element("p", f"Its bounds there: {verdict.standing}.", class_="told")] if verdict.standing else []
+    return joined([element("p", shortened(sentence, 600), class_="told"), *listed, *standing])
 
 
 def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:

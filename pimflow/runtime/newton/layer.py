@@ -29,6 +29,12 @@ class NewtonLayer:
         """The timing profile, and whole numbers of few bits if these are multiplied."""
         return f"timing {self.timing}" + (", int8 operands" if self.operand == "int8" else "")
 
+    @property
+    def standing(self) -> str:
+        """The bounds in cycles, and how far above the highest it is."""
+        bounds = ", ".join(f"{_BOUNDS[name]} {cycles:,.0f}" for name, cycles in self.bounds.cycles.items())
+        return f"{bounds} cycles; within {self.bounds.within(self.cost.cycles):.2f}x of the highest"
+
     def as_json(self) -> dict[str, Any]:
         """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
         cost = self.cost
@@ -68,14 +74,13 @@ class NewtonLayer:
         busy = sum(channel.cycles > 0 for channel in cost.channels)
         spent = ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in self.spent.as_json().items())
         commands = ", ".join(f"{name} {count:,}" for name, count in cost.commands.as_json().items())
-        bounds = ", ".join(f"{_BOUNDS[name]} {cycles:,.0f}" for name, cycles in self.bounds.cycles.items())
         rows = [
             ("mapping", mapping.text),
             ("channels", f"{busy} of {len(cost.channels)} busy, in groups of {groups}"),
             ("cycles", f"{cost.cycles:,} on the slowest channel ({cost.time_us:,.2f} us)"),
             ("spent on", spent),
             ("utilisation", f"{cost.utilisation:.1%} of the COMP-bound limit"),
-            ("bounds", f"{bounds} cycles; within {self.bounds.within(cost.cycles):.2f}x of the highest"),
+            ("bounds", self.standing),
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
             ("closed rows", f"{cost.comps_on_closed_rows:,} COMPs on rows that a refresh had closed"),
         ]
