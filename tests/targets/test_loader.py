@@ -32,6 +32,8 @@ OPTIONAL: dict[str, Any] = {
     "gpu.sector_bytes": 64,
     "gpu.launches": "queued",
     "gpu.persistent_stages": True,
+    "pim.buffer_parts": 2,
+    "pim.buffer_pool": True,
     "cpu.link_gb_per_s": 12.0,
     "cpu.link_us": 8.0,
     "dpu.link.pcie_gb_per_s": 12.0,
