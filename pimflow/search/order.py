@@ -10,13 +10,10 @@ Hence
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pimflow.ir import Graph, Node
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -99,49 +96,70 @@ def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
     """
     if not order:
         return ()
-    import networkx as nx  # takes a while, and few policies look for branches
-
-    flow = _flow_graph(graph, order)
-    last = len(order)
-    dominator = nx.immediate_dominators(flow, -1)
-    post = nx.immediate_dominators(flow.reverse(copy=False), last)
+    behind = _flow(graph, order)
+    before: dict[int, list[int]] = {place: [] for place in behind}
+    for place, successors in behind.items():
+        for successor in successors:
+            before[successor].append(place)
+    dominator = _dominators(before)
+    post = {-place: -other for place, other in _dominators(_mirrored(behind)).items()}
     found = []
-    for fork in range(-1, last):
-        join = post.get(fork)
-        if join is None or flow.out_degree(fork) < 2 or dominator.get(join) != fork:
-            continue
-        if join - fork > 2:
+    for fork in range(-1, len(order)):
+        join = post[fork]
+        if len(behind[fork]) > 1 and dominator[join] == fork and join - fork > 2:
             found.append(ForkJoin(fork + 1, join))
     return tuple(sorted(found, key=lambda region: (region.stop - region.start, region.start)))
 
 
 def branches_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...]:
     """The given nodes in groups that exchange no value with each other, each in the given order."""
-    import networkx as nx
-
     makers = {output: index for index, node in enumerate(nodes) for output in node.outputs if output}
-    links = nx.Graph()
-    links.add_nodes_from(range(len(nodes)))
+    group = [[index] for index in range(len(nodes))]
     for index, node in enumerate(nodes):
-        links.add_edges_from((makers[name], index) for name in node.inputs if name in makers)
-    groups = sorted((sorted(group) for group in nx.connected_components(links)), key=lambda group: group[0])
-    return tuple(tuple(nodes[index] for index in group) for group in groups)
+        for maker in {makers[name] for name in node.inputs if name in makers}:
+            small, large = sorted((group[index], group[maker]), key=len)
+            if small is not large:
+                large += small
+                for member in small:
+                    group[member] = large
+    groups = sorted(sorted(members) for members in {id(members): members for members in group}.values())
+    return tuple(tuple(nodes[index] for index in members) for members in groups)
 
 
-def _flow_graph(graph: Graph, order: tuple[Node, ...]) -> nx.DiGraph:
-    """Positions with their data flow; -1 stands before everything, len(order) behind."""
-    import networkx as nx
-
+def _flow(graph: Graph, order: tuple[Node, ...]) -> dict[int, list[int]]:
+    """Positions with those that read what they make; -1 stands before everything, len(order) behind."""
     last = len(order)
     makers = {output: index for index, node in enumerate(order) for output in node.outputs if output}
-    flow = nx.DiGraph()
-    flow.add_nodes_from(range(-1, last + 1))
+    behind: dict[int, set[int]] = {place: set() for place in range(-1, last + 1)}
     for index, node in enumerate(order):
-        for name in graph.activations(node):
-            flow.add_edge(makers.get(name, -1), index)
-        if flow.in_degree(index) == 0:
-            flow.add_edge(-1, index)
+        for maker in {makers.get(name, -1) for name in graph.activations(node)} or {-1}:
+            behind[maker].add(index)
     for index, node in enumerate(order):
-        if flow.out_degree(index) == 0 or any(output in graph.outputs for output in node.outputs):
-            flow.add_edge(index, last)
-    return flow
+        if not behind[index] or any(output in graph.outputs for output in node.outputs):
+            behind[index].add(last)
+    return {place: sorted(successors) for place, successors in behind.items()}
+
+
+def _mirrored(flow: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """What comes before each position where the flow runs backwards: positions with their signs changed, in order."""
+    return {-place: [-other for other in flow[place]] for place in sorted(flow, reverse=True)}
+
+
+def _dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """The immediate dominator of every position, of the first one itself.
+
+    One round of the algorithm of Cooper, Harvey and Kennedy (A Simple, Fast Dominance Algorithm, 2001), as nothing
+    flows backwards.
+
+    Args:
+        before: in order, every position with those before it from which it is reached; none of the first alone.
+    """
+    found: dict[int, int] = {}
+    for place, sources in before.items():
+        common = sources[0] if sources else place
+        for source in sources[1:]:
+            other = source
+            while common != other:
+                common, other = (found[common], other) if common > other else (common, found[other])
+        found[place] = common
+    return found

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import networkx as nx
+import pytest
+
 from pimflow.ir import Elementwise, Graph, Node, Value
 from pimflow.search.order import ForkJoin, branches_of, execution_order, fork_joins, units_of
 
@@ -182,3 +185,40 @@ def test_long_chain_is_linear() -> None:
     assert execution_order(graph) == graph.nodes
     assert fork_joins(graph, graph.nodes) == ()
     assert len(units_of(graph.nodes)) == 5000
+
+
+def fork_joins_by_networkx(order: tuple[Node, ...], ends: tuple[str, ...]) -> list[ForkJoin]:
+    """Fork-joins of `toy` graphs as dominators and post-dominators have them."""
+    last = len(order)
+    makers = {node.output: index for index, node in enumerate(order)}
+    flow = nx.DiGraph([(makers.get(name, -1), index) for index, node in enumerate(order) for name in node.inputs])
+    flow.add_edges_from((index, last) for index in range(last) if index not in flow or not flow.out_degree(index))
+    flow.add_edges_from((makers[name], last) for name in ends)
+    dominator = nx.immediate_dominators(flow, -1)
+    post = nx.immediate_dominators(flow.reverse(), last)
+    found = [
+        ForkJoin(fork + 1, post[fork])
+        for fork in range(-1, last)
+        if flow.out_degree(fork) > 1 and dominator[post[fork]] == fork and post[fork] - fork > 2
+    ]
+    return sorted(found, key=lambda region: (region.stop - region.start, region.start))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fork_joins_and_branches_are_those_of_networkx(seed: int) -> None:
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrst"[: rng.randint(2, 20)]
+    wiring = {
+        letter: "".join({rng.choice(f"x{letters[max(0, index - 4) : index]}") for _ in range(rng.randint(1, 3))})
+        for index, letter in enumerate(letters)
+    }
+    graph = toy(wiring, outputs="".join({rng.choice(letters), letters[-1]}))
+    order = execution_order(graph)
+    assert list(fork_joins(graph, order)) == fork_joins_by_networkx(order, graph.outputs)
+    some = tuple(node for node in order if rng.random() < 0.7)
+    makers = {node.output: node.name for node in some}
+    links = nx.Graph([(makers[name], node.name) for node in some for name in node.inputs if name in makers])
+    links.add_nodes_from(node.name for node in some)
+    assert {frozenset(node.name for node in group) for group in branches_of(graph, some)} == {
+        frozenset(group) for group in nx.connected_components(links)
+    }
