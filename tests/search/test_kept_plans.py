@@ -26,7 +26,7 @@ from support.costs import FakeCosts
 from support.graphs import inverted_residuals
 
 GRAPH = inverted_residuals()
-LARGE = inverted_residuals(2, 56)
+LARGE = inverted_residuals(4, 56)
 AUTO = find_policy("auto")
 
 
@@ -109,7 +109,7 @@ def test_what_no_cycle_depends_on_leaves_the_mappings(tmp_path: Path, monkeypatc
     slower, count = searches(with_values(target, {"gpu.launch_cycles": 9000}), tmp_path, monkeypatch)
     assert slower.baseline_us > plan.baseline_us
     assert count < first // 4, "mappings that the first search had no need of"
-    assert searches(with_values(target, {"pim.channels": 12}), tmp_path, monkeypatch)[1] > 10
+    assert searches(with_values(target, {"pim.channels": 12}), tmp_path, monkeypatch)[1] > 20
 
 
 def test_a_bound_is_found_once_for_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
