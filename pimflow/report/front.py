@@ -16,6 +16,7 @@ from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Costs, measure
 from pimflow.report.records import Records, Row
+from pimflow.report.summary import CUT_SHORT
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require_offered
 from pimflow.search.price_cache import PriceCache
@@ -136,6 +137,7 @@ class Front(Records):
             "speedup": self.baseline_us / point.time_us if point.time_us else 1.0,
             "energy_change": point.energy_mj / self.baseline_energy_mj - 1 if self.baseline_energy_mj else 0.0,
             "off_the_host": point.nodes_off_the_host,
+            "complete": point.plan.complete,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -158,6 +160,8 @@ class Front(Records):
         rows = [_cells(row) for row in self.records()]
         table = render_table(header, rows, right=range(len(header)))
         notes = [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
+        cut_short = sum(not point.plan.complete for point in self.points)
+        notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []
         return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])
 
 

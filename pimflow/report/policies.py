@@ -14,7 +14,7 @@ from pimflow.passes import PassManager
 from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanCosts, cost_plan
 from pimflow.report.records import Records, Row, flat
-from pimflow.report.summary import without
+from pimflow.report.summary import CUT_SHORT, without
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
@@ -74,6 +74,7 @@ class PolicyResult:
         for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
             data[f"{front}time_parts_us"] = spent.share_parts_us
             data[f"{front}energy_parts_mj"] = spent.energy_parts_mj
+        data["complete"] = self.plan.complete
         data["ratio_histogram"] = {str(ratio): count for ratio, count in self.ratio_histogram.items()}
         return data | {"mode_share": dict(self.mode_share)}
 
@@ -235,6 +236,7 @@ def _table(results: Sequence[PolicyResult]) -> str:
             parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
             lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
     lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]
+    lines += [f"{result.policy}: search{CUT_SHORT}" for result in results if not result.plan.complete]
     unknown = max((result.unknown_nodes for result in results), default=0)
     if unknown:
         lines.append(f"speedups are{without(unknown)}; `pimflow inspect` says which")

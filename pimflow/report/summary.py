@@ -14,7 +14,8 @@ from pimflow.runtime.memory import MemoryPlan
 
 _MOST_UNKNOWN = 5
 _MOST_BOTTLENECKS = 3
-_CUT_SHORT = ", ended by the time budget: --time-budget none looks at everything"
+CUT_SHORT = ", ended by the time budget: --time-budget none looks at everything"
+"""What stands behind a search that did not come to its end."""
 
 
 def summary_text(
@@ -136,7 +137,7 @@ def _totals(
         *_stored(plan),
         ("movement", _movement(memory)),
         *_violations(report),
-        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}{'' if plan.complete else _CUT_SHORT}"),
+        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}{'' if plan.complete else CUT_SHORT}"),
         *_unknown(report),
     ]
     return render_fields(lines)

@@ -21,3 +21,14 @@ def test_compare_lists_policies_side_by_side(capsys: Capture) -> None:
             assert sum(sum(amounts.values()) for amounts in parts.values()) == pytest.approx(item[time], rel=1e-12)
     assert run("compare", "zoo:toy", "--policies", "gpu,auto") == 0
     assert "speedup" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("verb", "plans"), [("compare", "policies"), ("front", "points")])
+def test_searches_that_their_time_budget_ended_are_said(capsys: Capture, verb: str, plans: str) -> None:
+    asked = (verb, "zoo:toy", "--no-cache")
+    for budget, complete in (("none", True), ("0", False)):
+        found = document(capsys, *asked, "--time-budget", budget)[plans]
+        assert any(plan["complete"] is complete for plan in found)
+        assert complete or not all(plan["complete"] for plan in found)
+        assert run(*asked, "--time-budget", budget) == 0
+        assert ("ended by the time budget" in capsys.readouterr().out) is not complete
