@@ -57,6 +57,7 @@ from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
+from pimflow.runtime.memory.tiers import gpu_memory_text
 from pimflow.runtime.spending import event_costs
 from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline, build_timeline
@@ -401,10 +402,16 @@ class CompiledModel:
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
         graph = [] if self.network is None else [("graph", self.network.text)]
         checked = [("verified" if check.passed else "WRONG", check.told) for check in self.checks]
-        return [*machine.lines(), *graph, ("digests", digests), ("made by", made_by), *checked]
+        return [*machine.lines(), *graph, *self._tier_lines, ("digests", digests), ("made by", made_by), *checked]
+
+    @property
+    def _tier_lines(self) -> list[tuple[str, str]]:
+        tiers = self.machine.target.memory
+        return [] if tiers is None else [("GPU memory", gpu_memory_text(tiers.gpu, self.memory))]
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""
+        tiers = self.machine.target.memory
         return {
             "pimflow": __version__,
             "command": self.command,
@@ -426,6 +433,7 @@ class CompiledModel:
                 "peak_bytes": self.memory.arena_bytes,
                 "bytes_without_reuse": self.memory.bytes_without_reuse,
                 "weight_bytes": self.memory.weight_bytes,
+                **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
             },
             "output_dir": output_dir,
         }

@@ -66,7 +66,8 @@ class TargetRecord:
         """A target that was read from an output folder, with the origin that it had."""
         before = {change.key: frozen(change.before) for change in self.overrides}
         values = Table({**target.values, **before})
-        return Target(target.name, target.description, target.units, Origin(self.name, "", values, self.base))
+        origin = Origin(self.name, "", values, self.base)
+        return Target(target.name, target.description, target.units, origin, target.memory)
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

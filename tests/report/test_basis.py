@@ -26,6 +26,8 @@ def test_every_shipped_target_says_it() -> None:
         MEASURED_TARGET: MEASURED,
         "upmem-gpu": MEASURED,
         "upmem": "",
+        "rtx3090": "GPU with the efficiencies of kernels measured on NVIDIA T4",
+        "a100-ssd": "GPU with data sheets' peaks and efficiencies of kernels measured on NVIDIA T4",
     }
 
 

@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 from pimflow.data import Nested, Table, decode, encode, not_among, take, unknown
 from pimflow.errors import DataError, TargetError, kind_of, one_line
 from pimflow.targets.schema.gpu import Gpu, GpuSpec
+from pimflow.targets.schema.memory import Memory
 from pimflow.targets.schema.newton import PimSpec
 from pimflow.targets.schema.origin import Origin, Override, by_key
 from pimflow.targets.schema.unit import MISSING, USUAL_KINDS, Unit, kind_names, schema_of
 
 U = TypeVar("U", bound=Unit)
+MEMORY = "memory"
+"""The table of tiers, which is no unit's."""
 HINT = "add it; `pimflow targets show pimflow` has all"
 """What to do about a key that is missing."""
 
@@ -27,6 +30,7 @@ class Target:
         name, description: for readers.
         units: what the target says of every device, the host first: the unit that can run every node.
         origin: what it was in its file, if it comes from one; no part of what the machine is.
+        memory: tiers of memory and the links between them; None where the file says nothing of them.
 
     Raises (when made):
         TargetError: a value that no target file may have, in the same words.
@@ -36,6 +40,7 @@ class Target:
     description: str
     units: Table[Unit]
     origin: Origin | None = field(default=None, compare=False)
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -43,9 +48,11 @@ class Target:
                 decode(str, getattr(self, text), path=text)
             units = _read_units(self.units)
             check_units(units)
+            memory = _read_memory(self.memory)
         except DataError as error:
             raise TargetError(f"target {str(self.name)!r}: {error.what}", error.hint or HINT) from None
         object.__setattr__(self, "units", units)
+        object.__setattr__(self, "memory", memory)
         if self.origin is not None:
             object.__setattr__(self, "description", self.origin.describe(self.description, self.overrides))
 
@@ -57,14 +64,15 @@ class Target:
     def _repr_html_(self) -> str:
         cells = [("name", self.name), ("description", self.description)]
         cells += [(device.upper(), unit.summary) for device, unit in self.units.items()]
+        cells += [] if self.memory is None else [("memory", self.memory.summary)]
         cells += [(change.key, str(change)) for change in self.overrides]
         rows = "".join(f"<tr><th>{html.escape(what)}</th><td>{html.escape(text)}</td></tr>" for what, text in cells)
         return f"<table>{rows}</table>"
 
     @property
     def values(self) -> dict[str, Any]:
-        """Every value of its units by key, as in "pim.timing.strict.t_faw"; None for one that is left out."""
-        return by_key(encode(self.units))
+        """Every value of its tables by key, as in "pim.timing.strict.t_faw"; None for one that is left out."""
+        return by_key(encode({**self.units, **self._memory_table()}))
 
     @property
     def overrides(self) -> tuple[Override, ...]:
@@ -127,13 +135,15 @@ class Target:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> Target:
-        """A file: `name`, `description`, and a table per unit: first the host, then at least one more."""
+        """A file: `name`, `description`, and a table per unit: first the host, then at least one more; `memory`."""
         tables = dict(read(dict[str, Any], data))
+        memory = read(Memory, tables.pop(MEMORY), MEMORY) if MEMORY in tables else None
         own = {key: tables.pop(key) for key in ("name", "description") if key in tables}
         units = {device: _read_unit(device, table, read) for device, table in tables.items()}
         name, description = (read(str, take(own, key), key) for key in ("name", "description"))
         check_units(units)
-        return cls(name, description, Table(units))
+        _check_memory(memory)
+        return cls(name, description, Table(units), memory=memory)
 
     def to_data(self) -> dict[str, Any]:
         """As in a file; a unit's kind is left out where its table's name says it."""
@@ -141,7 +151,10 @@ class Target:
             device: unit if USUAL_KINDS.get(device) == unit.kind else _WithKind(unit)
             for device, unit in self.units.items()
         }
-        return {"name": self.name, "description": self.description, **units}
+        return {"name": self.name, "description": self.description, **units, **self._memory_table()}
+
+    def _memory_table(self) -> dict[str, Memory]:
+        return {} if self.memory is None else {MEMORY: self.memory}
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,9 @@ def _read_unit(device: str, data: Any, read: Nested) -> Unit:
     usual = USUAL_KINDS.get(device)
     if "kind" not in table and usual is None:
         raise unknown(
-            device, ("base", "name", "description", *USUAL_KINDS), hint=", or name the unit's `kind` in the table"
+            device,
+            ("base", "name", "description", MEMORY, *USUAL_KINDS),
+            hint=", or name the unit's `kind` in the table",
         )
     kind = read(str, table.pop("kind", usual), device, "kind")
     schema = schema_of(kind)
@@ -191,6 +206,30 @@ def _read_again(device: str, unit: Any) -> Unit:
     return decode(type(unit), data, path=device)
 
 
+def _read_memory(memory: Any) -> Memory | None:
+    """The tiers of a target that was made in Python, read and checked as those of a file are.
+
+    Raises:
+        DataError: they are none, or a value is of another type, out of range, or contradicts the others.
+    """
+    if memory is None:
+        return None
+    if not isinstance(memory, Memory):
+        raise DataError(f"{MEMORY!r} is {kind_of(memory)}", "it must be a Memory, or None")
+    found = decode(Memory, encode(memory), path=MEMORY)
+    _check_memory(found)
+    return found
+
+
+def _check_memory(memory: Memory | None) -> None:
+    for key, problem in () if memory is None else memory.problems():
+        raise _contradiction(f"{MEMORY}.{key}", problem)
+
+
+def _contradiction(path: str, problem: str) -> DataError:
+    return DataError(f"missing key {path!r}") if problem == MISSING else DataError(f"{path!r} {problem}", "correct it")
+
+
 def check_units(units: Mapping[str, Unit]) -> None:
     """Checks the units of a target against each other.
 
@@ -203,7 +242,4 @@ def check_units(units: Mapping[str, Unit]) -> None:
         raise DataError("missing key 'pim'")
     for device, unit in units.items():
         for key, problem in unit.problems(units):
-            path = f"{device}.{key}"
-            if problem == MISSING:
-                raise DataError(f"missing key {path!r}")
-            raise DataError(f"{path!r} {problem}", "correct it")
+            raise _contradiction(f"{device}.{key}", problem)
