@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import results_charts
+import results_page
 from fit_gpu import with_fit
 from machine import here
 
@@ -272,15 +274,13 @@ def main() -> None:
     records = run_all(jobs, arguments.jobs)
     if arguments.only:
         return
-    import results_charts  # brings matplotlib, which the studies do not need
-    import results_page
-
     docs = ROOT / "docs"
-    results_charts.draw(records, docs / "images")
     seconds = sum({(r["study"], r["model"], *_knobs(r)): r["seconds"] for r in records}.values())
     made = f"The last run took {seconds / 60:.1f} minutes, summed over its processes ({here()})."
     shares = {model: product_share(model) for model in MODELS}
-    (docs / "results.md").write_text(results_page.page(records, shares, NEAR_FITS, made), encoding="utf-8")
+    page = results_page.page(records, shares, NEAR_FITS, made)
+    (docs / "results.md").write_text(page, encoding="utf-8")
+    results_charts.draw(page)
     print(docs / "results.md")
 
 

@@ -1,180 +1,164 @@
-"""The charts of docs/results.md. Needs matplotlib."""
+"""The charts of docs/results.md, drawn from the tables of that page.
+
+    python benchmarks/results_charts.py
+
+draws them again without running anything. tests/test_docs.py compares them with the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
+from results_data import LABELS, POLICY_LABELS
+from svg_file import picture
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from results_data import LABELS, MODELS, POLICY_LABELS, Record, mean, one
+from pimflow.report.page.bars import BarPanel, Series, grouped_bars
+from pimflow.report.page.curves import CurvePanel, curves
 
-COLORS = {
-    "newton+": "#c9d6df",
-    "newton++": "#8fb3cc",
-    "pipeline": "#4f8fba",
-    "md-dp": "#2a6a9e",
-    "pimflow": "#123f66",
-    "auto": "#e07b39",
-}
-MODEL_COLORS = dict(zip(MODELS, ("#123f66", "#2a6a9e", "#4f8fba", "#9c6ade", "#5b8c5a"), strict=True))
-PUBLISHED = {  # (figure, model or "mean", policy) to the published value
-    ("conv_speedup", "mobilenet-v2", "newton++"): 1.365,
-    ("conv_speedup", "mobilenet-v2", "pipeline"): 1.413,
-    ("conv_speedup", "mobilenet-v2", "md-dp"): 1.436,
-    ("conv_speedup", "mobilenet-v2", "pimflow"): 1.481,
-    ("conv_speedup", "mean", "newton++"): 1.20,
-    ("conv_speedup", "mean", "pimflow"): 1.30,
-    ("speedup", "mobilenet-v2", "pimflow"): 1.38,
-    ("speedup", "efficientnet-b0", "pimflow"): 1.43,
-    ("speedup", "mean", "newton++"): 1.13,
-    ("speedup", "mean", "pimflow"): 1.34,
-    ("energy_change", "mean", "pimflow"): -0.26,
+DOCS = Path(__file__).parent.parent / "docs"
+MEAN = "mean of five"
+SPEEDUP = "speedup over the GPU"
+COLORS = {"Newton+": "d0 s4", "Newton++": "d0 s3", "Pipeline": "d0 s2", "MD-DP": "d0 s1", "PIMFlow": "d0", "auto": "d1"}
+"""By policy: what the paper has from light to dark, and what it does not have."""
+MODEL_COLORS = ("d0", "d2", "link", "d3", "d1", "total")
+"""Of the five models and their mean."""
+PUBLISHED = {  # (figure, model, policy) to the published value
+    ("conv", LABELS["mobilenet-v2"], "Newton++"): 1.365,
+    ("conv", LABELS["mobilenet-v2"], "Pipeline"): 1.413,
+    ("conv", LABELS["mobilenet-v2"], "MD-DP"): 1.436,
+    ("conv", LABELS["mobilenet-v2"], "PIMFlow"): 1.481,
+    ("conv", MEAN, "Newton++"): 1.20,
+    ("conv", MEAN, "PIMFlow"): 1.30,
+    ("end", LABELS["mobilenet-v2"], "PIMFlow"): 1.38,
+    ("end", LABELS["efficientnet-b0"], "PIMFlow"): 1.43,
+    ("end", MEAN, "Newton++"): 1.13,
+    ("end", MEAN, "PIMFlow"): 1.34,
 }
 
 
-def draw(records: Sequence[Record], folder: Path) -> None:
-    """Draws every chart into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plt.rcParams.update(
-        {
-            "font.size": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlelocation": "left",
-            "axes.titleweight": "bold",
-            "axes.grid": True,
-            "axes.grid.axis": "y",
-            "grid.color": "#e6e6e6",
-            "axes.axisbelow": True,
-            "legend.frameon": False,
-        }
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Args:
+        columns: what stands above the figures.
+        rows: the figures by what stands before them.
+    """
+
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[float]]
+
+    def of(self, columns: Sequence[str]) -> list[list[float]]:
+        """The figures of some columns, a row for each."""
+        places = [self.columns.index(column) for column in columns]
+        return [[row[place] for row in self.rows.values()] for place in places]
+
+
+def tables(page: str, heading: str) -> list[Table]:
+    """The tables below a heading and above the next, in their order, but that of what the search did."""
+    below = page[page.index(f"\n{heading}\n") + len(heading) + 2 :]
+    section = re.split(r"^#", below, maxsplit=1, flags=re.MULTILINE)[0]
+    texts = re.findall(r"^\|.*\n\|[-|]+\n(?:\|.*\n)+", section, flags=re.MULTILINE)
+    return [_table(text) for text in texts if "candidates" not in text]
+
+
+def _table(text: str) -> Table:
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return Table(head[1:], {line[0].strip("*"): [float(cell.rstrip("%")) for cell in line[1:]] for line in lines})
+
+
+def charts(page: str) -> Mapping[str, str]:
+    """The pictures of the page by the names of their files."""
+    strict, published = (
+        tables(page, "## Five models, all policies"),
+        tables(page, "### Five models under the published rules"),
     )
-    _policies(records, folder / "policies.png", "strict")
-    _policies(records, folder / "published.png", "policies")
-    _energy(records, folder / "energy.png")
-    _channels(records, folder / "channels.png")
-    _buffers_and_stages(records, folder / "buffers-stages.png")
-    _timing(records, folder / "timing.png")
+    knobs = "### Global buffers and pipeline stages"
+    drawn = {
+        "policies": _policies(strict, marked=False),
+        "energy": _energy(strict[2]),
+        "published": _policies(published, marked=True),
+        "channels": _over_channels(tables(page, "### PIM channels of 32")),
+        "buffers-stages": _over_knobs(tables(page, knobs)),
+        "timing": _timing(tables(page, "## Timing profiles")[0]),
+    }
+    return {f"results-{name}.svg": picture(svg, "figures.css") for name, svg in drawn.items()}
 
 
-def _save(path: Path) -> None:
-    # No date or version in the file: the same figures give the same bytes.
-    plt.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close()
+def _series(policies: Sequence[str]) -> list[Series]:
+    return [Series(policy, COLORS[policy]) for policy in policies]
 
 
-def _value(records: Sequence[Record], study: str, model: str, policy: str, figure: str) -> float:
-    if model == "mean":
-        return mean(records, study, policy, figure)
-    return float(one(records, study, model, policy)[figure])
+def _policies(found: Sequence[Table], *, marked: bool) -> str:
+    policies = tuple(POLICY_LABELS.values())
+    titles = {"conv": "All convolutions", "end": "Whole model, end to end"}
+    panels = [
+        BarPanel(title, table.of(policies), _marks(figure, table, policies) if marked else {})
+        for (figure, title), table in zip(titles.items(), found[:2], strict=True)
+    ]
+    mark = "published" if marked else ""
+    return grouped_bars(tuple(found[0].rows), _series(policies), panels, unit=SPEEDUP, base=1.0, mark=mark)
 
 
-def _bars(
-    axes: Axes, records: Sequence[Record], study: str, figure: str, policies: Sequence[str], scale: float = 1.0
-) -> None:
-    """Bars by model and policy; published figures are marked on those made under the published rules."""
-    groups = (*MODELS, "mean")
-    width = 0.82 / len(policies)
-    marked = False
-    for index, policy in enumerate(policies):
-        offset = (index - (len(policies) - 1) / 2) * width
-        places = [group + offset + (0.25 if groups[group] == "mean" else 0) for group in range(len(groups))]
-        heights = [scale * _value(records, study, group, policy, figure) for group in groups]
-        axes.bar(places, heights, 0.92 * width, color=COLORS[policy], label=POLICY_LABELS[policy])
-        for place, group in zip(places, groups, strict=True):
-            published = PUBLISHED.get((figure, group, policy))
-            if published is not None and study == "policies":
-                label = None if marked else "published"
-                axes.plot(place, scale * published, "D", ms=4.5, mfc="white", mec="#c1121f", mew=1.3, label=label)
-                marked = True
-    ticks = [*range(len(MODELS)), len(MODELS) + 0.25]
-    axes.set_xticks(ticks, [*(LABELS[model] for model in MODELS), "mean of five"])
-    axes.tick_params(axis="x", length=0)
+def _marks(figure: str, table: Table, policies: Sequence[str]) -> dict[tuple[int, int], float]:
+    models = list(table.rows)
+    return {
+        (policies.index(policy), models.index(model)): value
+        for (of, model, policy), value in PUBLISHED.items()
+        if of == figure
+    }
 
 
-def _policies(records: Sequence[Record], path: Path, study: str) -> None:
-    _, axes = plt.subplots(2, 1, figsize=(9.5, 6.4), layout="constrained", sharex=True)
-    for axis, figure, title in zip(
-        axes, ("conv_speedup", "speedup"), ("All convolutions", "Whole model, end to end"), strict=True
-    ):
-        _bars(axis, records, study, figure, tuple(POLICY_LABELS))
-        axis.set_title(title)
-        axis.set_ylabel("speedup over the GPU")
-        axis.set_ylim(0.9)
-        axis.axhline(1.0, color="#555555", lw=0.8)
-    axes[0].legend(ncols=7, loc="upper right", fontsize=8, columnspacing=1.0, handlelength=1.2)
-    _save(path)
+def _energy(table: Table) -> str:
+    policies = ("Newton++", "MD-DP", "PIMFlow", "auto")
+    panel = BarPanel("Energy of one inference, against the GPU alone", table.of(policies))
+    return grouped_bars(tuple(table.rows), _series(policies), [panel], unit="change, %")
 
 
-def _energy(records: Sequence[Record], path: Path) -> None:
-    _, axes = plt.subplots(figsize=(9.5, 3.3), layout="constrained")
-    _bars(axes, records, "strict", "energy_change", ("newton++", "md-dp", "pimflow", "auto"), scale=100)
-    axes.set_title("Energy of one inference, against the GPU alone")
-    axes.set_ylabel("change in %")
-    axes.axhline(0.0, color="#555555", lw=0.8)
-    axes.legend(ncols=5, loc="lower right", fontsize=8)
-    _save(path)
+def _timing(table: Table) -> str:
+    columns = [f"{policy}, {timing}" for policy in ("Newton++", "PIMFlow", "auto") for timing in ("artifact", "strict")]
+    series = [
+        Series(column, COLORS[column.split(",")[0]] + (" hollow" if column.endswith("artifact") else ""))
+        for column in columns
+    ]
+    panel = BarPanel("End to end under both timing profiles", table.of(columns))
+    return grouped_bars(tuple(table.rows), series, [panel], unit=SPEEDUP, base=1.0)
 
 
-def _lines(
-    axes: Axes, records: Sequence[Record], study: str, policy: str, knob: str, figure: str, **knobs: object
-) -> None:
-    counts = sorted({record[knob] for record in records if record["study"] == study and record[knob] is not None})
-    for model in MODELS:
-        values = [one(records, study, model, policy, **{knob: count}, **knobs)[figure] for count in counts]
-        axes.plot(counts, values, "o-", ms=3.5, lw=1.3, color=MODEL_COLORS[model], label=LABELS[model])
-    means = [mean(records, study, policy, figure, **{knob: count}, **knobs) for count in counts]
-    axes.plot(counts, means, "s--", ms=4, lw=1.6, color="#e07b39", label="mean of five")
-    axes.set_xticks(counts)
-    axes.axhline(1.0, color="#555555", lw=0.8)
+def _curve(title: str, setting: str, table: Table) -> CurvePanel:
+    return CurvePanel(title, setting, [float(column) for column in table.columns], list(table.rows.values()))
 
 
-def _channels(records: Sequence[Record], path: Path) -> None:
-    _, axes = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained", sharey=True)
-    for axis, figure, title in zip(axes, ("conv_speedup", "speedup"), ("All convolutions", "End to end"), strict=True):
-        _lines(axis, records, "channels", "pimflow", "channels", figure)
-        axis.set_title(f"{title}, PIMFlow")
-        axis.set_xlabel("PIM channels of 32")
-    axes[0].set_ylabel("speedup over the GPU")
-    axes[1].legend(fontsize=8, loc="upper left")
-    _save(path)
+def _lines(table: Table) -> list[Series]:
+    return [Series(model, color) for model, color in zip(table.rows, MODEL_COLORS, strict=True)]
 
 
-def _buffers_and_stages(records: Sequence[Record], path: Path) -> None:
-    _, axes = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
-    _lines(axes[0], records, "buffers", "pimflow", "buffers", "conv_speedup")
-    axes[0].set_title("Global buffers, PIMFlow")
-    axes[0].set_xlabel("buffers that a mapping may use")
-    _lines(axes[1], records, "stages", "pipeline", "stages", "conv_speedup")
-    axes[1].set_title("Stages of a pipeline, Pipeline")
-    axes[1].set_xlabel("stages")
-    axes[0].set_ylabel("speedup, all convolutions")
-    axes[1].legend(fontsize=8, ncols=2, loc="center right", bbox_to_anchor=(1.0, 0.36))
-    _save(path)
+def _over_channels(found: Sequence[Table]) -> str:
+    conv, end = found
+    panels = [
+        _curve("All convolutions, PIMFlow", "PIM channels of 32", conv),
+        _curve("End to end, PIMFlow", "PIM channels of 32", end),
+    ]
+    return curves(_lines(conv), panels, unit=SPEEDUP, base=1.0)
 
 
-def _timing(records: Sequence[Record], path: Path) -> None:
-    _, axes = plt.subplots(figsize=(9.5, 3.3), layout="constrained")
-    groups = (*MODELS, "mean")
-    kinds = [(policy, timing) for policy in ("newton++", "pimflow", "auto") for timing in ("artifact", "strict")]
-    width = 0.82 / len(kinds)
-    for index, (policy, timing) in enumerate(kinds):
-        study = "policies" if timing == "artifact" else "strict"
-        values = [float(one(records, study, model, policy)["speedup"]) for model in MODELS]
-        values.append(mean(records, study, policy, "speedup"))
-        places = [place + (index - (len(kinds) - 1) / 2) * width for place in range(len(groups))]
-        hatch = "////" if timing == "strict" else None
-        label = f"{POLICY_LABELS[policy]}, {timing}"
-        axes.bar(places, values, 0.92 * width, color=COLORS[policy], hatch=hatch, edgecolor="white", label=label)
-    axes.set_xticks(range(len(groups)), [*(LABELS[model] for model in MODELS), "mean of five"])
-    axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0.9)
-    axes.axhline(1.0, color="#555555", lw=0.8)
-    axes.set_title("End to end under both timing profiles")
-    axes.set_ylabel("speedup over the GPU")
-    axes.legend(ncols=3, fontsize=8, loc="upper right")
-    _save(path)
+def _over_knobs(found: Sequence[Table]) -> str:
+    buffers, stages = found
+    panels = [
+        _curve("Global buffers, PIMFlow", "buffers that a mapping may use", buffers),
+        _curve("Stages of a pipeline, Pipeline", "stages", stages),
+    ]
+    return curves(_lines(buffers), panels, unit="speedup, all convolutions", base=1.0)
+
+
+def draw(page: str) -> None:
+    """Draws every chart of the page into docs/images."""
+    for name, text in charts(page).items():
+        (DOCS / "images" / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    draw((DOCS / "results.md").read_text(encoding="utf-8"))

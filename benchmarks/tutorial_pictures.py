@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from svg_file import picture
+
 import pimflow
-from pimflow.report.page.markup import asset
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 MODEL, POLICY = "zoo:mobilenet-v2", "pimflow"
 """What the tutorial compiles."""
 CHARTS = {"tutorial-gains.svg": "gains", "tutorial-schedule.svg": "schedule", "tutorial-roofline.svg": "roofline"}
 """By file, the part of the report whose first chart it is."""
-MARGIN = 12
 
 
 def pictures() -> Mapping[str, str]:
@@ -37,16 +37,6 @@ def chart(page: str, part: str) -> str:
         if depth == 0:
             return page[start : tag.end()]
     raise ValueError(f"the chart of {part!r} has no end")
-
-
-def picture(svg: str) -> str:
-    """A chart as a file: with the style of the page, a ground in its colour, and a margin."""
-    width, height = map(float, re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
-    box = f"{-MARGIN} {-MARGIN} {width + 2 * MARGIN:g} {height + 2 * MARGIN:g}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="system-ui, sans-serif">'
-    ground = f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" fill="var(--paper)"/>'
-    inner = re.sub("^<svg", f'<svg width="{width:g}" height="{height:g}"', svg)
-    return f"{head}<style>{asset('charts.css')}.chart {{ width: {width:g}px; }}</style>{ground}{inner}</svg>\n"
 
 
 def main() -> None:

@@ -114,11 +114,21 @@ def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
         assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
 
 
-def test_the_pictures_of_the_tutorial_are_what_the_tool_draws() -> None:
+def test_the_pictures_of_the_tutorial_are_what_the_tool_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = ROOT / "benchmarks" / "tutorial_pictures.py"
     for name, text in runpy.run_path(str(script))["pictures"]().items():
         assert f"](images/{name})" in (ROOT / "docs" / "tutorial.md").read_text()
         assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run {script.name}"
+
+
+def test_the_charts_of_the_results_are_drawn_from_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    page = (ROOT / "docs" / "results.md").read_text()
+    drawn = runpy.run_path(str(ROOT / "benchmarks" / "results_charts.py"))["charts"](page)
+    assert re.findall(r"\]\(images/([^)]+)\)", page) == list(drawn)
+    for name, text in drawn.items():
+        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run results_charts.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

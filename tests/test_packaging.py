@@ -80,7 +80,7 @@ def test_links_of_the_description_lead_somewhere_from_an_index_of_packages() -> 
         found = re.fullmatch(rf"{re.escape(base)}/(blob|raw)/main/(.*)", link)
         assert found, link
         assert (ROOT / found[2]).is_file(), link
-        assert (found[1] == "raw") == link.endswith(".png")
+        assert (found[1] == "raw") == link.endswith((".png", ".svg"))
     assert made["with_absolute_links"]("[a](https://b.c) [d](#e)", base) == "[a](https://b.c) [d](#e)"
 
 
