@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pimflow.bundle.source import model_source
-from pimflow.compiled import Machine
+from pimflow.api.outputs import original_options
+from pimflow.bundle.source import ModelSource, model_source
+from pimflow.compiled import Machine, load
 from pimflow.compiler import clean_graph, clean_up, network_of, read_model
 from pimflow.errors import OptionError
 from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
@@ -31,8 +33,9 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
     """Which nodes of a model can run on PIM, and why the others cannot.
 
     Args:
-        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        options: as for `compile`; those of the search change nothing.
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory; or an output folder, for its
+            model on the machine that it was compiled for, and what is known of its values.
+        options: as for `compile`; those of the search change nothing. An output folder has its own.
 
     Returns:
         A row per node.
@@ -40,8 +43,23 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
     Raises:
         PimflowError: as `compile`.
     """
-    source, asked = model_source(model), Options.of(**options)
-    machine = Machine.of(asked)
+    asked = Options.of(**options)
+    if isinstance(model, str | Path) and Path(model).is_dir():
+        return _inspect_output(Path(model), asked)
+    return _inspect(model_source(model), asked, Machine.of(asked))
+
+
+def _inspect_output(folder: Path, asked: Options) -> Inspection:
+    if asked != Options():
+        raise OptionError(
+            f"{folder} is compiled: it has options of its own", "leave them out, or inspect the model itself"
+        )
+    compiled = load(folder)
+    found = _inspect(compiled.source, original_options(compiled), compiled.machine)
+    return replace(found, verification=tuple((check.passed, check.told) for check in compiled.checks))
+
+
+def _inspect(source: ModelSource, asked: Options, machine: Machine) -> Inspection:
     loaded = read_model(source, asked)
     clean = clean_up(loaded.graph, machine, asked)
     notes = (*loaded.notes, *notes_of(clean.records))

@@ -15,7 +15,7 @@ from pimflow.data import encode
 from pimflow.errors import ArgumentError, OutputError, kind_of
 from pimflow.ir import Graph
 from pimflow.ir.analysis.alignment import align
-from pimflow.options import read_argument
+from pimflow.options import Options, read_argument
 from pimflow.report.difference import Difference, Side, difference_of
 from pimflow.report.explanation import Explanation, explain_node
 from pimflow.report.plan_report import origin_of
@@ -129,7 +129,12 @@ def _pairs(a: CompiledModel, b: CompiledModel) -> dict[str, str]:
 
 def original_graph(compiled: CompiledModel) -> Graph:
     """The graph that the search saw: the original, read again and cleaned up."""
-    options = compiled.options
-    if compiled.network is not None:
-        options = replace(options, graph=compiled.network.adjacency)
+    options = original_options(compiled)
     return clean_up(read_model(compiled.source, options).graph, compiled.machine, options).graph
+
+
+def original_options(compiled: CompiledModel) -> Options:
+    """What its original is read and cleaned up with: the options of the compilation, and its graph as it was then."""
+    if compiled.network is None:
+        return compiled.options
+    return replace(compiled.options, graph=compiled.network.adjacency)

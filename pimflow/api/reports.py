@@ -30,8 +30,8 @@ from pimflow.targets.schema.upmem import UpmemSpec
 
 WHAT_IF = 400
 """Of how many nodes alternatives are priced, if nothing else is asked for: as many as a page has details of."""
-NEEDS = 8
-"""For how many kinds of work that a unit is slower at it is asked what would turn that: each takes about a second."""
+NEEDS = 100
+"""For how many kinds of work that a unit is slower at it is asked what would turn that: tenths of a second each."""
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,9 @@ def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -
     )
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """The positional model."""
-    help = "an ONNX file, zoo:NAME (see `pimflow zoo list`), or - for an ONNX file on stdin"
+def add_model(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """The positional model; `more` is what else may stand there."""
+    help = f"an ONNX file, zoo:NAME (see `pimflow zoo list`),{more} or - for an ONNX file on stdin"
     parser.add_argument("model", metavar="MODEL", help=help)
 
 

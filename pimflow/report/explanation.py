@@ -493,13 +493,10 @@ def _need(
 ) -> Need | None:
     """The smallest change of one key that is enough; None if none of those tried is."""
     for direction in (1, -1):
-        for factor in FACTORS:
-            after = value * factor if direction > 0 else value / factor
-            after = max(1, round(after)) if isinstance(value, int) else after
-            try:
-                costs = CostModel(override(target, {key: after}), measured=measured)
-            except (TargetError, ArgumentError, ValueError):
-                break
+        tried = list(_tried(target, measured, key, value, direction))
+        if not any(_may_be_enough(region, anchor, device, costs) for _, costs in tried):
+            continue
+        for after, costs in tried:
             time_us = _on_unit_us(region, anchor, device, costs)
             if isinstance(time_us, Refusal) or time_us > before_us * _FELT:
                 break
@@ -507,6 +504,27 @@ def _need(
             if time_us <= host_us:
                 return Need(key, value, after, time_us, host_us)
     return None
+
+
+def _tried(
+    target: Target, measured: MeasuredTable | None, key: str, value: float, direction: int
+) -> Iterator[tuple[float, CostModel]]:
+    """What a key is set to, further and further from its value, and the machine of each; as far as there is one."""
+    for factor in FACTORS:
+        after = value * factor if direction > 0 else value / factor
+        after = max(1, round(after)) if isinstance(value, int) else after
+        try:
+            yield after, CostModel(override(target, {key: after}), measured=measured)
+        except (TargetError, ArgumentError, ValueError):
+            return
+
+
+def _may_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
+    """Whether a unit could be as fast as the host, by what its product takes at least: asked before any search."""
+    work, unit = costs.work(region, anchor, device), costs.units[device]
+    if isinstance(work, Refusal):
+        return False
+    return unit.least_us(work, unit.choices[-1]) <= costs.host_only().node_cost(region, anchor).time_us
 
 
 def _most(parts: PartsByPlace) -> str:

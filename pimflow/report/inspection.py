@@ -105,6 +105,8 @@ class Inspection(Records):
         notes: what the passes left as it was, and why.
         network: what was recovered of a graph network, and the graph that it was read for.
         roofs: what devices can do at most, by name, where peaks say it: the host, with all memory channels.
+        verification: of an output folder, what became of comparisons with the original: whether values agree, and a
+            clause; None of a model.
     """
 
     model: str
@@ -115,6 +117,7 @@ class Inspection(Records):
     notes: tuple[str, ...] = ()
     network: NetworkReport | None = None
     roofs: Mapping[str, Roof] = field(default_factory=dict)
+    verification: tuple[tuple[bool, str], ...] | None = None
 
     @property
     def title(self) -> str:
@@ -138,7 +141,20 @@ class Inspection(Records):
             "roofs": {device: roof._asdict() for device, roof in self.roofs.items()},
             "nodes": [node.as_json() for node in self.nodes],
             "notes": list(self.notes),
+            **self._verification_json(),
         }
+
+    def _verification_json(self) -> dict[str, Any]:
+        if self.verification is None:
+            return {}
+        return {"verification": [{"passed": passed, "told": told} for passed, told in self.verification]}
+
+    def _verified(self) -> list[tuple[str, str]]:
+        """What is known of the values of an output folder, a line each."""
+        if self.verification is None:
+            return []
+        checks = [("verified" if passed else "WRONG", told) for passed, told in self.verification]
+        return checks or [("verified", "no: `pimflow verify` checks it")]
 
     def text(self) -> str:
         """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
@@ -148,12 +164,13 @@ class Inspection(Records):
         counts = Counter(node.reason for node in self.nodes if not node.leaves_host)
         unknown = [node for node in self.nodes if node.unknown]
         notes = [wrapped(note, "  ") for note in self.notes]
+        fields = [*self.machine.lines(), *self._verified()]
         macs = "multiply-accumulates that are known" if unknown else "multiply-accumulates"
         return "\n".join(
             [
                 render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,), prose=True),
                 "",
-                *([render_fields(self.machine.lines())] if self.machine.lines() else []),
+                *([render_fields(fields)] if fields else []),
                 wrapped(f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}"),
                 *(wrapped(f"  {count:4d}  {reason}", " " * 8) for reason, count in counts.most_common()),
                 *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),

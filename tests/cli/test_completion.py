@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,14 +31,36 @@ def completed(words: str, capsys: Capture) -> list[str]:
     return done.stdout.split()
 
 
+OFFERED = [
+    ("pimflow exp", "explain"),
+    ("pimflow tune", "tune-graph"),
+    ("pimflow inspect --roo", "--roofline"),
+    ("pimflow verify --pim v", "values"),
+]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [("pimflow exp", "explain"), ("pimflow tune", "tune-graph"), ("pimflow inspect --roo", "--roofline"),
-     ("pimflow verify --pim v", "values")],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "offered"), OFFERED)
 def test_bash_completes_verbs_options_and_values(words: str, offered: str, capsys: Capture) -> None:
     assert completed(words, capsys) == [offered]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+@pytest.mark.parametrize(("words", "offered"), OFFERED)
+def test_zsh_completes_verbs_options_and_values(words: str, offered: str, tmp_path: Path, capsys: Capture) -> None:
+    """In a terminal, as zsh completes nowhere else; a key of the test's own writes down what the line has become."""
+    (tmp_path / "_pimflow").write_text(script("zsh", capsys))
+    program = f"""
+        cd {tmp_path}; zmodload zsh/zpty; zpty shell zsh -f -i
+        zpty -w shell 'fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D'
+        zpty -w shell 'kept() {{ print -r -- $BUFFER > line; }}; zle -N kept; bindkey "^G" kept'
+        zpty -n -w shell "{words}"$'\\t\\a'
+        repeat 200 {{ [[ -s line ]] && break; sleep 0.05 }}
+        zpty -d shell; cat line
+    """
+    done = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    *before, _ = words.split(" ")
+    assert done.stdout.split() == [*before, offered]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

@@ -13,6 +13,7 @@ import pimflow
 from pimflow.api.outputs import original_graph
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
+from pimflow.report import explanation
 from pimflow.report.explanation import Explanation, Verdict, told_of, weigh_units
 from pimflow.search.progress import silent
 from pimflow.sparse.generate import road_grid
@@ -169,3 +170,18 @@ def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> 
     auto = pimflow.compile(model, policy="auto", use_cache=False)
     assert "us for all of it on the GPU" in auto.report.nodes[0].why
     assert "us for its product on PIM" in auto.report.nodes[0].why
+
+
+def test_what_is_not_tried_would_not_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are left out by bounds: trying every one finds the same."""
+    slower = conv("gpu")
+
+    def weighed() -> list[Verdict]:
+        graph, names = original_graph(slower), [row.name for row in slower.report.nodes]
+        found = weigh_units(graph, slower.plan, names, 9, slower.machine.costs, None, silent)
+        return [verdict for verdicts in found.values() for verdict in verdicts]
+
+    few = weighed()
+    assert few[0].needs
+    monkeypatch.setattr(explanation, "_may_be_enough", lambda *of: True)
+    assert weighed() == few

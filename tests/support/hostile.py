@@ -15,6 +15,7 @@ NAMES = (
     "<img src=http://example.invalid/x onerror=document.title='owned'>",
     "layer" * 2_000,
     "</style></svg></title></template><b>",
+    "two\r\nlines\tand\x7f more \u202e",
 )
 
 

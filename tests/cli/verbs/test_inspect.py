@@ -25,3 +25,30 @@ def test_inspect_says_why_not(capsys: Capture) -> None:
     assert "depthwise" in nodes["depthwise"]["reason"]
     assert run("inspect", "zoo:toy", "--text") == 0
     assert "conv1" in capsys.readouterr().out
+
+
+def test_an_output_folder_is_its_model_on_its_machine_and_what_is_known_of_its_values(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out"
+    assert run("compile", "zoo:toy", "--target", "hbm-pim", "-o", out, "--no-cache") == 0
+    assert document(capsys, "inspect", out)["verification"] == []
+    assert run("inspect", out) == 0
+    assert "pimflow verify` checks it" in capsys.readouterr().out
+    assert run("verify", out) == 0
+    told = document(capsys, "inspect", out)
+    (check,) = told.pop("verification")
+    assert check["passed"]
+    assert check["told"].startswith("1 output, largest relative error 0.0e+00")
+    whole = document(capsys, "inspect", "zoo:toy", "--target", "hbm-pim")
+    assert {key: told[key] for key in whole if key != "command"} == {k: v for k, v in whole.items() if k != "command"}
+    assert run("inspect", out) == 0
+    assert f"\nverified  {check['told']}\n" in capsys.readouterr().out
+
+
+def test_an_output_folder_has_options_of_its_own(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", out, "--no-cache") == 0
+    capsys.readouterr()
+    assert run("inspect", out, "--target", "hbm-pim") == 2
+    assert "it has options of its own; leave them out" in capsys.readouterr().err
