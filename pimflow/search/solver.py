@@ -276,7 +276,7 @@ def price_space(
     `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
     """
     pricer = pricer_of(policy.objective, graph, costs, prices)
-    candidates = Candidates(graph, policy, pricer)
+    candidates = Candidates(graph, policy, pricer, exhaustive=prune and policy.objective == LATENCY)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     telling = SearchProgress(what, progress, time_budget_s)
     search = _Search(pricer, len(candidates.order), telling, prune)

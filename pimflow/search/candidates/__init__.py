@@ -3,6 +3,9 @@
 A candidate covers whole units of the order (a node with what is fused into it), so no candidate's cost depends on what
 is decided about its neighbours. Candidates that the rewrites refuse, or that a device refuses, are never offered.
 One kind of decision is one file here; `KINDS` lists them in the order in which a time budget is best spent.
+
+Pipelines, concurrent branches and splits of columns have too many versions for most graphs: some are listed, and the
+search goes on from those that it chooses (`variations`). Of a small graph all are (docs/plans.md says what they are).
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pimflow.ir import Decision, Graph
-from pimflow.search.candidates import columns, edges
+from pimflow.search.candidates import branches as concurrent
+from pimflow.search.candidates import columns, edges, pipelines
 from pimflow.search.candidates.base import Candidate, Scene
 from pimflow.search.candidates.branches import branches
 from pimflow.search.candidates.columns import column_splits
@@ -26,15 +30,26 @@ __all__ = ["KINDS", "Candidate", "Candidates"]
 
 KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
+MOST_VERSIONS = 30_000
+"""Graphs with no more versions of pipelines, concurrent branches and splits of columns are searched exhaustively: that
+takes a second or two."""
 
 
 class Candidates:
-    """Makes the candidates of a policy."""
+    """Makes the candidates of a policy.
 
-    def __init__(self, graph: Graph, policy: Policy, pricer: Pricer) -> None:
+    Args:
+        graph: cleaned up.
+        policy: says which.
+        pricer: says what can run where.
+        exhaustive: whether every version is listed if the graph is small.
+    """
+
+    def __init__(self, graph: Graph, policy: Policy, pricer: Pricer, *, exhaustive: bool = False) -> None:
         self.policy = policy
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
+        self.scene.exhaustive = exhaustive and self._versions() <= MOST_VERSIONS
 
     def __iter__(self) -> Iterator[Candidate]:
         yield from on_host(self.scene, self.policy.spaces)
@@ -42,6 +57,17 @@ class Candidates:
             for kind in KINDS:
                 for destination in self.scene.destinations(space.choice):
                     yield from kind(self.scene, space, destination)
+
+    def _versions(self) -> int:
+        """How many versions there are of what has too many in most graphs; counting ends where they are too many."""
+        count = 0
+        for space in self.policy.spaces:
+            for destination in self.scene.destinations(space.choice):
+                for versions in (columns.versions, pipelines.versions, concurrent.versions):
+                    count += versions(self.scene, space, destination, MOST_VERSIONS)
+                    if count > MOST_VERSIONS:
+                        return count
+        return count
 
     def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
         """Candidates one step away from a chosen one."""

@@ -25,10 +25,14 @@ class Candidate:
 
 
 class Scene:
-    """A graph in its execution order, and which of its nodes other devices than the host can run."""
+    """A graph in its execution order, and which of its nodes other devices than the host can run.
+
+    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough.
+    """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
         self.graph = graph
+        self.exhaustive = False
         self.host = pricer.costs.target.host
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)

@@ -21,16 +21,34 @@ ALIGNMENT = 16
 
 
 def column_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Every split on a grid of columns; what is fused into the node follows."""
-    if not space.columns:
-        return
-    for unit in scene.runnable_units(destination):
-        op = unit.anchor.op
-        if not op.is_contraction or not (op.is_matrix_product or node_rows(scene.graph, unit.anchor) < FEW_ROWS):
-            continue
+    """Every split on a grid of columns; what is fused into the node follows.
+
+    Of a small graph every multiple of `ALIGNMENT`, else tenths of them; `variations` finds the others.
+    """
+    for unit in _units(scene, space, destination):
         columns = node_columns(scene.graph, unit.anchor)
         counts = {_aligned(multiple * GRID * columns) for multiple in range(1, int(1 / GRID))}
+        if scene.exhaustive:
+            counts.update(range(ALIGNMENT, columns, ALIGNMENT))
         yield from _candidates(scene, unit, destination, sorted(count for count in counts if 0 < count < columns))
+
+
+def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
+    """How many splits of columns there are; counting ends above `most`."""
+    count = 0
+    for unit in _units(scene, space, destination):
+        count += node_columns(scene.graph, unit.anchor) // ALIGNMENT
+        if count > most:
+            break
+    return count
+
+
+def _units(scene: Scene, space: Space, destination: Destination) -> Iterator[Unit]:
+    """The products, and the convolutions of few rows, that a space divides by columns."""
+    for unit in scene.runnable_units(destination) if space.columns else ():
+        op = unit.anchor.op
+        if op.is_contraction and (op.is_matrix_product or node_rows(scene.graph, unit.anchor) < FEW_ROWS):
+            yield unit
 
 
 def _candidates(scene: Scene, unit: Unit, destination: Destination, counts: list[int]) -> Iterator[Candidate]:

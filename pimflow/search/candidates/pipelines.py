@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, pairwise, permutations, product
 
 from pimflow.ir import Conv2d, Decision, Pipeline
 from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
@@ -39,14 +40,48 @@ def _pattern_kind(scene: Scene, unit: Unit, destination: Destination) -> str:
 
 
 def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Any run of neighbours that two devices share: what can leave the host does, all of it or every second node."""
+    """Any run of neighbours that two devices share.
+
+    Of a small graph every version of every run, `versions` of them; else what can leave the host does, all of it or
+    every second node, in equal stages, and `variations` finds the others.
+    """
     if space.runs != "any":
         return
     for run in _neighbours(scene, space.max_run):
         choices = _device_choices(scene, run, destination)
-        if choices and pipeline_refusal(scene.graph, [node.name for unit in run for node in unit.nodes]) is None:
-            for devices in choices:
-                yield from _pipelines(scene, run, devices, space, destination, bottom_first=False)
+        if not choices or pipeline_refusal(scene.graph, [node.name for unit in run for node in unit.nodes]) is not None:
+            continue
+        if scene.exhaustive:
+            yield from _every_version(scene, run, space, destination)
+            continue
+        for devices in choices:
+            yield from _pipelines(scene, run, devices, space, destination, bottom_first=False)
+
+
+def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
+    """How many pipelines of any run there are, devices times stages; counting ends above `most`."""
+    count = 0
+    for run in _neighbours(scene, space.max_run) if space.runs == "any" else ():
+        rows = node_rows(scene.graph, run[-1].nodes[-1])
+        able = sum(scene.can_run(unit.anchor, destination) for unit in run)
+        ways = 2**able - 1 - (able == len(run))
+        count += ways * sum(math.comb(max(rows - 1, 0), stages - 1) for stages in space.stages)
+        if count > most:
+            break
+    return count
+
+
+def _every_version(scene: Scene, run: Sequence[Unit], space: Space, destination: Destination) -> Iterator[Candidate]:
+    """All choices of devices, and all stages."""
+    rows = node_rows(scene.graph, run[-1].nodes[-1])
+    able = [(False, True) if scene.can_run(unit.anchor, destination) else (False,) for unit in run]
+    for leaving in product(*able):
+        devices = tuple(destination.device if leaves else scene.host for leaves in leaving)
+        if len(set(devices)) < 2:
+            continue
+        for stages in space.stages:
+            for stage_rows in all_stages(rows, stages):
+                yield _pipeline(scene, run, devices, stage_rows, destination, bottom_first=False)
 
 
 def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination) -> list[tuple[str, ...]]:
@@ -84,19 +119,32 @@ def _pipelines(
     *,
     bottom_first: bool,
 ) -> Iterator[Candidate]:
+    rows = node_rows(scene.graph, run[-1].nodes[-1])
+    long = sum(map(is_heavy, run)) > SHORT_RUN
+    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
+        options = equal_stages(rows, stages)
+        for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
+            yield _pipeline(scene, run, devices, stage_rows, destination, bottom_first=bottom_first)
+
+
+def _pipeline(
+    scene: Scene,
+    run: Sequence[Unit],
+    devices: Sequence[str],
+    stage_rows: tuple[int, ...],
+    destination: Destination,
+    *,
+    bottom_first: bool,
+) -> Candidate:
+    """A run with the devices of its units; what is fused into another stays on the host."""
     names = tuple(node.name for unit in run for node in unit.nodes)
     where = tuple(
         device if node is unit.anchor else scene.host
         for unit, device in zip(run, devices, strict=True)
         for node in unit.nodes
     )
-    rows = node_rows(scene.graph, run[-1].nodes[-1])
-    long = sum(map(is_heavy, run)) > SHORT_RUN
-    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
-        options = equal_stages(rows, stages)
-        for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
-            pipeline = Pipeline(names, where, stage_rows, destination.choice, bottom_first)
-            yield Candidate(run[0].start, run[-1].stop, (pipeline,))
+    pipeline = Pipeline(names, where, stage_rows, destination.choice, bottom_first)
+    return Candidate(run[0].start, run[-1].stop, (pipeline,))
 
 
 def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
@@ -128,6 +176,12 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     small, extra = divmod(rows, stages)
     first = (small + 1,) * extra + (small,) * (stages - extra)
     return (first,) if not extra else (first, first[::-1])
+
+
+def all_stages(rows: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """Every way to divide the rows into stages, none of them empty."""
+    for cuts in combinations(range(1, rows), stages - 1):
+        yield tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
 
 
 def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
