@@ -21,15 +21,30 @@ from pimflow.codegen.matrix import PRODUCT_VALUES, Multiply
 from pimflow.codegen.work import MATRIX_PROBLEMS, MatmulProblem
 from pimflow.frontend import load_model
 from pimflow.frontend.convert import Site, converts
-from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, RowPart, parse_graph, print_graph, register_op
+from pimflow.ir import (
+    Array,
+    Builder,
+    Graph,
+    MatMul,
+    Node,
+    OnnxOp,
+    Refusal,
+    RowPart,
+    parse_graph,
+    print_graph,
+    register_op,
+)
 from pimflow.ir.analysis.rows import Shape, Shapes
+from pimflow.ir.gradients import GRADIENTS, Tape
 from pimflow.ir.ops.contraction import Contraction, matmul_shape
 from pimflow.ir.ops.rules import ROOMS
 from pimflow.ir.registry import scratch_registrations
 from pimflow.onnxio.export import EXPORT, OnnxWriter
+from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.runtime.gpu.profiling_cuda import CUDA_KERNELS
 from pimflow.runtime.gpu.work import GPU_WORK, MatrixWork, Operands
 from support.onnx_models import model_of
+from support.values import assert_close, run_in_ort
 
 DOMAIN = "com.microsoft"
 ALPHA = 0.125
@@ -89,6 +104,15 @@ def forgetful_values(op: TransposeMatMul, inputs: Sequence[Array | None], multip
     return pim_values(TransposeMatMul(alpha=1.0), inputs, multiply)
 
 
+def gradient(tape: Tape, node: Node, op: TransposeMatMul, gradients: tuple[str, ...]) -> Sequence[str]:
+    """Of operands that have no batch of their own to broadcast."""
+    (a, b), dy = node.inputs, tape.scaled(gradients[0], op.alpha)
+    return (
+        tape.product(dy, tape.turned(b)) if tape.wants(a) else "",
+        tape.product(tape.turned(a), dy) if tape.wants(b) else "",
+    )
+
+
 Values = Callable[[TransposeMatMul, Sequence["Array | None"], Multiply], Array]
 
 
@@ -99,6 +123,7 @@ def register(values: Values = pim_values) -> None:
     MATRIX_PROBLEMS.add(TransposeMatMul, pim_work)
     GPU_WORK.add(TransposeMatMul, gpu_work)
     PRODUCT_VALUES.add(TransposeMatMul, values)
+    GRADIENTS.add(TransposeMatMul, gradient)
     CUDA_KERNELS.leave_out("no GPU is timed here", TransposeMatMul)
 
 
@@ -120,6 +145,24 @@ def model() -> onnx.ModelProto:
         helper.make_node("TransposeMatMul", ["c", "w2"], ["y"], "other", domain=DOMAIN, alpha=ALPHA, transB=1),
     ]
     return model_of(nodes, {"x": (16, 512)}, ["y"], weights, domains={DOMAIN: 1})
+
+
+@pytest.mark.usefixtures("_registered")
+def test_it_is_trained() -> None:
+    """As the product and the factor that it is made of."""
+    build = Builder()
+    a, b = build.input(3, 4, name="a"), build.input(4, 5, name="b")
+    made = build.op(TransposeMatMul(ALPHA), a, b)
+    plain = build.op(MatMul(), build.mul(a, build.constant(np.array(ALPHA, np.float32))), b)
+    steps = [training_step(build.graph(y), Differentiate(wrt=("a", "b"))) for y in (made, plain)]
+    values = {name: np.random.default_rng(0).random(build.shape(name), np.float32) for name in (a, b)}
+    given = np.random.default_rng(1).random((3, 5), np.float32)
+    own, expected = (
+        run_in_ort(step.graph.replace(opset={"": 17, DOMAIN: 1}), {**values, step.graph.inputs[-1]: given})
+        for step in steps
+    )
+    for name in ("a.gradient", "b.gradient"):
+        assert_close(own[name], expected[name])
 
 
 def test_each_room_is_satisfied() -> None:

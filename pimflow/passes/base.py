@@ -39,10 +39,12 @@ class Pass(ABC):
     Attributes:
         name: the name by which people call the pass, in kebab-case.
         required: whether what comes after depends on the pass, so that it may not be disabled.
+        keeps_values: whether the graph computes afterwards what it computed before.
     """
 
     name: ClassVar[str]
     required: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, graph: Graph) -> PassResult:

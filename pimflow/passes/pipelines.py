@@ -13,6 +13,7 @@ from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
 from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.device_placement import DevicePlacement
+from pimflow.passes.differentiate import Differentiate
 from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
@@ -88,6 +89,7 @@ for _kind in (
     ExplicitPadding,
     RemoveIdentity,
     RemoveDeadCode,
+    Differentiate,
 ):
     PASSES.add(_kind.name, _kind)
 

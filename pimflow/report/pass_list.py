@@ -108,6 +108,8 @@ def _takes(form: Any) -> str:
         return f"[{_takes(arguments[0])} ...]"
     if origin is types.UnionType:
         return "|".join(map(_takes, arguments))
+    if origin is typing.Literal:
+        return "|".join(map(str, arguments))
     if dataclasses.is_dataclass(form):
         return f"{typing.cast('type[Any]', form).__name__}{{...}}"
     return _WORDS[form]

@@ -1,0 +1,80 @@
+"""Gradients of what reads and writes by an index."""
+
+from __future__ import annotations
+
+from pimflow.ir.gradients.tape import (
+    SCATTER_OPSET,
+    Gradients,
+    Tape,
+    differentiates,
+    integer,
+    no_scatter,
+    text,
+)
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+
+@differentiates("Gather")
+def _gather(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Added up by index, with the axis in front."""
+    x, index = node.inputs
+    shape, rank = tape.shape(x), len(tape.shape(x))
+    axis, places = integer(op, "axis") % rank, len(tape.shape(index))
+    indexed = range(axis, axis + places)
+    dy = tape.transpose(gradients[0], (*indexed, *range(axis), *range(axis + places, rank + places - 1)))
+    turned = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+    total = tape.scatter_add(index, dy, turned)
+    if isinstance(total, Refusal):
+        return total
+    return (tape.transpose(total, (*range(1, axis + 1), 0, *range(axis + 1, rank))), "")
+
+
+@differentiates("GatherElements")
+def _gather_elements(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    if tape.opset < SCATTER_OPSET:
+        return no_scatter(tape.opset)
+    shape = tape.shape(node.inputs[0])
+    inputs = (tape.zeros(shape, gradients[0]), node.inputs[1], gradients[0])
+    return (tape.onnx("ScatterElements", inputs, shape, axis=integer(op, "axis"), reduction="add"), "")
+
+
+@differentiates("GatherND")
+def _gather_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    if tape.opset < SCATTER_OPSET:
+        return no_scatter(tape.opset)
+    if integer(op, "batch_dims"):
+        return Refusal(f"{op.op_type} with batch_dims has no gradient rule")
+    shape = tape.shape(node.inputs[0])
+    inputs = (tape.zeros(shape, gradients[0]), node.inputs[1], gradients[0])
+    return (tape.onnx("ScatterND", inputs, shape, reduction="add"), "")
+
+
+@differentiates("ScatterElements")
+def _scatter_elements(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """What was added has the gradient of where it went; what was written over has none."""
+    (dy,), (_, index, updates), axis = gradients, node.inputs, integer(op, "axis")
+    kind = text(op, "reduction", "none")
+    if kind not in ("none", "add"):
+        return Refusal(f"{op.op_type} that keeps the {kind} has no gradient rule")
+    of_data = dy
+    if kind == "none":
+        zeros = tape.zeros(tape.shape(updates), dy)
+        of_data = tape.onnx("ScatterElements", (dy, index, zeros), tape.shape(dy), axis=axis)
+    read = tape.onnx("GatherElements", (dy, index), tape.shape(updates), axis=axis) if tape.wants(updates) else ""
+    return (of_data, "", read)
+
+
+@differentiates("ScatterND")
+def _scatter_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (dy,), (_, index, updates) = gradients, node.inputs
+    kind = text(op, "reduction", "none")
+    if kind not in ("none", "add"):
+        return Refusal(f"{op.op_type} that keeps the {kind} has no gradient rule")
+    of_data = dy
+    if kind == "none":
+        zeros = tape.zeros(tape.shape(updates), dy)
+        of_data = tape.onnx("ScatterND", (dy, index, zeros), tape.shape(dy))
+    read = tape.onnx("GatherND", (dy, index), tape.shape(updates)) if tape.wants(updates) else ""
+    return (of_data, "", read)

@@ -1,0 +1,144 @@
+"""Gradients of normalisations, and batch normalisation by the statistics of the batch.
+
+With x^ = (x - mean) / deviation over n elements, and g the gradient of x^:
+dx = (g - mean of g - x^ mean of (g x^)) / deviation (Ioffe and Szegedy, "Batch Normalization", 2015, section 3).
+Statistics are computed again from x, so that nothing but x is kept for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pimflow.ir.gradients.tape import (
+    GRADIENTS,
+    TRAINING_FORMS,
+    Gradients,
+    Tape,
+    differentiates,
+    integer,
+    number,
+)
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.elementwise import BatchNorm
+from pimflow.ir.ops.opaque import OnnxOp
+
+
+def _normalised(tape: Tape, x: str, axes: Sequence[int], epsilon: float, centred: bool = True) -> tuple[str, str]:
+    """x^, and one over the deviation; of what is not centred the root mean square stands for it."""
+    apart = tape.sub(x, tape.mean(x, axes)) if centred else x
+    variance = tape.mean(tape.mul(apart, apart), axes)
+    factor = tape.elementwise("Reciprocal", tape.elementwise("Sqrt", tape.plus(variance, epsilon)))
+    return tape.mul(apart, factor), factor
+
+
+def _through(tape: Tape, hat: str, factor: str, g: str, axes: Sequence[int], centred: bool = True) -> str:
+    """dx from the gradient of x^."""
+    left = tape.sub(g, tape.mul(hat, tape.mean(tape.mul(g, hat), axes)))
+    if centred:
+        left = tape.sub(left, tape.mean(g, axes))
+    return tape.mul(left, factor)
+
+
+def _scale_and_shift(tape: Tape, node: Node, hat: str, dy: str) -> tuple[str, str]:
+    """The gradients of the second and the third input, which broadcast."""
+    scale, shift = tape.operand(node, 1), tape.operand(node, 2)
+    return (
+        tape.sum_to(tape.mul(dy, hat), tape.shape(scale)) if tape.wants(scale) else "",
+        tape.sum_to(dy, tape.shape(shift)) if tape.wants(shift) else "",
+    )
+
+
+@differentiates("LayerNormalization")
+def _layer_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (x, scale), dy = node.inputs[:2], gradients[0]
+    rank = len(tape.shape(x))
+    axes = tuple(range(integer(op, "axis", -1) % rank, rank))
+    hat, factor = _normalised(tape, x, axes, number(op.attributes, "epsilon", 1e-5))
+    dx = _through(tape, hat, factor, tape.mul(dy, scale), axes) if tape.wants(x) else ""
+    return (dx, *_scale_and_shift(tape, node, hat, dy))[: len(node.inputs)]
+
+
+@differentiates("RMSNormalization", "SimplifiedLayerNormalization")
+def _rms_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (x, scale), dy = node.inputs[:2], gradients[0]
+    rank = len(tape.shape(x))
+    axes = tuple(range(integer(op, "axis", -1) % rank, rank))
+    hat, factor = _normalised(tape, x, axes, number(op.attributes, "epsilon", 1e-5), centred=False)
+    dx = _through(tape, hat, factor, tape.mul(dy, scale), axes, centred=False) if tape.wants(x) else ""
+    return (dx, _scale_and_shift(tape, node, hat, dy)[0])
+
+
+def _per_channel(tape: Tape, name: str, rank: int) -> str:
+    """A vector of channels against [N, C, ...]."""
+    return tape.reshape(name, (tape.shape(name)[0], *(1,) * (rank - 2)))
+
+
+@differentiates("InstanceNormalization")
+def _instance_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    return _by_channel(tape, node, op, gradients[0], tape.shape(node.inputs[0]))
+
+
+@differentiates("GroupNormalization")
+def _group_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """From opset 21 on scale and shift are per channel, before that per group."""
+    images, channels, *sizes = tape.shape(node.inputs[0])
+    groups = integer(op, "num_groups", 1)
+    return _by_channel(tape, node, op, gradients[0], (images, groups, channels // groups, *sizes))
+
+
+def _by_channel(tape: Tape, node: Node, op: OnnxOp, dy: str, grouped: tuple[int, ...]) -> Gradients:
+    """Normalised over all axes of `grouped`, a view of x, but the first two; scaled by channel or by group."""
+    x, scale, shift = node.inputs
+    shape = tape.shape(x)
+    seen = grouped if tape.shape(scale)[0] == grouped[1] else shape
+    axes = tuple(range(2, len(grouped)))
+    hat, factor = _normalised(tape, tape.reshape(x, grouped), axes, number(op.attributes, "epsilon", 1e-5))
+    dy, shown = tape.reshape(dy, seen), tape.reshape(hat, seen)
+    others = (0, *range(2, len(seen)))
+    g = tape.reshape(tape.mul(dy, _per_channel(tape, scale, len(seen))), grouped)
+    return (
+        tape.reshape(_through(tape, hat, factor, g, axes), shape) if tape.wants(x) else "",
+        tape.sum(tape.mul(dy, shown), others, keepdims=False) if tape.wants(scale) else "",
+        tape.sum(dy, others, keepdims=False) if tape.wants(shift) else "",
+    )
+
+
+@TRAINING_FORMS.register(BatchNorm)
+def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
+    """Mean and variance of the batch in place of those that the model holds."""
+    if tape.frozen_statistics:
+        return (node,)
+    x, (scale, shift) = node.inputs[0], node.inputs[1:3]
+    shape = tape.shape(x)
+    axes, written = (0, *range(2, len(shape))), len(tape.nodes)
+    tape.within(node.name)
+    mean = tape.mean(x, axes)
+    apart = tape.sub(x, mean)
+    variance = tape.mean(tape.mul(apart, apart), axes)
+    vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
+    before = tape.nodes[written:]
+    del tape.nodes[written:]
+    tape.keep(node, mean, variance)
+    return (*before, Node(op, (x, scale, shift, *vectors), node.outputs, node.name, node.placement, node.tags))
+
+
+@GRADIENTS.register(BatchNorm)
+def _batch_norm(tape: Tape, node: Node, op: BatchNorm, gradients: tuple[str, ...]) -> Gradients:
+    x, scale, shift, *statistics = node.inputs
+    dy, rank = gradients[0], len(tape.shape(node.inputs[0]))
+    axes = (0, *range(2, rank))
+    of_batch = tape.kept(node)
+    mean, variance = of_batch or (_per_channel(tape, name, rank) for name in statistics)
+    factor = tape.elementwise("Reciprocal", tape.elementwise("Sqrt", tape.plus(variance, op.epsilon)))
+    g = tape.mul(dy, _per_channel(tape, scale, rank))
+    hat = tape.mul(tape.sub(x, mean), factor) if of_batch or tape.wants(scale) else ""
+    dx = ""
+    if tape.wants(x):
+        dx = _through(tape, hat, factor, g, axes) if of_batch else tape.mul(g, factor)
+    return (
+        dx,
+        tape.sum(tape.mul(dy, hat), axes, keepdims=False) if tape.wants(scale) else "",
+        tape.sum(dy, axes, keepdims=False) if tape.wants(shift) else "",
+        "",
+        "",
+    )

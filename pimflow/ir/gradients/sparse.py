@@ -1,0 +1,238 @@
+"""Gradients of ops over the edges of a graph: sums over the same edges, those of sources over the graph turned round.
+
+The structure has to be constant. Turned round, edges lie by source; `order` says where each of them was.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.contraction import Gemm
+from pimflow.ir.ops.movement import Concat
+from pimflow.ir.ops.sparse import EdgeSoftmax, GatherRows, Reduction, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of a node, and the same by source, as constants of the tape.
+
+    Args:
+        destination: of every edge, [E].
+        pointers, destinations: of the graph turned round: [Ns + 1] into `destinations` [E], by source.
+        order: where each of these edges is in the graph as it is, [E].
+    """
+
+    destination: str
+    pointers: str
+    destinations: str
+    order: str
+
+
+def _edges(tape: Tape, pointers: str, sources: str, count: int) -> _Edges | Refusal:
+    rows, ids = tape.array(pointers), tape.array(sources)
+    if rows is None or ids is None:
+        return Refusal("its graph is computed as the model runs")
+    destination = _destinations(rows)
+    order = np.argsort(ids, kind="stable").astype(np.int64)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(ids.astype(np.int64), minlength=count)))).astype(np.int64)
+    arrays = {"destination": destination, "pointers": starts, "sources": destination[order], "order": order}
+    return _Edges(*(tape.constant(array, what) for what, array in arrays.items()))
+
+
+def _destinations(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    pointers = rows.astype(np.int64)
+    counts = pointers[1:] - pointers[:-1]
+    return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+
+def _by_source(tape: Tape, edges: _Edges, values: str) -> str:
+    """Values of edges in the order of their sources."""
+    return tape.op(GatherRows(), values, edges.order)
+
+
+def _to_sources(tape: Tape, edges: _Edges, values: str) -> str:
+    """Values of edges, added up at their sources."""
+    return tape.op(SegmentReduce(), _by_source(tape, edges, values), edges.pointers)
+
+
+def _per_row(tape: Tape, vector: str, like: str) -> str:
+    """A value per row (or per row and head), against [rows, ...]."""
+    shape, rank = tape.shape(vector), len(tape.shape(like))
+    return tape.reshape(vector, (*shape, *(1,) * (rank - len(shape))))
+
+
+@GRADIENTS.register(Spmm)
+def _spmm(tape: Tape, node: Node, op: Spmm, gradients: tuple[str, ...]) -> Gradients:
+    x, pointers, sources = node.inputs[:3]
+    weight, scale = tape.operand(node, 3), tape.operand(node, 4)
+    edges = _edges(tape, pointers, sources, tape.shape(x)[0])
+    if isinstance(edges, Refusal):
+        return Refusal(f"{op.onnx_name}: {edges.reason}")
+    dy, of_scale = gradients[0], ""
+    if scale and tape.wants(scale):
+        summed = tape.op(op, x, pointers, sources, *([weight] if weight else []))
+        of_scale = tape.sum(tape.mul(dy, summed), tuple(range(1, len(tape.shape(dy)))), keepdims=False)
+    if scale:
+        dy = tape.mul(dy, _per_row(tape, scale, dy))
+    if op.reduce == "sum":
+        of_x, of_weight = _of_sum(tape, node, edges, dy)
+    else:
+        of_x, of_weight = _of_extreme(tape, node, op, edges, dy)
+    return (of_x, "", "", of_weight, of_scale)[: len(node.inputs)]
+
+
+def _of_sum(tape: Tape, node: Node, edges: _Edges, dy: str) -> tuple[str, str]:
+    """dx[s] = sum over edges from s of weight dy[d]; dweight[e] = <x[s], dy[d]>."""
+    x, pointers, sources = node.inputs[:3]
+    weight, of_x, of_weight = tape.operand(node, 3), "", ""
+    if tape.wants(x):
+        turned = [_by_source(tape, edges, weight)] if weight else []
+        of_x = tape.op(Spmm(), dy, edges.pointers, edges.destinations, *turned)
+    if weight and tape.wants(weight):
+        of_weight = tape.op(Sddmm("dot"), *_dotted(tape, weight, x, dy), pointers, sources)
+    return of_x, of_weight
+
+
+def _dotted(tape: Tape, weight: str, x: str, dy: str) -> tuple[str, str]:
+    """Both ends as [rows, features], where an edge has one weight for all features."""
+    if len(tape.shape(weight)) > 1:
+        return x, dy
+    return _flat(tape, x), _flat(tape, dy)
+
+
+def _flat(tape: Tape, name: str) -> str:
+    """[rows, ...] as [rows, features]."""
+    rows, *features = tape.shape(name)
+    return tape.reshape(name, (rows, math.prod(features)))
+
+
+def _of_extreme(tape: Tape, node: Node, op: Spmm, edges: _Edges, dy: str) -> tuple[str, str]:
+    """By the messages: those that are the extreme of their row share its gradient."""
+    x, pointers, sources = node.inputs[:3]
+    weight = tape.operand(node, 3)
+    rows = tape.op(GatherRows(), x, sources)
+    factor = _per_row(tape, weight, rows) if weight else ""
+    messages = tape.mul(rows, factor) if weight else rows
+    d_messages = _shares(tape, op, messages, pointers, edges.destination, dy)
+    of_x, of_weight = "", ""
+    if tape.wants(x):
+        of_x = _to_sources(tape, edges, tape.mul(d_messages, factor) if weight else d_messages)
+    if weight and tape.wants(weight):
+        of_weight = tape.sum_to(tape.mul(d_messages, rows), tape.shape(factor))
+        of_weight = tape.reshape(of_weight, tape.shape(weight))
+    return of_x, of_weight
+
+
+def _shares(tape: Tape, op: Reduction, values: str, pointers: str, destination: str, dy: str) -> str:
+    """The gradients of edge values whose largest (or smallest) were taken: in equal parts to those that are it."""
+    best = tape.op(SegmentReduce(op.reduce, op.start, op.empty), values, pointers)
+    hit = tape.elementwise("Equal", values, tape.op(GatherRows(), best, destination))
+    one, zero = tape.number(1.0, dy), tape.number(0.0, dy)
+    marks = tape.where(hit, one, zero)
+    counts = tape.elementwise("Max", tape.op(SegmentReduce(), marks, pointers), one)
+    return tape.where(hit, tape.op(GatherRows(), tape.div(dy, counts), destination), zero)
+
+
+@GRADIENTS.register(SegmentReduce)
+def _segment_reduce(tape: Tape, node: Node, op: SegmentReduce, gradients: tuple[str, ...]) -> Gradients:
+    values, pointers = node.inputs
+    rows = tape.array(pointers)
+    if rows is None:
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    destination = tape.constant(_destinations(rows), "destination")
+    if op.reduce == "sum":
+        return (tape.op(GatherRows(), gradients[0], destination), "")
+    return (_shares(tape, op, values, pointers, destination, gradients[0]), "")
+
+
+@GRADIENTS.register(Sddmm)
+def _sddmm(tape: Tape, node: Node, op: Sddmm, gradients: tuple[str, ...]) -> Gradients:
+    x, y, pointers, sources = node.inputs
+    edges = _edges(tape, pointers, sources, tape.shape(x)[0])
+    if isinstance(edges, Refusal):
+        return Refusal(f"{op.onnx_name}: {edges.reason}")
+    if op.pairing == "dot":
+        return (*_of_dot(tape, node, edges, gradients[0]), "", "")
+    at_sources = at_destinations = gradients[0]
+    if op.pairing == "mul":
+        at_sources = tape.mul(gradients[0], tape.op(GatherRows(), y, edges.destination))
+        at_destinations = tape.mul(gradients[0], tape.op(GatherRows(), x, sources))
+    return (
+        _to_sources(tape, edges, at_sources) if tape.wants(x) else "",
+        tape.op(SegmentReduce(), at_destinations, pointers) if tape.wants(y) else "",
+        "",
+        "",
+    )
+
+
+def _of_dot(tape: Tape, node: Node, edges: _Edges, de: str) -> tuple[str, str]:
+    """Sums over edges of one end's rows, weighted with the gradient of the edge."""
+    x, y, pointers, sources = node.inputs
+    shape_x, shape_y, heads = tape.shape(x), tape.shape(y), tape.shape(de)[1:]
+    if len(heads) > 1:  # an edge's weights are of one dim of heads at most
+        merged = int(np.prod(heads))
+        de = tape.reshape(de, (tape.shape(de)[0], merged))
+        x = tape.reshape(x, (shape_x[0], merged, shape_x[-1]))
+        y = tape.reshape(y, (shape_y[0], merged, shape_y[-1]))
+    of_x = of_y = ""
+    if tape.wants(node.inputs[0]):
+        of_x = tape.op(Spmm(), y, edges.pointers, edges.destinations, _by_source(tape, edges, de))
+        of_x = tape.reshape(of_x, shape_x)
+    if tape.wants(node.inputs[1]):
+        of_y = tape.reshape(tape.op(Spmm(), x, pointers, sources, de), shape_y)
+    return of_x, of_y
+
+
+@GRADIENTS.register(EdgeSoftmax)
+def _edge_softmax(tape: Tape, node: Node, op: EdgeSoftmax, gradients: tuple[str, ...]) -> Gradients:
+    """de = p (dp - sum over the row of dp p)."""
+    rows = tape.array(node.inputs[1])
+    if rows is None:
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    (dp,), p = gradients, node.output
+    totals = tape.op(SegmentReduce(), tape.mul(dp, p), node.inputs[1])
+    destination = tape.constant(_destinations(rows), "destination")
+    return (tape.mul(p, tape.sub(dp, tape.op(GatherRows(), totals, destination))), "")
+
+
+@GRADIENTS.register(GatherRows)
+def _gather_rows(tape: Tape, node: Node, op: GatherRows, gradients: tuple[str, ...]) -> Gradients:
+    """Rows of the same index, brought together, are added up."""
+    (x, index), dy = node.inputs, gradients[0]
+    ids = tape.array(index)
+    if ids is None:
+        total = tape.scatter_add(index, dy, tape.shape(x))
+        return total if isinstance(total, Refusal) else (total, "")
+    order = np.argsort(ids, kind="stable").astype(np.int64)
+    counts = np.bincount(ids.astype(np.int64), minlength=tape.shape(x)[0])
+    pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    if not np.array_equal(order, np.arange(len(order))):
+        dy = tape.op(GatherRows(), dy, tape.constant(order, "order"))
+    return (tape.op(SegmentReduce(), dy, tape.constant(pointers, "pointers")), "")
+
+
+@GRADIENTS.register(TypedLinear)
+def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str, ...]) -> Gradients:
+    """dx by the weights turned round; dW[r] = x_r^T dy_r, a product for every type that has rows."""
+    (x, weights, pointers), dy = node.inputs, gradients[0]
+    of_x = tape.op(op, dy, tape.transpose(weights, (0, 2, 1)), pointers) if tape.wants(x) else ""
+    if not tape.wants(weights):
+        return (of_x, "", "")
+    bounds = tape.array(pointers)
+    if bounds is None:
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    shape, parts = tape.shape(weights), []
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if first == last:
+            parts.append(tape.zeros((1, *shape[1:]), dy))
+            continue
+        rows, grads = tape.slice(x, 0, first, last), tape.slice(dy, 0, first, last)
+        parts.append(tape.reshape(tape.op(Gemm(trans_a=True), rows, grads), (1, *shape[1:])))
+    return (of_x, parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts), "")

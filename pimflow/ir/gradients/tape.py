@@ -1,0 +1,397 @@
+"""`Tape`: writes the nodes of a backward pass, from the outputs of a graph to its inputs and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pimflow.ir.analysis.rows import Shape
+from pimflow.ir.graph import Array, Graph, Node, Value
+from pimflow.ir.names import FreshNames
+from pimflow.ir.ops.base import Op
+from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.ir.ops.elementwise import Elementwise
+from pimflow.ir.ops.movement import Pad, Reshape, Slice, Transpose
+from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp
+from pimflow.ir.ops.rules import OpRules
+from pimflow.ir.refusal import Refusal
+from pimflow.ir.registry import Registry
+from pimflow.ir.shapes import infer
+
+_CODES = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11, "bfloat16": 16}
+"""ONNX's TensorProto.DataType, of what the rules cast to."""
+
+SHARED_ELEMENTS = 64
+"""Constants of so few elements are kept once."""
+
+SCATTER_OPSET = 16
+"""From here on ScatterElements and ScatterND add up; before, of duplicates one is kept."""
+
+Gradients = Sequence[str] | Refusal
+"""The gradient of every input, "" where there is none or none is asked for; or why there can be none."""
+
+Rule = Callable[["Tape", Node, Any, tuple[str, ...]], Gradients]
+"""From the gradients of a node's outputs ("" where none comes) those of its inputs."""
+
+GRADIENTS: OpRules[Rule] = OpRules("gradients")
+"""The gradient of every op; where it is not smooth, the one-sided derivative that PyTorch takes."""
+
+ONNX_GRADIENTS: Registry[tuple[str, str], Rule] = Registry("gradients of ONNX operators")
+"""Those of operators that stay ONNX's own, by domain and op_type."""
+
+TrainingForm = Callable[["Tape", Node, Any], tuple[Node, ...]]
+"""The nodes that make what a node makes as it is trained, and what its gradient reads beside that."""
+
+TRAINING_FORMS: Registry[type[Op], TrainingForm] = Registry("training forms")
+"""Ops that a training step computes otherwise."""
+
+
+def differentiates(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """A decorator that makes a function the gradient of some ONNX operators.
+
+    Raises:
+        ValueError: an operator has one already.
+    """
+    return ONNX_GRADIENTS.register(*((domain, op_type) for op_type in op_types))
+
+
+@GRADIENTS.register(OnnxOp)
+def _kept(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    rule = ONNX_GRADIENTS.get((op.domain, op.op_type))
+    if rule is None:
+        domain = f"{op.domain}." if op.domain else ""
+        return Refusal(f"{domain}{op.op_type} has no gradient rule")
+    if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
+        return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
+    return rule(tape, node, op, gradients)
+
+
+def is_float(dtype: str) -> bool:
+    """Whether there are gradients of values of an element type."""
+    return dtype.startswith("float") or dtype == "bfloat16"
+
+
+class Tape:
+    """Writes nodes behind those of a graph, and knows the gradients that have been found so far.
+
+    Values are named, as everywhere; every method that makes one returns its name. What is written for a node of the
+    model is named after it, and has it as its origin.
+
+    Args:
+        graph: the model's.
+        wanted: values whose gradients are asked for, or lie on the way to one that is.
+        frozen_statistics: whether batch normalisation goes by the statistics that the model holds.
+    """
+
+    def __init__(self, graph: Graph, wanted: Iterable[str], frozen_statistics: bool = False) -> None:
+        self.graph = graph
+        self.frozen_statistics = frozen_statistics
+        self.opset = graph.opset.get("", 0)
+        self.nodes: list[Node] = []
+        self.values = dict(graph.values)
+        self.constants = dict(graph.constants)
+        self._value_names = FreshNames(graph.values)
+        self._node_names = FreshNames(graph.node_by_name)
+        self._wanted = set(wanted)
+        self._parts: dict[str, list[str]] = {}
+        self._extra: dict[str, tuple[str, ...]] = {}
+        self._shared: dict[tuple[str, Shape, bytes], str] = {}
+        self._scope = "step"
+
+    # ---- gradients
+
+    def wants(self, name: str) -> bool:
+        """Whether a value's gradient is asked for."""
+        return name in self._wanted
+
+    def add_gradient(self, name: str, gradient: str) -> None:
+        """One more summand of a value's gradient."""
+        if name and gradient and self.wants(name):
+            self._parts.setdefault(name, []).append(gradient)
+
+    def gradient(self, name: str) -> str:
+        """A value's gradient, its summands added up; "" if none has come."""
+        parts = self._parts.get(name, [])
+        if not parts:
+            return ""
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.add(total, part)
+        self._parts[name] = [total]
+        return total
+
+    def within(self, scope: str) -> None:
+        """What is written from here on is named after `scope`."""
+        self._scope = scope
+
+    def keep(self, node: Node, *names: str) -> None:
+        """Of a node's training form: what its gradient reads beside the node's own values."""
+        self._extra[node.name] = names
+
+    def kept(self, node: Node) -> tuple[str, ...]:
+        """What `keep` was told of a node."""
+        return self._extra.get(node.name, ())
+
+    # ---- what is there
+
+    def value(self, name: str) -> Value:
+        """A value of the model or of the backward pass."""
+        return self.values[name]
+
+    def shape(self, name: str) -> Shape:
+        """A value's static shape; () where there is none."""
+        return self.value(name).shape or ()
+
+    def dtype(self, name: str) -> str:
+        """A value's element type."""
+        return self.value(name).dtype
+
+    def array(self, name: str) -> Array | None:
+        """A constant's elements; None where it is computed or absent."""
+        return self.graph.constants.get(name)
+
+    def operand(self, node: Node, position: int) -> str:
+        """An input of a node; "" if it is absent."""
+        return node.inputs[position] if position < len(node.inputs) else ""
+
+    # ---- nodes of any kind
+
+    def op(self, op: Op, *inputs: str) -> str:
+        """A node of a typed op; its rule gives the shape and element type."""
+        (made,) = infer(op, [self.value(name) if name else None for name in inputs])
+        return self._write(op, inputs, ((made.shape, made.dtype),))[0]
+
+    def onnx(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        shape: Shape,
+        dtype: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
+        **named: AttributeValue,
+    ) -> str:
+        """A node of an ONNX operator that makes one value.
+
+        Args:
+            op_type: the operator.
+            inputs: what it reads.
+            shape: of its result.
+            dtype: the result's element type; by default that of the first input.
+            attributes: by name.
+            named: attributes as keywords.
+        """
+        made = (shape, dtype or self.dtype(inputs[0]))
+        given = tuple(sorted({**(attributes or {}), **named}.items()))
+        return self._write(OnnxOp(op_type, "", given), inputs, (made,))[0]
+
+    def _write(self, op: Op, inputs: Sequence[str], made: Sequence[tuple[Shape, str]]) -> tuple[str, ...]:
+        node = self.node(op, inputs, made)
+        self.nodes.append(node)
+        return node.outputs
+
+    def node(self, op: Op, inputs: Sequence[str], made: Sequence[tuple[Shape, str]]) -> Node:
+        """A node that is not written yet, with values of those shapes and element types."""
+        name = self._node_names.fresh(f"{self._scope}.{op.onnx_name.lower()}")
+        outputs = tuple(self.new_value(f"{name}_out", shape, dtype) for shape, dtype in made)
+        return Node(op, tuple(inputs), outputs, name)
+
+    def new_value(self, base: str, shape: Shape, dtype: str) -> str:
+        """A value under a fresh name made from `base`, to be made by a node or given."""
+        name = self._value_names.fresh(base)
+        self.values[name] = Value(name, tuple(shape), dtype)
+        return name
+
+    def constant(self, array: Array, base: str = "constant") -> str:
+        """A constant; equal ones of few elements are one."""
+        key = (array.dtype.name, array.shape, array.tobytes() if array.size <= SHARED_ELEMENTS else b"")
+        if array.size <= SHARED_ELEMENTS and key in self._shared:
+            return self._shared[key]
+        name = self.new_value(f"{self._scope}.{base}", array.shape, array.dtype.name)
+        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
+        self._shared[key] = name
+        return name
+
+    def number(self, value: float, like: str) -> str:
+        """A scalar in the element type of another value."""
+        return self.constant(np.array(value, np.dtype(self.dtype(like))), "number")
+
+    def integers(self, *values: int) -> str:
+        """A vector of int64."""
+        return self.constant(np.array(values, np.int64), "integers")
+
+    def zeros(self, shape: Shape, like: str) -> str:
+        """Zeros in the element type of another value; large ones are made as the step runs."""
+        return self.spread(self.number(0.0, like), shape)
+
+    def cast(self, x: str, dtype: str) -> str:
+        """`x` in another element type."""
+        return self.onnx("Cast", (x,), self.shape(x), dtype, to=_CODES[dtype])
+
+    # ---- elementwise
+
+    def elementwise(self, kind: str, *inputs: str, **attributes: AttributeValue) -> str:
+        """An elementwise op by its ONNX name."""
+        given: Attributes = tuple(sorted(attributes.items()))
+        return self.op(Elementwise(kind, given), *inputs)
+
+    def add(self, a: str, b: str) -> str:
+        """a + b."""
+        return self.elementwise("Add", a, b)
+
+    def sub(self, a: str, b: str) -> str:
+        """a - b."""
+        return self.elementwise("Sub", a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        """a * b."""
+        return self.elementwise("Mul", a, b)
+
+    def div(self, a: str, b: str) -> str:
+        """a / b."""
+        return self.elementwise("Div", a, b)
+
+    def neg(self, a: str) -> str:
+        """-a."""
+        return self.elementwise("Neg", a)
+
+    def scaled(self, a: str, factor: float) -> str:
+        """a times a number; `a` itself if that is 1."""
+        return a if factor == 1 else self.mul(a, self.number(factor, a))
+
+    def plus(self, a: str, number: float) -> str:
+        """a plus a number."""
+        return self.add(a, self.number(number, a))
+
+    def where(self, condition: str, a: str, b: str) -> str:
+        """a where a condition holds, else b."""
+        return self.elementwise("Where", condition, a, b)
+
+    def masked(self, condition: str, a: str) -> str:
+        """a where a condition holds, else 0."""
+        return self.where(condition, a, self.number(0.0, a))
+
+    def above(self, a: str, bound: float) -> str:
+        """Whether a > bound."""
+        return self.elementwise("Greater", a, self.number(bound, a))
+
+    # ---- shapes
+
+    def reshape(self, x: str, shape: Shape) -> str:
+        """The same elements under another shape; `x` itself if it has that."""
+        return x if self.shape(x) == tuple(shape) else self.op(Reshape(tuple(shape)), x)
+
+    def transpose(self, x: str, perm: Sequence[int]) -> str:
+        """`x` with its axes permuted; `x` itself if they stay."""
+        return x if tuple(perm) == tuple(range(len(perm))) else self.op(Transpose(tuple(perm)), x)
+
+    def slice(self, x: str, axis: int, start: int, stop: int) -> str:
+        """Elements start .. stop-1 along one axis; `x` itself if these are all."""
+        return x if (start, stop) == (0, self.shape(x)[axis]) else self.op(Slice(axis, start, stop), x)
+
+    def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
+        """`x` with zeros around it; `x` itself if there are none."""
+        return self.op(Pad(tuple(before), tuple(after)), x) if any((*before, *after)) else x
+
+    def spread(self, x: str, shape: Shape) -> str:
+        """`x` broadcast to a shape; `x` itself if it has that."""
+        if self.shape(x) == tuple(shape):
+            return x
+        return self.onnx("Expand", (x, self.integers(*shape)), tuple(shape))
+
+    def turned(self, x: str) -> str:
+        """`x` with its last two axes exchanged."""
+        rank = len(self.shape(x))
+        return self.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+    # ---- sums
+
+    def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
+        """ReduceSum, ReduceMean, .. over axes, in the spelling of the graph's opset; `x` itself over none."""
+        if not axes:
+            return x
+        shape = self.shape(x)
+        places = tuple(sorted(axis % len(shape) for axis in axes))
+        kept = tuple(1 if axis in places else dim for axis, dim in enumerate(shape))
+        made = kept if keepdims else tuple(dim for axis, dim in enumerate(shape) if axis not in places)
+        if self.opset >= (13 if kind == "ReduceSum" else 18):
+            return self.onnx(kind, (x, self.integers(*places)), made, keepdims=int(keepdims))
+        return self.onnx(kind, (x,), made, axes=places, keepdims=int(keepdims))
+
+    def sum(self, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
+        """The sum over axes."""
+        return self.reduce("ReduceSum", x, axes, keepdims)
+
+    def mean(self, x: str, axes: Sequence[int]) -> str:
+        """The mean over axes, which stay as dims of 1."""
+        return self.reduce("ReduceMean", x, axes)
+
+    def sum_to(self, x: str, shape: Shape) -> str:
+        """The gradient of a broadcast from `shape`: summed over the axes that it added or stretched."""
+        given = self.shape(x)
+        added = len(given) - len(shape)
+        stretched = [axis + added for axis, dim in enumerate(shape) if dim == 1 and given[axis + added] != 1]
+        return self.reshape(self.sum(x, (*range(added), *stretched)), shape)
+
+    # ---- products
+
+    def product(self, a: str, b: str) -> str:
+        """numpy.matmul."""
+        return self.op(PRODUCT, a, b)
+
+    def rows_of(self, x: str) -> str:
+        """All dims but the last as one."""
+        shape = self.shape(x)
+        return self.reshape(x, (math.prod(shape[:-1]), shape[-1]))
+
+    # ---- by index
+
+    def scatter_add(self, index: str, updates: str, shape: Shape) -> str | Refusal:
+        """Zeros of a shape to whose rows (the first axis) `updates` are added: [*index dims, *shape[1:]] by index."""
+        column = self.reshape(index, (*self.shape(index), 1))
+        inputs = (self.zeros(shape, updates), column, updates)
+        known = self.array(index)
+        if known is not None and len(np.unique(known % shape[0])) == known.size:
+            return self.onnx("ScatterND", inputs, shape)
+        if self.opset < SCATTER_OPSET:
+            return no_scatter(self.opset)
+        return self.onnx("ScatterND", inputs, shape, reduction="add")
+
+
+def no_scatter(opset: int) -> Refusal:
+    """Why nothing is added up by index in an opset."""
+    return Refusal(
+        f"its gradient adds up what has one index, and scatters of opset {opset} keep one of several",
+        remedy=f"export the model with opset {SCATTER_OPSET} or later",
+    )
+
+
+def attributes_of(op: OnnxOp) -> Mapping[str, AttributeValue]:
+    """An operator's attributes by name."""
+    return dict(op.attributes)
+
+
+def integer(op: OnnxOp, name: str, default: int = 0) -> int:
+    """An integer attribute."""
+    value = attributes_of(op).get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def number(attributes: Attributes, name: str, default: float) -> float:
+    """A float attribute."""
+    value = dict(attributes).get(name, default)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def integers(op: OnnxOp, name: str) -> tuple[int, ...] | None:
+    """An attribute of integers; None where it is absent."""
+    value = attributes_of(op).get(name)
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else None
+
+
+def text(op: OnnxOp, name: str, default: str = "") -> str:
+    """A string attribute."""
+    value = attributes_of(op).get(name, default)
+    return value if isinstance(value, str) else default

@@ -1,0 +1,142 @@
+"""Gradients of pools: the largest element of a window gets all of its gradient, every element an equal share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.analysis.rows import Shape
+from pimflow.ir.gradients.contraction import Windows, spread_back
+from pimflow.ir.gradients.reduction import shared_out
+from pimflow.ir.gradients.tape import (
+    GRADIENTS,
+    SCATTER_OPSET,
+    TRAINING_FORMS,
+    Gradients,
+    Tape,
+    differentiates,
+    integer,
+    integers,
+    no_scatter,
+    text,
+)
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
+from pimflow.ir.ops.window import GlobalPool, Pool2d, same_pads
+from pimflow.ir.refusal import Refusal
+
+
+@TRAINING_FORMS.register(Pool2d)
+def _with_indices(tape: Tape, node: Node, op: Pool2d) -> tuple[Node, ...]:
+    """A maximum says where it was."""
+    if op.kind != "max":
+        return (node,)
+    attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
+    attributes |= {"dilations": op.dilations, "ceil_mode": int(op.ceil_mode)}
+    return (_max_pool(tape, node, OnnxOp("MaxPool", "", tuple(sorted(attributes.items())))),)
+
+
+@TRAINING_FORMS.register(OnnxOp)
+def _kept_with_indices(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    if (op.domain, op.op_type) != ("", "MaxPool") or integer(op, "storage_order"):
+        return (node,)
+    return (_max_pool(tape, node, op),)
+
+
+def _max_pool(tape: Tape, node: Node, op: OnnxOp) -> Node:
+    places = next(filter(None, node.outputs[1:]), "")
+    if not places:
+        places = tape.new_value(f"{node.name}.places", tape.shape(node.output), "int64")
+    tape.keep(node, places)
+    return replace(node, op=op, outputs=(node.output, places))
+
+
+@GRADIENTS.register(Pool2d)
+def _pool(tape: Tape, node: Node, op: Pool2d, gradients: tuple[str, ...]) -> Gradients:
+    if op.kind == "max":
+        apart = all(step >= extent for step, extent in zip(op.strides, op.kernel, strict=True))
+        return _of_max_pool(tape, node, gradients[0], apart and op.dilations == (1, 1))
+    windows = Windows(op.kernel, op.strides, op.pads, op.dilations)
+    return _of_average_pool(tape, node, windows, gradients[0], bool(op.count_include_pad))
+
+
+@differentiates("MaxPool")
+def _kept_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    if not tape.kept(node):
+        return Refusal(f"{op.op_type}: its indices count columns first")
+    kernel = integers(op, "kernel_shape") or ()
+    strides, dilations = (integers(op, name) or (1,) * len(kernel) for name in ("strides", "dilations"))
+    apart = all(step >= extent for step, extent in zip(strides, kernel, strict=True))
+    return _of_max_pool(tape, node, gradients[0], apart and set(dilations) == {1})
+
+
+def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
+    """Indices are into all elements of the map; where windows are apart, no two are the same."""
+    if tape.opset < SCATTER_OPSET and not apart:
+        return no_scatter(tape.opset)
+    shape, count = tape.shape(node.inputs[0]), tape.value(dy).elements
+    (places,) = tape.kept(node)
+    empty = tape.zeros((tape.value(node.inputs[0]).elements,), dy)
+    inputs = (empty, tape.reshape(places, (count,)), tape.reshape(dy, (count,)))
+    adding: dict[str, AttributeValue] = {} if apart else {"reduction": "add"}
+    flat = tape.onnx("ScatterElements", inputs, tape.shape(empty), attributes={"axis": 0, **adding})
+    return (tape.reshape(flat, shape),)
+
+
+@differentiates("AveragePool")
+def _kept_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Over one or three axes, mostly."""
+    sizes, kernel = tape.shape(node.inputs[0])[2:], integers(op, "kernel_shape") or ()
+    ones, mode = (1,) * len(kernel), text(op, "auto_pad", "NOTSET")
+    strides, dilations = integers(op, "strides") or ones, integers(op, "dilations") or ones
+    pads = integers(op, "pads") or (0,) * 2 * len(kernel)
+    if mode.startswith("SAME"):
+        pads = same_pads(mode, sizes, kernel, strides, dilations)
+    windows = Windows(kernel, strides, pads, dilations)
+    return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
+
+
+def _of_average_pool(tape: Tape, node: Node, windows: Windows, dy: str, padding_counts: bool) -> Gradients:
+    """Each gradient over the elements of its window, spread by a transposed convolution of ones."""
+    shape, channels = tape.shape(node.inputs[0]), tape.shape(node.inputs[0])[1]
+    dtype = np.dtype(tape.dtype(dy))
+    counts = _counts(shape[2:], tape.shape(dy)[2:], windows, padding_counts)
+    each = tape.mul(dy, tape.constant(np.reciprocal(counts).astype(dtype), "shares"))
+    ones = tape.constant(np.ones((channels, 1, *windows.kernel), dtype), "ones")
+    return (spread_back(tape, each, ones, replace(windows, groups=channels), shape[2:]),)
+
+
+def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool) -> npt.NDArray[np.float64]:
+    """How many elements each window is the mean of, [*outputs]: those within the map, or within its padding too."""
+    total: Any = np.ones(())
+    for axis, (size, count) in enumerate(zip(sizes, outputs, strict=True)):
+        before, behind = windows.pads[axis], windows.pads[axis + windows.axes]
+        first, last = (-before, size + behind) if padding_counts else (0, size)
+        starts = np.arange(count)[:, None] * windows.strides[axis] - before
+        taps = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
+        within = ((taps >= first) & (taps < last)).sum(axis=1)
+        total = np.multiply.outer(total, within)
+    counts: npt.NDArray[np.float64] = total
+    return counts
+
+
+@GRADIENTS.register(GlobalPool)
+def _global_pool(tape: Tape, node: Node, op: GlobalPool, gradients: tuple[str, ...]) -> Gradients:
+    return _over_the_map(tape, node, op.kind == "max", gradients[0])
+
+
+@differentiates("GlobalAveragePool", "GlobalMaxPool")
+def _kept_global_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    return _over_the_map(tape, node, op.op_type == "GlobalMaxPool", gradients[0])
+
+
+def _over_the_map(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradients:
+    (x,) = node.inputs
+    shape = tape.shape(x)
+    if of_maximum:
+        return (shared_out(tape, x, node.output, dy, tuple(range(2, len(shape)))),)
+    places = tape.value(x).elements // max(1, tape.value(dy).elements)
+    return (tape.spread(tape.scaled(dy, 1 / places), shape),)

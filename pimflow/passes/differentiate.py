@@ -1,0 +1,351 @@
+"""Makes a training step of a model: forward, loss, the gradients of its parameters, and what an optimiser does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pimflow.errors import ModelError, OptionError, did_you_mean
+from pimflow.ir import UNPLACED, BatchNorm, Conv2d, Gemm, Graph, Node, OnnxOp, Refusal, TypedLinear
+from pimflow.ir.gradients import GRADIENTS, TRAINING_FORMS, Tape, is_float
+from pimflow.ir.ops.base import Op
+from pimflow.passes.base import Pass, PassResult
+
+Loss = Literal["sum", "mean-squared", "cross-entropy"]
+Optimiser = Literal["none", "sgd", "momentum", "adam"]
+
+LARGEST_PARAMETER = 1e4
+"""Constants with larger elements are masks, not parameters (exporters write -inf as the least float)."""
+
+RATE, MOMENTUM, SECOND_MOMENT, TINY = 1e-3, 0.9, 0.999, 1e-8
+"""Of the optimisers, as Kingma and Ba ("Adam", 2015) have them. Bias correction is a factor of the rate."""
+
+
+@dataclass(frozen=True)
+class Differentiate(Pass):
+    """A graph becomes its training step.
+
+    The step's outputs are the loss, then for every parameter its gradient, or what the optimiser makes of parameter and
+    state. Parameters are the float constants that contractions, norms, lookups and additions or products of vectors
+    read; batch normalisation goes by the statistics of the batch. Nodes behind the forward pass come in the order in
+    which gradients are known.
+
+    Args:
+        loss: "sum" of all float outputs, each times a gradient that becomes an input (`NAME.gradient`);
+            "mean-squared" difference from inputs `NAME.target`; or "cross-entropy" of the first float output [..., C]
+            as logits against classes (`NAME.target`, int64 [...]).
+        wrt: names of constants and inputs whose gradients are asked for; none: all parameters.
+        inputs: whether the gradients of all float inputs are asked for as well.
+        optimiser: "none", "sgd", "momentum" or "adam"; its state is in inputs and outputs.
+        frozen_statistics: whether batch normalisation goes by the statistics that the model holds, as in fine-tuning.
+    """
+
+    name: ClassVar[str] = "differentiate"
+    keeps_values: ClassVar[bool] = False
+
+    loss: Loss = "sum"
+    wrt: tuple[str, ...] = ()
+    inputs: bool = False
+    optimiser: Optimiser = "none"
+    frozen_statistics: bool = False
+
+    def run(self, graph: Graph) -> PassResult:
+        """Appends loss and backward pass.
+
+        Raises:
+            ModelError: the model has no float output or no parameter, or an op on the way has no gradient.
+            OptionError: `wrt` names what has none.
+        """
+        return PassResult(training_step(graph, self).graph, True)
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A training step.
+
+    Args:
+        graph: the step.
+        loss: the name of its loss, a scalar.
+        gradients: the name of the gradient of every parameter or input that was asked for.
+        forward: names of the nodes of the forward pass, the loss included; all others run behind.
+    """
+
+    graph: Graph
+    loss: str
+    gradients: dict[str, str]
+    forward: frozenset[str]
+
+
+def training_step(graph: Graph, options: Differentiate) -> TrainingStep:
+    """The training step of a model, as `Differentiate` has it.
+
+    Raises:
+        ModelError, OptionError: as there.
+    """
+    targets = _targets(graph, options)
+    return _Writer(graph, options, targets).write()
+
+
+def parameters(graph: Graph) -> tuple[str, ...]:
+    """The constants that are trained, in the order in which nodes read them.
+
+    Float constants of more than one element, none of them huge or not finite, that are an operand of a contraction, the
+    scale or shift of a norm, a table that rows are looked up in, or an operand of another elementwise op on a computed
+    value; or that only movements bring there.
+    """
+    found: dict[str, None] = {}
+    for node in graph.nodes:
+        for position in _trained_positions(graph, node):
+            for name in _sources(graph, node.inputs[position]):
+                if _is_trainable(graph, name):
+                    found[name] = None
+    return tuple(found)
+
+
+_TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
+_SCALED = frozenset({"Add", "Sub", "Mul", "PRelu", "Sum"})
+
+
+def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
+    """Inputs of a node that are parameters if they are constants."""
+    op, count = node.op, len(node.inputs)
+    if isinstance(op, (BatchNorm,)):
+        yield from (1, 2)
+    elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear)) or _multiplies(op):
+        yield from range(min(count, 3))
+    elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
+        yield 0
+    elif op.is_sparse:
+        yield 0  # what edges weigh is of the graph
+    elif op.onnx_name in _SCALED and any(not graph.is_constant(name) for name in node.inputs):
+        yield from range(count)
+
+
+def _multiplies(op: Op) -> bool:
+    names = ("Conv", "ConvTranspose", "Einsum")
+    return isinstance(op, OnnxOp) and (op.op_type in names or op.op_type.endswith("Normalization"))
+
+
+def _sources(graph: Graph, name: str) -> Iterator[str]:
+    """The constants that movements alone bring to a value."""
+    if not name or graph.is_constant(name):
+        yield name
+        return
+    maker = graph.producer(name)
+    if maker is not None and (maker.op.is_movement or maker.kind in ("Cast", "Expand")):
+        for source in maker.inputs[: 1 if isinstance(maker.op, OnnxOp) else None]:
+            yield from _sources(graph, source)
+
+
+def _is_trainable(graph: Graph, name: str) -> bool:
+    array = graph.constants.get(name)
+    if array is None or array.size < 2 or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
+        return False
+    sample = array if array.strides.count(0) == 0 else array[(slice(0, 1),) * array.ndim]
+    largest = np.abs(sample.astype(np.float32, copy=False)).max()
+    return bool(np.isfinite(largest) and largest <= LARGEST_PARAMETER)
+
+
+def _targets(graph: Graph, options: Differentiate) -> tuple[str, ...]:
+    """What gradients are asked for."""
+    known = [*graph.inputs, *graph.constants]
+    for name in options.wrt:
+        if name not in known or not is_float(graph.value(name).dtype):
+            raise OptionError(f"{name!r} is no input or constant of floats", did_you_mean(name, known))
+    names = list(options.wrt or parameters(graph))
+    if options.inputs:
+        names += [name for name in graph.inputs if is_float(graph.value(name).dtype) and name not in names]
+    if not names:
+        raise ModelError(f"{graph.name!r} has no parameters to train", "ask for the gradients of its inputs")
+    return tuple(names)
+
+
+def _reached(graph: Graph, targets: tuple[str, ...]) -> set[str]:
+    """Float values that depend on one of the targets, and these."""
+    reached = set(targets)
+    for node in graph.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(name for name in node.outputs if name and is_float(graph.value(name).dtype))
+    return reached
+
+
+class _Writer:
+    """Writes one training step."""
+
+    def __init__(self, graph: Graph, options: Differentiate, targets: tuple[str, ...]) -> None:
+        self.graph = graph
+        self.options = options
+        self.targets = targets
+        self.tape = Tape(graph, _reached(graph, targets), options.frozen_statistics)
+        self.inputs = list(graph.inputs)
+        self._taken: set[str] = set()
+
+    def write(self) -> TrainingStep:
+        """Forward, loss, backward, optimiser."""
+        forward = [new for node in self.graph.nodes for new in self._trained(node)]
+        self.tape.within("loss")
+        loss = self._loss()
+        count = len(forward) + len(self.tape.nodes)
+        self._backward(forward)
+        self.tape.within("step")
+        gradients = {name: self._own(self._gradient(name), f"{name}.gradient") for name in self.targets}
+        results = {f"{name}.gradient": gradient for name, gradient in gradients.items()}
+        if self.options.optimiser != "none":
+            results = self._optimised(gradients)
+        names = {made: wanted for wanted, made in {"loss": loss, **results}.items() if wanted not in self.tape.values}
+        nodes = [_renamed(node, names) for node in (*forward, *self.tape.nodes)]
+        step = self._graph(nodes, names, [names.get(name, name) for name in (loss, *results.values())])
+        given = {name: names.get(gradient, gradient) for name, gradient in gradients.items()}
+        return TrainingStep(step, step.outputs[0], given, frozenset(node.name for node in nodes[:count]))
+
+    def _graph(self, nodes: list[Node], names: dict[str, str], outputs: list[str]) -> Graph:
+        used = {*self.inputs, *outputs}
+        for node in nodes:
+            used.update(filter(None, (*node.inputs, *node.outputs)))
+        renamed = (replace(value, name=names.get(name, name)) for name, value in self.tape.values.items())
+        return self.graph.replace(
+            nodes=nodes,
+            inputs=self.inputs,
+            outputs=outputs,
+            values={value.name: value for value in renamed if value.name in used},
+            constants={name: array for name, array in self.tape.constants.items() if name in used},
+            packed={name: packed for name, packed in self.graph.packed.items() if name in used},
+        )
+
+    def _trained(self, node: Node) -> tuple[Node, ...]:
+        """The nodes that make a node's outputs in training; where they run is not decided."""
+        node = replace(node, placement=UNPLACED)
+        form = TRAINING_FORMS.get(type(node.op))
+        reached = any(map(self.tape.wants, node.outputs))
+        return form(self.tape, node, node.op) if form is not None and reached else (node,)
+
+    # ---- loss
+
+    def _loss(self) -> str:
+        """The loss; the gradients of the model's outputs are known behind it."""
+        outputs = [name for name in self.graph.outputs if is_float(self.graph.value(name).dtype)]
+        if not outputs:
+            raise ModelError(f"{self.graph.name!r} has no float output, so its loss has no gradient")
+        if self.options.loss == "cross-entropy":
+            return self._cross_entropy(outputs[0])
+        term = self._times_gradient if self.options.loss == "sum" else self._squared
+        total = ""
+        for name in dict.fromkeys(outputs):
+            made = term(name)
+            total = self.tape.add(total, made) if total else made
+        return total
+
+    def _input(self, name: str, shape: tuple[int, ...], dtype: str) -> str:
+        made = self.tape.new_value(name, shape, dtype)
+        self.inputs.append(made)
+        return made
+
+    def _total(self, x: str, kind: str = "ReduceSum") -> str:
+        """Over all axes, as a scalar."""
+        tape = self.tape
+        axes = tuple(range(len(tape.shape(x))))
+        return tape.reduce(kind, x, axes, keepdims=False) if axes else tape.onnx("Identity", (x,), ())
+
+    def _times_gradient(self, name: str) -> str:
+        tape = self.tape
+        given = self._input(f"{name}.gradient", tape.shape(name), tape.dtype(name))
+        tape.add_gradient(name, given)
+        return self._total(tape.mul(name, given))
+
+    def _squared(self, name: str) -> str:
+        tape = self.tape
+        target = self._input(f"{name}.target", tape.shape(name), tape.dtype(name))
+        apart = tape.sub(name, target)
+        tape.add_gradient(name, tape.scaled(apart, 2 / max(1, tape.value(name).elements)))
+        return self._total(tape.mul(apart, apart), "ReduceMean")
+
+    def _cross_entropy(self, name: str) -> str:
+        """-mean of log softmax at the classes; its gradient is (softmax - 1 at the class) over the number of rows."""
+        tape, shape = self.tape, self.tape.shape(name)
+        if len(shape) < 2:
+            raise ModelError(f"output {name!r} of shape {shape} is no matrix of logits", "choose another loss")
+        axis, rows = len(shape) - 1, tape.value(name).elements // max(1, shape[-1])
+        target = self._input(f"{name}.target", shape[:-1], "int64")
+        index = tape.reshape(target, (*shape[:-1], 1))
+        logs = tape.onnx("LogSoftmax", (name,), shape, axis=axis)
+        loss = tape.neg(
+            self._total(tape.onnx("GatherElements", (logs, index), (*shape[:-1], 1), axis=axis), "ReduceMean")
+        )
+        shares = tape.elementwise("Exp", logs)
+        less = tape.plus(tape.onnx("GatherElements", (shares, index), (*shape[:-1], 1), axis=axis), -1)
+        apart = tape.onnx("ScatterElements", (shares, index, less), shape, axis=axis)
+        tape.add_gradient(name, tape.scaled(apart, 1 / max(1, rows)))
+        return loss
+
+    # ---- backward
+
+    def _backward(self, forward: list[Node]) -> None:
+        """From the last node to the first, those that gradients come to and that pass one on."""
+        for node in reversed(forward):
+            if not any(map(self.tape.wants, node.inputs)):
+                continue
+            self.tape.within(f"{node.name}.gradient")
+            coming = tuple(self.tape.gradient(name) if name else "" for name in node.outputs)
+            if any(coming):
+                self._through(node, coming)
+
+    def _through(self, node: Node, coming: tuple[str, ...]) -> None:
+        rule = GRADIENTS.find(node.op)
+        made = Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, coming)
+        if isinstance(made, Refusal):
+            remedy = made.remedy or "train without what lies before it: name the parameters behind it"
+            raise ModelError(f"{node.name!r} has no gradient: {made.reason}", remedy)
+        for name, gradient in zip(node.inputs, made, strict=False):
+            self.tape.add_gradient(name, gradient)
+
+    def _gradient(self, name: str) -> str:
+        """A target's gradient; zeros if the loss does not depend on it."""
+        return self.tape.gradient(name) or self.tape.zeros(self.tape.shape(name), name)
+
+    def _own(self, value: str, name: str) -> str:
+        """A value that a node makes and no other output is: a copy, where it is not."""
+        made = {output for node in self.tape.nodes for output in node.outputs}
+        if value in made and value not in self._taken:
+            self._taken.add(value)
+            return value
+        return self.tape.onnx("Identity", (value,), self.tape.shape(value))
+
+    # ---- optimiser
+
+    def _optimised(self, gradients: dict[str, str]) -> dict[str, str]:
+        """New parameters, and the state that the next step reads, by name."""
+        made: dict[str, str] = {}
+        for name, gradient in gradients.items():
+            if self.graph.is_constant(name):
+                made |= self._update(name, gradient)
+        return made
+
+    def _update(self, name: str, gradient: str) -> dict[str, str]:
+        tape, state = self.tape, {}
+        direction = gradient
+        if self.options.optimiser == "momentum":
+            direction = tape.add(tape.scaled(self._state(name, "momentum"), MOMENTUM), gradient)
+            state = {f"{name}.momentum.next": direction}
+        if self.options.optimiser == "adam":
+            first = self._moment(name, "first", gradient, MOMENTUM)
+            second = self._moment(name, "second", tape.mul(gradient, gradient), SECOND_MOMENT)
+            state = {f"{name}.first.next": first, f"{name}.second.next": second}
+            direction = tape.div(first, tape.plus(tape.elementwise("Sqrt", second), TINY))
+        return {f"{name}.next": tape.sub(name, tape.scaled(direction, RATE)), **state}
+
+    def _state(self, name: str, what: str) -> str:
+        return self._input(f"{name}.{what}", self.tape.shape(name), self.tape.dtype(name))
+
+    def _moment(self, name: str, what: str, sample: str, decay: float) -> str:
+        tape = self.tape
+        return tape.add(tape.scaled(self._state(name, what), decay), tape.scaled(sample, 1 - decay))
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    if not names.keys() & {*node.inputs, *node.outputs}:
+        return node
+    inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)

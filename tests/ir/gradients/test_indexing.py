@@ -1,0 +1,62 @@
+"""Gradients of what reads and writes by an index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.ir import Builder
+from support.gradients import check_gradients
+
+
+@pytest.mark.parametrize(("axis", "index"), [(0, [[2, 0], [2, -1]]), (1, [1, 1, 0]), (-1, [[3], [0]]), (0, 1)])
+def test_gather(axis: int, index: object) -> None:
+    """Rows that are read twice get both gradients."""
+    build, places = Builder(), np.array(index, np.int64)
+    x = build.input(4, 3, 5, dtype="float64")
+    shape = np.take(np.empty((4, 3, 5)), np.maximum(places, 0), axis=axis).shape
+    made = build.onnx("Gather", x, build.constant(places), shape=shape, axis=axis)
+    check_gradients(build.graph(build.mul(made, made)))
+
+
+def test_gather_elements() -> None:
+    build = Builder()
+    x, index = build.input(3, 4, dtype="float64"), build.constant(np.array([[0, 0, 3], [1, 1, 1]], np.int64))
+    check_gradients(build.graph(build.onnx("GatherElements", x, index, shape=(2, 3), axis=1)))
+
+
+def test_gather_nd() -> None:
+    build = Builder()
+    x, index = build.input(3, 4, dtype="float64"), build.constant(np.array([[0, 1], [0, 1], [2, 3]], np.int64))
+    check_gradients(build.graph(build.onnx("GatherND", x, index, shape=(3,))))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_scatters(reduction: str) -> None:
+    build = Builder(opset=18)
+    x, updates = build.input(4, 3, name="x", dtype="float64"), build.input(2, 3, name="u", dtype="float64")
+    index = build.constant(np.array([[0, 1, 2], [2, 3, 1]], np.int64))
+    made = build.onnx("ScatterElements", x, index, updates, axis=0, reduction=reduction)
+    check_gradients(build.graph(build.mul(made, made)))
+    build = Builder(opset=18)
+    x, updates = build.input(4, 3, name="x", dtype="float64"), build.input(2, 3, name="u", dtype="float64")
+    rows = build.constant(np.array([[3], [1]], np.int64))
+    made = build.onnx("ScatterND", x, rows, updates, reduction=reduction)
+    check_gradients(build.graph(build.mul(made, made)))
+
+
+def test_what_keeps_the_largest() -> None:
+    build = Builder(opset=18)
+    x = build.input(4, 3, dtype="float64")
+    made = build.onnx(
+        "ScatterND", x, build.constant(np.array([[3]], np.int64)), build.slice(x, 0, 0, 1), reduction="max"
+    )
+    with pytest.raises(ModelError, match="ScatterND that keeps the max"):
+        check_gradients(build.graph(made))
+
+
+def test_rows_that_are_read_once_need_no_sums() -> None:
+    build = Builder(opset=13)
+    x, index = build.input(4, 3, dtype="float64"), build.constant(np.array([3, 1], np.int64))
+    check_gradients(build.graph(build.onnx("Gather", x, index, shape=(2, 3))))

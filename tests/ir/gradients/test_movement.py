@@ -1,0 +1,48 @@
+"""Gradients of movements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pimflow.ir import Builder
+from support.gradients import check_gradients
+
+
+def integers(build: Builder, *values: int) -> str:
+    return build.constant(np.array(values, np.int64))
+
+
+MOVEMENTS: dict[str, Callable[[Builder, str], str]] = {
+    "slice": lambda build, x: build.slice(x, 1, 1, 5),
+    "a slice with a step": lambda build, x: build.slice(x, 1, 1, 6, 2),
+    "a slice with a step that ends early": lambda build, x: build.slice(x, 1, 0, 5, 3),
+    "pad": lambda build, x: build.pad(x, (1, 0), (0, 2), 0.5),
+    "reshape": lambda build, x: build.reshape(x, 2, 3, 4),
+    "transpose": lambda build, x: build.transpose(x, 1, 0),
+    "concat": lambda build, x: build.concat(0, x, build.tanh(x), x),
+    "split": lambda build, x: build.mul(*build.split(x, 1, 3, 3)),
+    "a split of which one part is read": lambda build, x: build.split(x, 1, 2, 4)[1],
+    "identity": lambda build, x: build.onnx("Identity", x),
+    "expand": lambda build, x: build.onnx("Expand", x, integers(build, 3, 4, 6), shape=(3, 4, 6)),
+    "tile": lambda build, x: build.onnx("Tile", x, integers(build, 2, 3), shape=(8, 18)),
+    "squeeze": lambda build, x: build.onnx("Squeeze", build.reshape(x, 4, 1, 6), shape=(4, 6)),
+    "upper": lambda build, x: build.onnx("Trilu", x, upper=1),
+    "lower": lambda build, x: build.onnx("Trilu", x, upper=0),
+    "cast": lambda build, x: build.onnx("Cast", build.onnx("Cast", x, dtype="float64", to=11), dtype="float64", to=11),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movements(name: str) -> None:
+    build = Builder()
+    moved = MOVEMENTS[name](build, build.input(4, 6, dtype="float64"))
+    check_gradients(build.graph(build.mul(moved, moved)))
+
+
+def test_the_three_transposed_axes() -> None:
+    build = Builder()
+    x = build.input(2, 3, 4, dtype="float64")
+    check_gradients(build.graph(build.tanh(build.transpose(x, 1, 2, 0))))

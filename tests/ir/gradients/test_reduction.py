@@ -1,0 +1,85 @@
+"""Gradients of reductions, softmax and sums by equation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.ir import Builder
+from support.gradients import check_gradients
+
+KINDS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSumExp"]
+
+
+def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: int) -> tuple[int, ...]:
+    kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
+    return kept if keepdims else tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_reductions(kind: str, keepdims: int) -> None:
+    build = Builder(opset=18)
+    x, axes = build.input(2, 3, 4, dtype="float64"), build.constant(np.array([-1, 0], np.int64))
+    shape = reduced((2, 3, 4), (0, 2), keepdims)
+    check_gradients(build.graph(build.onnx(f"Reduce{kind}", x, axes, shape=shape, keepdims=keepdims)))
+
+
+def test_the_logarithm_of_a_sum() -> None:
+    build = Builder(opset=18)
+    x = build.input(2, 3, dtype="float64")
+    graph = build.graph(build.onnx("ReduceLogSum", x, shape=(1, 1)))
+    check_gradients(graph, {"x": np.random.default_rng(0).uniform(0.5, 1, (2, 3))})
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_axes_as_attributes(opset: int) -> None:
+    build = Builder(opset=opset)
+    x = build.input(2, 3, 4, dtype="float64")
+    check_gradients(build.graph(build.onnx("ReduceMean", x, shape=(2, 1, 4), axes=(1,), keepdims=1)))
+
+
+def test_the_largest_twice() -> None:
+    """Each of two equal ones gets half, as from PyTorch's amax."""
+    build = Builder(opset=18)
+    graph = build.graph(build.tanh(build.onnx("ReduceMax", build.input(3, dtype="float64"), shape=(1,))))
+    with pytest.raises(AssertionError, match="gradient"):
+        check_gradients(graph, {"x": np.array([0.5, 0.5, 0.1])})
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(("opset", "axis"), [(17, -1), (17, 1), (11, 1), (11, 2)])
+def test_softmax(kind: str, opset: int, axis: int) -> None:
+    build = Builder(opset=opset)
+    check_gradients(build.graph(build.onnx(kind, build.input(2, 3, 4, dtype="float64"), axis=axis)))
+
+
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_cumulative_sums(exclusive: int, reverse: int) -> None:
+    build = Builder()
+    x, axis = build.input(2, 5, dtype="float64"), build.constant(np.array(1, np.int64))
+    check_gradients(build.graph(build.onnx("CumSum", x, axis, exclusive=exclusive, reverse=reverse)))
+
+
+@pytest.mark.parametrize(
+    ("equation", "a", "b", "shape"),
+    [
+        ("bij,bjk->bik", (2, 3, 4), (2, 4, 5), (2, 3, 5)),
+        ("bqhd,bkhd->bhqk", (1, 2, 3, 4), (1, 5, 3, 4), (1, 3, 2, 5)),
+        ("ij,j->i", (2, 3), (3,), (2,)),
+    ],
+)
+def test_sums_by_equation(equation: str, a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    build = Builder()
+    left, right = build.input(*a, name="a", dtype="float64"), build.input(*b, name="b", dtype="float64")
+    check_gradients(build.graph(build.onnx("Einsum", left, right, shape=shape, equation=equation)))
+
+
+@pytest.mark.parametrize("equation", ["ii,ij->ij", "ij,jk->k", "ij->i"])
+def test_equations_that_have_no_gradient(equation: str) -> None:
+    build = Builder()
+    names = [build.input(3, 3, name=name, dtype="float64") for name in "ab"[: equation.count(",") + 1]]
+    shape = (3,) * len(equation.partition("->")[2])
+    with pytest.raises(ModelError, match="Einsum"):
+        check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))

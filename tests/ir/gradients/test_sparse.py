@@ -1,0 +1,101 @@
+"""Gradients of ops over the edges of a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.ir import Array, Builder, EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
+from support.gradients import check_gradients
+
+POINTERS: Array = np.array([0, 3, 3, 5, 9], np.int64)
+SOURCES: Array = np.array([0, 4, 2, 1, 1, 4, 3, 0, 2], np.int64)
+"""Four destinations, one without edges, five sources, nine edges of which one occurs twice."""
+
+
+def structure(build: Builder) -> tuple[str, str]:
+    return build.constant(POINTERS, "rowptr"), build.constant(SOURCES, "col")
+
+
+def floats(build: Builder, name: str, *shape: int) -> str:
+    return build.input(*shape, name=name, dtype="float64")
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max", "min"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_spmm(reduce: str, weighted: bool, scaled: bool) -> None:
+    build = Builder(opset=18)
+    x = floats(build, "x", 5, 3)
+    start = {"sum": 0.0, "max": -9.0, "min": 9.0}[reduce]
+    weight = floats(build, "weight", 9) if weighted else ""
+    scale = floats(build, "scale", 4) if scaled else ""
+    inputs = [x, *structure(build), weight, scale]
+    check_gradients(build.graph(build.op(Spmm(reduce, start), *inputs)))
+
+
+def test_spmm_of_heads() -> None:
+    build = Builder(opset=18)
+    x = floats(build, "x", 5, 2, 3)
+    made = build.op(Spmm(), x, *structure(build), floats(build, "weight", 9, 2))
+    check_gradients(build.graph(made))
+
+
+def test_spmm_of_heads_with_one_weight_for_all() -> None:
+    build = Builder(opset=18)
+    made = build.op(Spmm(), floats(build, "x", 5, 2, 3), *structure(build), floats(build, "weight", 9))
+    check_gradients(build.graph(made))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_segments(reduce: str) -> None:
+    build = Builder(opset=18)
+    made = build.op(
+        SegmentReduce(reduce, -9.0 if reduce == "max" else 0.0), floats(build, "x", 9, 3), structure(build)[0]
+    )
+    check_gradients(build.graph(made))
+
+
+@pytest.mark.parametrize("pairing", ["add", "mul", "dot"])
+@pytest.mark.parametrize("heads", [(3,), (2, 3), (2, 2, 3)])
+def test_sddmm(pairing: str, heads: tuple[int, ...]) -> None:
+    build = Builder(opset=18)
+    x, y = floats(build, "x", 5, *heads), floats(build, "y", 4, *heads)
+    check_gradients(build.graph(build.tanh(build.op(Sddmm(pairing), x, y, *structure(build)))))
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 2)])
+def test_edge_softmax(shape: tuple[int, ...]) -> None:
+    build = Builder(opset=18)
+    check_gradients(build.graph(build.op(EdgeSoftmax(), floats(build, "x", *shape), structure(build)[0])))
+
+
+@pytest.mark.parametrize("index", [[0, 0, 1, 3], [3, 0, 3, 1]])
+def test_rows_by_index(index: list[int]) -> None:
+    build = Builder(opset=18)
+    ids = build.constant(np.array(index, np.int64))
+    made = build.op(GatherRows(), floats(build, "x", 5, 3), ids)
+    check_gradients(build.graph(build.mul(made, made)))
+
+
+def test_rows_by_an_index_that_is_computed() -> None:
+    build = Builder(opset=18)
+    ids = build.input(4, name="ids", dtype="int64")
+    made = build.op(GatherRows(), floats(build, "x", 5, 3), ids)
+    check_gradients(build.graph(build.mul(made, made)), {"ids": np.array([3, 0, 3, 1])})
+
+
+def test_rows_by_type() -> None:
+    build = Builder(opset=18)
+    pointers = build.constant(np.array([0, 2, 2, 5], np.int64))
+    made = build.op(TypedLinear(), floats(build, "x", 5, 3), floats(build, "w", 3, 3, 2), pointers)
+    check_gradients(build.graph(made))
+
+
+def test_a_graph_that_is_computed_has_no_gradient() -> None:
+    build = Builder(opset=18)
+    pointers = build.input(5, name="rowptr", dtype="int64")
+    made = build.op(SegmentReduce(), floats(build, "x", 9, 3), pointers)
+    with pytest.raises(ModelError, match="SegmentReduce: its graph is computed"):
+        check_gradients(build.graph(made))

@@ -1,0 +1,85 @@
+"""Gradients of pools."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.errors import ModelError
+from pimflow.ir import Builder, GlobalPool, Pool2d, window_out
+from pimflow.passes.differentiate import Differentiate, training_step
+from support.gradients import check_gradients
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["max", "average"]),
+    st.tuples(st.integers(3, 6), st.integers(4, 7)),
+    st.tuples(st.integers(1, 3), st.integers(2, 3)),
+    st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    st.tuples(*(st.integers(0, 1),) * 4),
+    st.booleans(),
+)
+def test_pools(
+    kind: Literal["max", "average"],
+    sizes: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    padding_counts: bool,
+) -> None:
+    """Windows that overlap and those with gaps between them."""
+    pads = (min(pads[0], kernel[0] - 1), pads[1], min(pads[2], kernel[0] - 1), pads[3])
+    build = Builder(opset=18)
+    x = build.input(2, 3, *sizes, dtype="float64")
+    op = Pool2d(kind, kernel, strides, pads, count_include_pad=padding_counts)
+    check_gradients(build.graph(build.op(op, x)))
+
+
+@pytest.mark.parametrize("padding_counts", [False, True])
+def test_windows_that_hang_over_the_end(padding_counts: bool) -> None:
+    build = Builder(opset=19)
+    x = build.input(1, 2, 6, 7, dtype="float64")
+    op = Pool2d("average", (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, count_include_pad=padding_counts)
+    assert window_out(6, 3, 2, 0, 0, 1, True) == 3
+    check_gradients(build.graph(build.op(op, x)))
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_global_pools(kind: Literal["max", "average"]) -> None:
+    build = Builder()
+    check_gradients(build.graph(build.op(GlobalPool(kind), build.input(2, 3, 4, 5, dtype="float64"))))
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_pools_over_one_axis(kind: str) -> None:
+    build = Builder()
+    x = build.input(2, 3, 9, dtype="float64")
+    check_gradients(build.graph(build.onnx(kind, x, shape=(2, 3, 5), kernel_shape=(3,), strides=(2,), pads=(1, 1))))
+
+
+def test_indices_that_the_model_has_already() -> None:
+    build = Builder()
+    x = build.input(1, 2, 4, 4, dtype="float64")
+    made, _ = build.node(
+        build.producer(build.onnx("MaxPool", x, shape=(1, 2, 2, 2), kernel_shape=(2, 2), strides=(2, 2))).op,
+        (x,),
+        [((1, 2, 2, 2), "float64"), ((1, 2, 2, 2), "int64")],
+    )
+    check_gradients(build.graph(made))
+
+
+def test_an_opset_whose_scatters_do_not_add() -> None:
+    build = Builder(opset=13)
+    graph = build.graph(build.max_pool(build.input(1, 2, 6, 6), 3, 2, name="pool"))
+    with pytest.raises(ModelError, match=r"'pool' has no gradient.*opset 13.*export the model with opset 16"):
+        training_step(graph, Differentiate(wrt=("x",)))
+
+
+def test_windows_that_are_apart_need_no_sums() -> None:
+    build = Builder(opset=13)
+    x = build.input(1, 2, 6, 7, dtype="float64")
+    check_gradients(build.graph(build.max_pool(build.max_pool(x, 2, 2), 1, 2)))

@@ -1,0 +1,225 @@
+"""Training steps of whole models: gradients against differences in float64, what is trained, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pimflow_zoo
+from pimflow.bundle.source import model_source
+from pimflow.compiler import read_model
+from pimflow.errors import ModelError, OptionError
+from pimflow.ir import Array, Builder, Gemm, Graph, OnnxOp
+from pimflow.ir.verify import verify_graph
+from pimflow.options import Options
+from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode, RemoveIdentity
+from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, parameters, training_step
+from pimflow.runtime.execute.ort import random_inputs
+from support.gradients import doubled, evaluator
+from support.values import run_in_ort
+
+DATA = Path(__file__).parent.parent / "data"
+MODELS = [
+    *(f"exported/{name}" for name in ("densenet", "efficientnet", "half", "many-outputs", "regnet")),
+    *(f"exported/{name}" for name in ("mobilenet-v3", "series", "shared-weights", "vit")),
+    *(f"gnn/{name}" for name in ("gcn-static-ts", "sage-mean-static-dynamo")),
+]
+TIDY = PassManager((RemoveDeadCode(), FoldConstants(), RemoveIdentity(), RemoveDeadCode()))
+STEP = 1e-7
+
+
+def tidy(source: str) -> Graph:
+    loaded = read_model(model_source(source), Options.of(shapes={"N": 2} if "shared" in source else None))
+    return TIDY.run(loaded.graph).graph
+
+
+def check_parameters(graph: Graph, loss: Loss = "sum", frozen: bool = False) -> None:
+    """The gradients of all parameters along one random direction are what the loss differs by, in float64."""
+    graph = doubled(graph)
+    step = training_step(graph, Differentiate(loss=loss, frozen_statistics=frozen))
+    verify_graph(step.graph)
+    inputs = random_inputs(step.graph, 0)
+    rng = np.random.default_rng(1)
+    directions = {name: np.asarray(rng.standard_normal(graph.shape(name))) for name in step.gradients}
+    made = evaluator(step.graph)(inputs)
+    actual = sum(float((made[gradient] * directions[name]).sum()) for name, gradient in step.gradients.items())
+    forward = RemoveDeadCode().run(step.graph.replace(outputs=(step.loss,))).graph
+    sides = []
+    for sign in (STEP, -STEP):
+        moved: dict[str, Array] = {
+            name: np.asarray(graph.constants[name].astype(np.float64) + sign * along)
+            for name, along in directions.items()
+        }
+        sides.append(float(evaluator(forward.replace(constants={**forward.constants, **moved}))(inputs)[step.loss]))
+    expected = (sides[0] - sides[1]) / (2 * STEP)
+    assert actual == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exported_models(name: str) -> None:
+    check_parameters(tidy(str(DATA / f"{name}.onnx")))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_statistics_of_the_batch_or_of_the_model(frozen: bool) -> None:
+    check_parameters(tidy(str(DATA / "exported" / "densenet.onnx")), frozen=frozen)
+
+
+@pytest.mark.parametrize("loss", ["sum", "mean-squared", "cross-entropy"])
+def test_losses(loss: Loss) -> None:
+    check_parameters(classifier(), loss)
+
+
+def classifier(opset: int = 17) -> Graph:
+    build = Builder("classifier", opset=opset)
+    x = build.relu(build.gemm(build.input(6, 5), 7, (7,)))
+    return build.graph(build.gemm(x, 3, (3,)))
+
+
+def test_the_cross_entropy_is_that_of_its_definition() -> None:
+    graph = classifier()
+    step = training_step(graph, Differentiate(loss="cross-entropy")).graph
+    logits_name = graph.outputs[0]
+    inputs = random_inputs(graph, 0)
+    classes = np.array([0, 2, 1, 1, 0, 2])
+    logits = run_in_ort(graph, inputs)[logits_name].astype(np.float64)
+    expected = np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(6), classes])
+    made = run_in_ort(step, {**inputs, f"{logits_name}.target": classes})
+    assert float(made["loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+def test_optimisers_lower_the_loss(optimiser: Optimiser) -> None:
+    """Ten steps, whose new parameters and state are those of the next."""
+    graph = classifier()
+    step = training_step(graph, Differentiate(loss="cross-entropy", optimiser=optimiser)).graph
+    given: dict[str, Array] = {**random_inputs(graph, 0), step.inputs[1]: np.array([0, 2, 1, 1, 0, 2])}
+    given |= {name: np.zeros(step.shape(name), np.float32) for name in step.inputs if name not in given}
+    losses = []
+    for _ in range(10):
+        made = run_in_ort(step, given)
+        losses.append(float(made["loss"]))
+        new = {name.removesuffix(".next"): array for name, array in made.items() if name.endswith(".next")}
+        given |= {name: array for name, array in new.items() if name in given}
+        step = step.replace(constants={**step.constants, **{name: new[name] for name in parameters(graph)}})
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_parameters_of_the_zoo_are_those_that_it_counts() -> None:
+    """But for tables of positions, of which the model holds the part that it reads."""
+    for name in ("toy", "squeezenet-1.1", "mobilenet-v3-small", "gat"):
+        graph = tidy(f"zoo:{name}")
+        counted = sum(graph.value(constant).elements for constant in parameters(graph))
+        assert counted == pimflow_zoo.entry(name).parameters
+
+
+def test_masks_and_scalars_are_no_parameters() -> None:
+    build = Builder()
+    x = build.matmul(build.input(2, 4), 4)
+    mask = build.constant(np.triu(np.full((2, 4), -3.4e38, np.float32)), "mask")
+    scale = build.constant(np.float32(0.5).reshape(()), "scale")
+    shift = build.weights(4, name="shift")
+    graph = build.graph(build.add(build.add(build.mul(x, scale), mask), shift))
+    assert parameters(graph) == ("weights", "shift")
+
+
+def test_a_weight_that_is_read_twice_has_one_gradient() -> None:
+    build = Builder()
+    x = build.input(2, 4)
+    w = build.weights(4, 4)
+    graph = build.graph(build.op(Gemm(), build.tanh(build.op(Gemm(), x, w)), w))
+    assert len(training_step(graph, Differentiate()).gradients) == 1
+    check_parameters(graph)
+
+
+def test_gradients_that_are_the_same_value_are_two_outputs() -> None:
+    build = Builder()
+    x = build.input(2, 4)
+    a, b = build.weights(2, 4, name="a"), build.weights(2, 4, name="b")
+    graph = build.graph(build.add(build.add(x, a), b))
+    step = training_step(graph, Differentiate())
+    assert step.graph.outputs == ("loss", "a.gradient", "b.gradient")
+    check_parameters(graph)
+
+
+def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zeros() -> None:
+    build = Builder()
+    x = build.input(2, 4)
+    build.matmul(x, 3, name="unread")
+    graph = build.graph(build.matmul(x, 5))
+    made = run_in_ort(
+        training_step(graph, Differentiate(wrt=("weights", "weights_1"))).graph,
+        {"x": np.ones((2, 4), np.float32), f"{graph.outputs[0]}.gradient": np.ones((2, 5), np.float32)},
+    )
+    assert not made["weights.gradient"].any()
+    assert made["weights_1.gradient"].all()
+
+
+def test_an_operator_without_a_gradient_is_named() -> None:
+    build = Builder()
+    x = build.matmul(build.input(2, 4), 4, name="first")
+    graph = build.graph(build.matmul(build.onnx("Hardmax", x, name="winner"), 3))
+    with pytest.raises(ModelError, match=r"'winner' has no gradient: Hardmax has no gradient rule"):
+        training_step(graph, Differentiate())
+    assert training_step(graph, Differentiate(wrt=("weights_1",))).gradients == {"weights_1": "weights_1.gradient"}
+
+
+def test_integers_pass_nothing_on() -> None:
+    build = Builder()
+    x = build.matmul(build.input(2, 4), 4)
+    place = build.onnx("ArgMax", x, shape=(2, 1), dtype="int64", axis=1)
+    picked = build.onnx("GatherElements", x, place, shape=(2, 1), axis=1)
+    check_parameters(build.graph(picked))
+
+
+def test_a_model_of_integers_has_no_loss() -> None:
+    build = Builder()
+    x = build.matmul(build.input(2, 4), 4)
+    graph = build.graph(build.onnx("ArgMax", x, shape=(2, 1), dtype="int64", axis=1))
+    with pytest.raises(ModelError, match="no float output"):
+        training_step(graph, Differentiate())
+
+
+def test_a_name_that_is_no_parameter() -> None:
+    with pytest.raises(OptionError, match=r"'weigths' is no input or constant of floats.*did you mean 'weights'"):
+        training_step(classifier(), Differentiate(wrt=("weigths",)))
+
+
+def test_a_model_without_parameters() -> None:
+    build = Builder()
+    graph = build.graph(build.relu(build.input(2, 4)))
+    with pytest.raises(ModelError, match="no parameters"):
+        training_step(graph, Differentiate())
+    assert training_step(graph, Differentiate(inputs=True)).graph.outputs == ("loss", "x.gradient")
+
+
+def test_constants_without_elements_in_memory() -> None:
+    """A model of any size is differentiated by its shapes: nothing of its weights is copied or read through."""
+    shape = (1 << 16, 1 << 16)
+    build = Builder()
+    x = build.input(4, shape[0], dtype="float16")
+    w = build.constant(np.broadcast_to(np.zeros((), np.float16), shape), "w")
+    step = training_step(build.graph(build.op(Gemm(), x, w)), Differentiate(inputs=True))
+    assert set(step.gradients) == {"w", "x"}
+    assert step.graph.shape("w.gradient") == shape
+    assert step.graph.constants["w"].strides == (0, 0)
+
+
+def test_values_are_compared_around_passes_that_keep_them() -> None:
+    def differ(before: Graph, after: Graph) -> str:
+        return "not the same"
+
+    assert PassManager((Differentiate(),), check=differ).run(classifier()).changed
+
+
+def test_the_forward_pass_is_what_it_was() -> None:
+    """Behind it stand gradients alone; windows of a maximum say where it was."""
+    build = Builder()
+    graph = build.graph(build.relu(build.max_pool(build.conv(build.input(1, 3, 8, 8), 4, 3), 2, 2)))
+    step = training_step(graph, Differentiate())
+    ahead = [node for node in step.graph.nodes if node.name in step.forward]
+    assert [node.kind for node in ahead] == ["Conv", "MaxPool", "Relu", "Mul", "ReduceSum"]
+    assert [node.name for node in ahead[:3]] == [node.name for node in graph.nodes]
+    assert isinstance(ahead[1].op, OnnxOp)

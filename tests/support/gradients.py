@@ -1,0 +1,188 @@
+"""Gradients against central differences in float64: by ONNX Runtime where it has such kernels, else by ONNX's reference
+evaluator with convolutions written out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from pimflow.ir import Array, Graph, OnnxOp
+from pimflow.ir.verify import verify_graph
+from pimflow.onnxio.export import to_onnx
+from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
+
+Floats = npt.NDArray[np.float64]
+
+STEP = 1e-5
+"""Of the differences: their error is that times itself, and rounding over it."""
+
+
+class Erf(OpRun):
+    """ONNX's own rounds to float32."""
+
+    def _run(self, x: Floats) -> tuple[Floats]:
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
+
+
+class Gelu(OpRun):
+    """Likewise."""
+
+    def _run(self, x: Floats, approximate: str = "none") -> tuple[Floats]:
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        share = np.tanh(inner) if approximate == "tanh" else np.vectorize(math.erf)(x / math.sqrt(2))
+        return (0.5 * x * (1 + share),)
+
+
+def taps(kernel: tuple[int, ...], strides: Any, dilations: Any, outputs: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+    """Of every place of a kernel the part of a padded map that it sees; both as indices behind images and channels."""
+    for place in itertools.product(*map(range, kernel)):
+        starts = [index * dilation for index, dilation in zip(place, dilations, strict=True)]
+        seen = [
+            slice(start, start + (count - 1) * stride + 1, stride)
+            for start, count, stride in zip(starts, outputs, strides, strict=True)
+        ]
+        yield (slice(None), slice(None), *place), (slice(None), slice(None), *seen)
+
+
+def groups_of(groups: int, x: Floats, w: Floats, made: Floats) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Channels of the first and the last, and filters, by group; of arrays, so that what is added stays."""
+    return zip(np.split(x, groups, 1), np.split(w, groups), np.split(made, groups, 1), strict=True)
+
+
+class Conv(OpRun):
+    """ONNX's own fails for some groups and strides."""
+
+    def _run(self, x: Floats, w: Floats, b: Floats | None = None, **given: Any) -> tuple[Floats]:
+        axes = w.ndim - 2
+        strides, dilations = (given.get(name) or (1,) * axes for name in ("strides", "dilations"))
+        pads, groups = given.get("pads") or (0,) * 2 * axes, given.get("group") or 1
+        if given.get("auto_pad") == "SAME_UPPER":
+            sizes = zip(x.shape[2:], strides, w.shape[2:], strict=True)
+            totals = [max(0, (-(-size // stride) - 1) * stride + kernel - size) for size, stride, kernel in sizes]
+            pads = (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
+        padded = np.pad(x, ((0, 0), (0, 0), *((pads[axis], pads[axis + axes]) for axis in range(axes))))
+        outputs = tuple(
+            (padded.shape[2 + axis] - (w.shape[2 + axis] - 1) * dilations[axis] - 1) // strides[axis] + 1
+            for axis in range(axes)
+        )
+        made = np.zeros((len(x), len(w), *outputs))
+        for place, seen in taps(w.shape[2:], strides, dilations, outputs):
+            for left, right, out in groups_of(groups, padded, w, made):
+                out[:] += np.einsum("nc...,oc->no...", left[seen], right[place])
+        return (made if b is None else made + b.reshape(-1, *(1,) * axes),)
+
+
+class ConvTranspose(OpRun):
+    """ONNX's own knows no groups."""
+
+    def _run(self, x: Floats, w: Floats, b: Floats | None = None, **given: Any) -> tuple[Floats]:
+        axes = w.ndim - 2
+        strides, dilations = (given.get(name) or (1,) * axes for name in ("strides", "dilations"))
+        extra = given.get("output_padding") or (0,) * axes
+        pads, groups = given.get("pads") or (0,) * 2 * axes, given.get("group") or 1
+        whole = tuple(
+            (x.shape[2 + axis] - 1) * strides[axis] + (w.shape[2 + axis] - 1) * dilations[axis] + 1 + extra[axis]
+            for axis in range(axes)
+        )
+        made = np.zeros((len(x), w.shape[1] * groups, *whole))
+        for place, seen in taps(w.shape[2:], strides, dilations, x.shape[2:]):
+            for left, right, out in groups_of(groups, x, w, made):
+                out[seen] += np.einsum("no...,oc->nc...", left, right[place])
+        for axis in range(axes):
+            made = made.take(range(pads[axis], whole[axis] - pads[axis + axes]), axis=2 + axis)
+        return (made if b is None else made + b.reshape(-1, *(1,) * axes),)
+
+
+class BatchNormalization(OpRun):
+    """ONNX's own mixes in the statistics of the batch where the opset is less than 14."""
+
+    def _run(self, x: Floats, *vectors: Floats, epsilon: float = 1e-5, **given: Any) -> tuple[Floats]:
+        scale, shift, mean, variance = (vector.reshape(-1, *(1,) * (x.ndim - 2)) for vector in vectors)
+        return (scale * (x - mean) / np.sqrt(variance + epsilon) + shift,)
+
+
+def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
+    """Computes the outputs of a graph."""
+    model, names = to_onnx(graph), list(graph.outputs)
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # of classes that are private, and not the same in all versions
+        if not any(
+            reason in str(error) for reason in ("NOT_IMPLEMENTED", "Type Error", "not a registered", "max supported")
+        ):
+            raise
+        reference = ReferenceEvaluator(model, new_ops=[Erf, Gelu, Conv, ConvTranspose, BatchNormalization])
+        return lambda inputs: dict(zip(names, reference.run(names, dict(inputs)), strict=True))
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def random_floats(graph: Graph, seed: int) -> dict[str, Array]:
+    """Values of float64 for all float inputs of a graph, none of them near 0."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.asarray(rng.uniform(0.2, 0.9, graph.shape(name)) * rng.choice((-1, 1), graph.shape(name)))
+        for name in graph.inputs
+        if graph.value(name).dtype == "float64"
+    }
+
+
+def check_gradients(
+    graph: Graph, inputs: Mapping[str, Array] | None = None, *, rtol: float = 1e-6, frozen_statistics: bool = False
+) -> TrainingStep:
+    """The gradients of all float inputs, each along a random direction, are what the loss differs by.
+
+    Args:
+        graph: of float64.
+        inputs: values of inputs; by default random.
+        rtol: relative error allowed.
+        frozen_statistics: as of `Differentiate`.
+    """
+    wanted = tuple(name for name in graph.inputs if graph.value(name).dtype == "float64")
+    step = training_step(graph, Differentiate(wrt=wanted, frozen_statistics=frozen_statistics))
+    verify_graph(step.graph)
+    rng = np.random.default_rng(1)
+    given = {**random_floats(graph, 0), **(inputs or {})}
+    missing = [name for name in step.graph.inputs if name not in given]
+    given |= {name: np.asarray(rng.standard_normal(step.graph.shape(name))) for name in missing}
+    run = evaluator(step.graph)
+    made = run(given)
+    for name, gradient in step.gradients.items():
+        along = STEP * np.asarray(rng.standard_normal(graph.shape(name)))
+        direction, base = along / STEP, np.asarray(given[name], np.float64)
+        ahead, behind = (
+            float(run({**given, name: np.asarray(moved)})[step.loss]) for moved in (base + along, base - along)
+        )
+        expected, actual = (ahead - behind) / (2 * STEP), float((made[gradient] * direction).sum())
+        scale = max(float(np.abs(made[gradient] * direction).sum()), abs(expected), 1e-3)
+        assert abs(actual - expected) <= rtol * scale, f"{name}: gradient {actual}, difference {expected}"
+    return step
+
+
+def doubled(graph: Graph) -> Graph:
+    """The same graph in float64."""
+    floats, code = ("float32", "float16"), {"to": 11}
+    return graph.replace(
+        nodes=[
+            replace(node, op=replace(node.op, attributes=tuple(sorted({**dict(node.op.attributes), **code}.items()))))
+            if isinstance(node.op, OnnxOp) and node.kind == "Cast" and graph.value(node.output).dtype in floats
+            else node
+            for node in graph.nodes
+        ],
+        values={
+            name: replace(value, dtype="float64") if value.dtype in floats else value
+            for name, value in graph.values.items()
+        },
+        constants={
+            name: array.astype(np.float64) if array.dtype.name in floats else array
+            for name, array in graph.constants.items()
+        },
+    )
