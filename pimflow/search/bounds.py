@@ -27,11 +27,12 @@ from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.readout import Readout
-from pimflow.passes import ExplicitPadding, UnfuseEpilogues
+from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import PartJob
 from pimflow.runtime.timeline import NodePrice
+from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.parts import columns_alone, divides_by_columns, likeness, rows_alone
 from pimflow.targets import Target
 
@@ -168,11 +169,8 @@ class Bounds:
         self._likeness: dict[str, int] = {}
         self._alike: dict[Hashable, _Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
-        self._members: dict[str, list[str]] = {}
+        self._members = members_by_root(graph)
         self.priced = 0
-        for node in graph.nodes:
-            if node.placement.fused_into is not None:
-                self._members.setdefault(node.placement.fused_into, []).append(node.name)
 
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
@@ -327,13 +325,9 @@ class Bounds:
         if device == self._host:
             return False
         if (node.name, device) not in self._kernels:
-            names = [root, *self._members[root]]
-            region = cut_subgraph(self._graph, names)
-            nodes = (item.placed(device=device if item.name == root else self._host) for item in region.nodes)
-            placed = region.replace(nodes=nodes)
-            settled = UnfuseEpilogues(self._costs.readouts, self._host).run(placed).graph
-            for name in names:
-                self._kernels[name, device] = settled.node(name).placement.fused_into is None
+            members = self._members[root]
+            found = own_kernels(self._graph, root, members, device, self._costs.readouts, self._host)
+            self._kernels.update({(name, device): own for name, own in found.items()})
         return self._kernels[node.name, device]
 
     def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> _Part:

@@ -19,7 +19,7 @@ from pimflow.ir.analysis.regions import node_columns, node_part, node_rows
 from pimflow.search import bounds
 from pimflow.search.parts import FEW_ROWS, columns_alone, divides_by_columns, likeness, row_part_alone
 
-SLACK = 0.01
+SLACK = 0.002
 """What a rate may be too low by, at most, so that few shares have to be priced."""
 GROWTH = 1.05
 """A share is at least this much larger than the one priced before it, whatever `SLACK` says."""

@@ -4,7 +4,8 @@ Every node is taken at the best rate that any share of it has on a device (`leas
 node, it takes a share x_d of the devices d, which add up to one, and keeps each busy for at least x_d times what the
 node takes there at its best rate. Two things follow:
 
-- **Load.** No resource is busy for longer than the makespan T. The least T over all shares is a linear program, the
+- **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes what of
+  its epilogue the unit cannot. The least T over all shares is a linear program, the
   load balance of unrelated machines (Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990, without
   integrality). By duality it is the largest, over prices of the resources that add up to one, of the sum over the nodes
   of the cheapest device at these prices; any prices give a bound, so that no solver's precision is in the result.
@@ -30,6 +31,7 @@ import numpy.typing as npt
 
 from pimflow.ir import Graph, Node, Op, Refusal, RowPart, Shape
 from pimflow.ir.analysis.rows import row_count
+from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.least_times import Costs, LeastTimes, Times
 
 Array = npt.NDArray[np.float64]
@@ -88,7 +90,7 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     least = LeastTimes(graph, costs)
     times = {node.name: least.of(node) for node in graph.nodes}
     devices = (costs.target.host, *costs.units)
-    load_us, weights = _load(times, (*devices, *map(_link, costs.units)))
+    load_us, weights = _load(times, _behind(graph, costs), (*devices, *map(_link, costs.units)))
     path_us, path = _critical_path(graph, times)
     if host_us <= max(load_us, path_us):
         alone = {
@@ -110,26 +112,49 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
     return tuple(found)
 
 
-def _load(times: Mapping[str, Times], resources: Sequence[str]) -> tuple[float, dict[str, float]]:
+def _behind(graph: Graph, costs: Costs) -> dict[tuple[str, str], float]:
+    """By node and unit, what the host takes at least for the epilogue if the unit computes the node.
+
+    What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
+    """
+    found: dict[tuple[str, str], float] = {}
+    host = costs.target.host
+    for root, members in members_by_root(graph).items():
+        for device in costs.units:
+            own = own_kernels(graph, root, members, device, costs.readouts, host)
+            kernels = [graph.node(name).placed(device=host, fused_into=None) for name in members if own[name]]
+            found[root, device] = sum(_alone_us(graph, node, costs) for node in kernels)
+    return found
+
+
+def _alone_us(graph: Graph, node: Node, costs: Costs) -> float:
+    """What a node takes the host at least, in a kernel of its own."""
+    return min(costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node), costs.measured_us(node.op))
+
+
+def _load(
+    times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]
+) -> tuple[float, dict[str, float]]:
     """The load balance, and what every node makes of it at the prices of the resources that it is found with."""
     names = [name for name, time in times.items() if any(least.whole_us for least in time.least)]
     if not names:
         return 0.0, {}
-    loads = _loads([times[name] for name in names], resources)
+    loads = _loads({name: times[name] for name in names}, behind, resources)
     prices = _best_prices(loads)
     weights = (loads @ prices).min(axis=1)
     return float(weights.sum()), dict(zip(names, weights.tolist(), strict=True))
 
 
-def _loads(times: Sequence[Times], resources: Sequence[str]) -> Array:
+def _loads(times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]) -> Array:
     """What nodes load resources with: [nodes, devices, resources]; where there are fewer devices the last one again."""
     at = {resource: place for place, resource in enumerate(resources)}
-    most = max(len(time.least) for time in times)
+    host, most = resources[0], max(len(time.least) for time in times.values())
     loads = np.zeros((len(times), most, len(resources)))
-    for row, time in zip(loads, times, strict=True):
+    for row, (name, time) in zip(loads, times.items(), strict=True):
         for place in range(most):
             least = time.least[min(place, len(time.least) - 1)]
-            row[place, at[least.device]] = least.whole_us
+            row[place, at[host]] = behind.get((name, least.device), 0.0)
+            row[place, at[least.device]] += least.whole_us
             if least.link_us:
                 row[place, at[_link(least.device)]] = least.link_us
     return loads

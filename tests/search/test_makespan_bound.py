@@ -164,16 +164,26 @@ def test_measured_times_bound_parts_too() -> None:
     assert bound_of(graph, measured).load_us < 0.6 * bound_of(graph, plain).load_us
 
 
-def test_load_is_what_a_linear_program_finds() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_load_is_what_a_linear_program_finds(fused: bool) -> None:
+    """Of what is fused, a unit leaves what meets a second tensor to the host."""
     graph, costs = inverted_residuals(2), FakeCosts()
-    times = [closed_form(graph, name) for name in (node.name for node in graph.nodes)]
+    left = {}
+    if fused:
+        graph = PassManager(CLEANUP).run(graph).graph
+        adds = [node for node in graph.nodes if node.op.onnx_name == "Add"]
+        left = {node.placement.fused_into: 1.0 + math.prod(graph.shape(node.output)) / 0.8e6 for node in adds}
+        assert len(left) == 2
+    names = [node.name for node in graph.nodes]
+    times = [closed_form(graph, name) for name in names]
     program = pulp.LpProblem("balance", pulp.LpMinimize)
     makespan = (
         program.add_variable("makespan", 0) if hasattr(program, "add_variable") else pulp.LpVariable("makespan", 0)
     )
     program += makespan
     shares = [pulp.LpVariable(f"share{index}", 0, 1 if pim is not None else 0) for index, (_, pim) in enumerate(times)]
-    program += pulp.lpSum(gpu * (1 - x) for (gpu, _), x in zip(times, shares, strict=True)) <= makespan
+    behind = pulp.lpSum(left.get(name, 0.0) * x for name, x in zip(names, shares, strict=True))
+    program += pulp.lpSum(gpu * (1 - x) for (gpu, _), x in zip(times, shares, strict=True)) + behind <= makespan
     program += pulp.lpSum((pim or 0.0) * x for (_, pim), x in zip(times, shares, strict=True)) <= makespan
     program.solve(pulp.HiGHS(msg=False))
     balance = pulp.value(makespan)

@@ -47,9 +47,19 @@ class Geometry:
         return self.depth % self.slot_elements != 0
 
     @property
+    def last_slot_elements(self) -> int:
+        """Elements of the last slot of K."""
+        return self.depth - (self.slots - 1) * self.slot_elements
+
+    @property
     def least_comps(self) -> int:
         """COMPs that any right stream set executes: slots x pixels x tiles, over all weight groups."""
         return self.groups * self.pixels * self.slots * self.tiles
+
+    @property
+    def least_slots(self) -> int:
+        """Slots that are in some buffer once, where COMP names one column for buffer and row."""
+        return self.groups * self.pixels * self.slots
 
 
 def geometry(problem: MatrixProblem, pim: PimSpec) -> Geometry:

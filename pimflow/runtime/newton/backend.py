@@ -42,9 +42,9 @@ from pimflow.runtime.newton.aggregation import (
     rounded_edges,
 )
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
-from pimflow.runtime.newton.bounds import cycle_bounds
+from pimflow.runtime.newton.bounds import cycle_bounds, least_us
 from pimflow.runtime.newton.breakdown import cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost, StreamsCost, least_us
+from pimflow.runtime.newton.cost import PimCost, StreamsCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.spmm_cost import SpmmCost

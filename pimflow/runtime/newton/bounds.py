@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.newton.im2col import Geometry, geometry
-from pimflow.runtime.newton.cost import PimCost, interrupted_cycles
-from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.cost import PimCost, places_operand
+from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile
+
+_ROUNDS = 3
+"""Of counting the refreshes in what so many refreshes make longer; each is a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class CycleBounds:
 
     Args:
         comp: the fewest COMPs, spread evenly, back to back.
-        interrupted: the same with what interrupts them: another row or fill after as many COMPs as one has columns,
-            where a channel holds one buffer; a READRES for every result; refresh.
+        interrupted: the same with what interrupts them: where a channel holds one buffer another row or fill after as
+            many COMPs as one has columns, and all fills; a READRES for every result; refresh.
         bus: inputs and results, each once, over the channel's data bus; 0 where the profile does not price bytes.
     """
 
@@ -43,9 +46,81 @@ class CycleBounds:
 
 
 def cycle_bounds(problem: MatrixProblem, cost: PimCost, profile: TimingProfile) -> CycleBounds:
-    """Of a layer that was priced under a profile.
+    """Of a layer that was priced under a profile."""
+    return CycleBounds(cost.bound_cycles, interrupted_cycles(problem, profile), bus_cycles(problem, profile))
 
-    Of the bus: a group of channels that does a share x of the pixels fills its buffer with x U bytes of the inputs, and
+
+def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
+    """What no mapping of a problem is faster than: the launch, writing an operand, COMPs and what interrupts them, the
+    bus."""
+    pim, shape = profile.pim, geometry(problem, profile.pim)
+    cycles = max(interrupted_cycles(problem, profile), bus_cycles(problem, profile))
+    if places_operand(problem):
+        cycles += profile.placement_cycles(
+            shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
+        )
+    return pim.launch_us + cycles / pim.clock_mhz
+
+
+def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
+    """COMPs at least, spread evenly over the channels, and what interrupts them.
+
+    A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
+    one column for both. What interrupts them may come at once: then the longest counts.
+    """
+    pim = profile.pim
+    shape = geometry(problem, pim)
+    return max(_between_visits(shape, profile), _between_fills(shape, profile))
+
+
+def _between_visits(shape: Geometry, profile: TimingProfile) -> float:
+    """With another row or another fill after as many COMPs as one has columns; the last slot of K may be alone."""
+    pim = profile.pim
+    full, last = (profile.least_gaps(elements) for elements in (shape.slot_elements, shape.last_slot_elements))
+    gaps = replace(full, change=full.change + (last.change - full.change) / shape.slots)
+    comps = -(-shape.least_comps // pim.channels)
+    results = shape.groups * shape.pixels * shape.tiles // pim.channels
+    changes = max(0, -(-comps // min(pim.columns, pim.buffer_columns)) - 1)
+    cycles = gaps.first + comps * profile.comp_cycles + changes * gaps.change
+    return _with_readings(cycles, results, changes, gaps.change, gaps)
+
+
+def _between_fills(shape: Geometry, profile: TimingProfile) -> float:
+    """With all fills, of which each channel of a group waits for all that its group needs; 0 where COMPs do not wait.
+
+    A group that does a share x of the work fills at least x of all (pixel, slot) pairs, and each of its m channels does
+    x / m of the COMPs and READRES. So the slowest takes least if all groups are alike; every slot counts as the last
+    one of K, as groups may share K too. More fills than full ones would be save a READRES each at most.
+    """
+    pim, gaps = profile.pim, profile.least_gaps(shape.last_slot_elements)
+    if not gaps.slot:
+        return 0.0
+    slots = shape.least_slots / min(pim.buffers, pim.channels)
+    fills = slots / min(pim.columns, pim.buffer_columns)
+    results = shape.groups * shape.pixels * shape.tiles / pim.channels
+    cycles = shape.least_comps / pim.channels * profile.comp_cycles + slots * gaps.slot + fills * gaps.fill
+    return _with_readings(cycles, results, fills, gaps.fill, replace(gaps, result=min(gaps.result, gaps.fill)))
+
+
+def _with_readings(cycles: float, results: float, pauses: float, pause: float, gaps: LeastGaps) -> float:
+    """With every READRES but the last and every refresh that is requested until then.
+
+    A READRES may come together with a refresh, or with one of `pauses` of at least `pause` cycles each, which are
+    counted already.
+    """
+    total = cycles
+    for _ in range(_ROUNDS):
+        refreshes = total // gaps.refresh_interval
+        readings = max(0.0, results - 1 - refreshes)
+        together = min(pauses, readings) * min(pause, gaps.result)
+        total = cycles + refreshes * gaps.refresh + readings * gaps.result - together
+    return total
+
+
+def bus_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
+    """Inputs and results, each once, over the bus of the slowest channel; 0 where the profile does not price bytes.
+
+    A group of channels that does a share x of the pixels fills its buffer with x U bytes of the inputs, and
     each of its m channels returns x R / m of the R results. With g groups of c channels in all the slowest one takes
     least if all are alike: U / g bytes and R / c results.
     """
@@ -53,8 +128,7 @@ def cycle_bounds(problem: MatrixProblem, cost: PimCost, profile: TimingProfile) 
     groups = min(pim.buffers, pim.channels)
     filled = _inputs(problem, shape) * pim.element_bytes / groups
     results = shape.groups * shape.pixels * shape.tiles / pim.channels
-    bus = profile.least_bus_cycles(filled, results)
-    return CycleBounds(cost.bound_cycles, interrupted_cycles(problem, profile), bus)
+    return profile.least_bus_cycles(filled, results)
 
 
 def _inputs(problem: MatrixProblem, shape: Geometry) -> int:

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
-from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.lowering import Outline, StreamClass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
@@ -153,38 +152,9 @@ def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: Timin
     )
 
 
-def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """What no mapping of a problem is faster than: the launch, writing an operand, COMPs and what interrupts them."""
-    pim, shape = profile.pim, geometry(problem, profile.pim)
-    cycles = interrupted_cycles(problem, profile)
-    if _places(problem):
-        cycles += profile.placement_cycles(
-            shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
-        )
-    return pim.launch_us + cycles / pim.clock_mhz
-
-
-def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """COMPs at least, spread evenly over the channels, and what interrupts them.
-
-    A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
-    one column for both. What interrupts them may come at once: then the longest counts.
-    """
-    pim = profile.pim
-    shape = geometry(problem, pim)
-    comps = -(-shape.least_comps // pim.channels)
-    results = shape.groups * shape.pixels * shape.tiles // pim.channels
-    gaps = profile.least_gaps(shape.depth / shape.slots)
-    changes = max(0, -(-comps // min(pim.columns, pim.buffer_columns)) - 1)
-    cycles = comps * profile.comp_cycles + changes * gaps.change
-    refreshes = cycles // gaps.refresh_interval
-    cycles += refreshes * max(0.0, gaps.refresh - gaps.change)
-    return cycles + max(0.0, results - 1 - changes - refreshes) * gaps.result
-
-
 def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> int:
     """Cycles to write an activation right-hand side into the banks of the fullest channel, replicas counted; else 0."""
-    if not _places(program.problem):
+    if not places_operand(program.problem):
         return 0
     layout = program.layout
     most = max(layout.bytes_written(channel, program.pim) for channel in range(program.pim.channels))
@@ -193,7 +163,7 @@ def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> i
 
 def _placement_pj(program: PimProgram, profile: TimingProfile) -> float:
     """Energy of placing an activation right-hand side: all its bytes, every row of every bank opened once; else 0."""
-    if not _places(program.problem):
+    if not places_operand(program.problem):
         return 0.0
     pim, layout = program.pim, program.layout
     stored = sum(layout.bytes_written(channel, pim) for channel in range(pim.channels))
@@ -201,5 +171,6 @@ def _placement_pj(program: PimProgram, profile: TimingProfile) -> float:
     return profile.placement_pj(stored, rows)
 
 
-def _places(problem: MatrixProblem) -> bool:
+def places_operand(problem: MatrixProblem) -> bool:
+    """Whether an operand is written into the banks before each run: an activation right-hand side."""
     return isinstance(problem, MatmulProblem) and not problem.constant_rhs

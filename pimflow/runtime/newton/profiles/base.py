@@ -56,16 +56,22 @@ class LeastGaps:
     """Cycles from COMP to COMP beyond COMPs back to back, at least; 0 where nothing is known.
 
     Args:
+        first: before the first COMP.
         change: another row or another fill, one of which has to follow `columns` COMPs.
         result: a READRES.
-        refresh: a refresh.
+        refresh: a refresh, beyond what else is between the two COMPs.
         refresh_interval: cycles from one request for a refresh to the next.
+        slot: each slot that is filled, where COMPs wait for fills.
+        fill: a fill beyond that.
     """
 
+    first: float = 0.0
     change: float = 0.0
     result: float = 0.0
     refresh: float = 0.0
     refresh_interval: float = math.inf
+    slot: float = 0.0
+    fill: float = 0.0
 
 
 class TimingProfile(ABC):
@@ -104,7 +110,7 @@ class TimingProfile(ABC):
         """What interrupts COMPs at least, on a machine whose COMP names one column for its row and its buffer.
 
         Args:
-            slot_elements: elements that a GWRITE writes for each slot, on average.
+            slot_elements: elements that a GWRITE writes for each slot, at least.
         """
         return LeastGaps()
 

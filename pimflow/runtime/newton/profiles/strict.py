@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.result import StreamTiming
@@ -44,14 +46,24 @@ class StrictProfile(TimingProfile):
         return self.pim.timing.strict.t_ccd_l
 
     def least_gaps(self, slot_elements: float) -> LeastGaps:
-        """Rows are closed and opened, or a buffer is written burst by burst, which only a second one hides."""
+        """Rows are closed and opened, or a buffer is written burst by burst, which only a second one hides.
+
+        Between COMPs with a refresh rows are closed before it and opened behind it, whatever else goes on.
+        """
         pim, timing = self.pim, self.pim.timing.strict
-        rows = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd + timing.t_rtp + timing.t_rp - timing.t_ccd_l
-        bursts = pim.buffer_columns * slot_elements * pim.element_bytes / timing.burst_bytes
-        fill = (bursts - 1) * timing.burst_cycles + timing.t_cwl + timing.t_bl
-        hidden = pim.any_slot_any_column or pim.fills_per_channel * pim.buffer_parts > 1
-        change = 0.0 if hidden else max(0.0, min(rows, fill))
-        return LeastGaps(change, timing.t_drain + 1, timing.t_rfc, timing.t_refi)
+        opening = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
+        rows = max(0, opening + timing.t_rtp + timing.t_rp - timing.t_ccd_l)
+        reading = timing.t_drain + 1
+        if timing.t_mod:
+            reading += 2 * timing.t_mod + timing.burst_cycles * (timing.bursts(pim.banks * pim.result_bytes) - 1)
+        known = LeastGaps(opening, 0.0, reading, timing.t_rfc, timing.t_refi)
+        if pim.any_slot_any_column or pim.fills_per_channel * pim.buffer_parts > 1:
+            return known
+        slot = slot_elements * pim.element_bytes / timing.burst_bytes * timing.burst_cycles
+        ending = timing.t_cwl + timing.t_bl - timing.burst_cycles
+        full = min(pim.columns, pim.buffer_columns) * slot + ending  # COMP names one column for both
+        refresh = max(0.0, timing.t_rfc - max(0.0, full - rows))
+        return replace(known, change=min(rows, full), refresh=refresh, slot=slot, fill=ending)
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
         """One burst after the other."""

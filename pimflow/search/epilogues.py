@@ -1,0 +1,30 @@
+"""Which nodes of an epilogue need kernels of their own where their root leaves the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pimflow.ir import Graph
+from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.readout import Readout
+from pimflow.passes import UnfuseEpilogues
+
+
+def members_by_root(graph: Graph) -> Mapping[str, Sequence[str]]:
+    """The nodes that are fused into others, by the name of what they are fused into."""
+    members: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.placement.fused_into is not None:
+            members.setdefault(node.placement.fused_into, []).append(node.name)
+    return members
+
+
+def own_kernels(
+    graph: Graph, root: str, members: Sequence[str], device: str, readouts: tuple[Readout, ...], host: str
+) -> Mapping[str, bool]:
+    """Of a root that runs on a device and of what is fused into it: whether each has a kernel of its own then."""
+    names = [root, *members]
+    region = cut_subgraph(graph, names)
+    placed = region.replace(nodes=(node.placed(device=device if node.name == root else host) for node in region.nodes))
+    settled = UnfuseEpilogues(readouts, host).run(placed).graph
+    return {name: settled.node(name).placement.fused_into is None for name in names}

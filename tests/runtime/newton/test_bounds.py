@@ -1,0 +1,132 @@
+"""What no mapping of a layer is faster than."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pimflow.codegen.newton import newton_mappings
+from pimflow.codegen.newton.lowering import outline
+from pimflow.codegen.work import ConvProblem, MatmulProblem, MatrixProblem
+from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune.space import candidates
+from pimflow.runtime.newton.backend import NewtonBackend
+from pimflow.runtime.newton.bounds import least_us
+from pimflow.runtime.newton.cost import price, time_classes
+from pimflow.runtime.newton.layer import NewtonLayer
+from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.targets import PimSpec, load_target
+from support.newton.problems import machines, problems
+
+LAYERS: tuple[MatrixProblem, ...] = (
+    ConvProblem(1, 32, 64, 14, 14, (1, 1)),
+    MatmulProblem(4, 64, 32, constant_rhs=False),
+    ConvProblem(1, 3, 32, 9, 60, (3, 3), (2, 2), (0, 1, 1, 1)),
+    ConvProblem(1, 64, 256, 14, 14, (1, 1)),
+    ConvProblem(1, 32, 16, 112, 112, (1, 1)),
+    ConvProblem(2, 1, 5, 11, 13, (1, 1), (1, 2)),
+    ConvProblem(1, 64, 64, 7, 28, (3, 3), (1, 1), (1, 1, 0, 1), groups=2),
+    ConvProblem(1, 512, 512, 7, 7, (3, 3), (1, 1), (1, 1, 1, 1)),
+    MatmulProblem(1, 1280, 1000),
+    MatmulProblem(64, 768, 768),
+    MatmulProblem(3, 1, 1),
+    MatmulProblem(32, 64, 32, 12, batched_rhs=True, constant_rhs=False),
+)
+
+
+@st.composite
+def timed_machines(draw: st.DrawFn) -> PimSpec:
+    """A machine with other latencies as well, among them refreshes that are long, or short beside a fill."""
+    pim = draw(machines())
+    strict = replace(
+        pim.timing.strict,
+        t_faw=draw(st.integers(4, 30)),
+        t_rcd=draw(st.integers(2, 20)),
+        t_rp=draw(st.integers(2, 20)),
+        t_rtp=draw(st.integers(1, 6)),
+        t_ccd_l=draw(st.integers(2, 6)),
+        t_drain=draw(st.integers(0, 12)),
+        t_cwl=draw(st.integers(0, 12)),
+        burst_bytes=draw(st.sampled_from([32, 64])),
+        t_rfc=draw(st.integers(1, 300)),
+        t_refi=draw(st.integers(600, 4000)),
+        max_postponed_refreshes=draw(st.integers(0, 8)),
+    )
+    return replace(pim, timing=pim.timing.with_tables(strict=strict))
+
+
+@settings(max_examples=40, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(), pim=timed_machines())
+def test_no_mapping_of_all_that_there_are_is_faster(problem: MatrixProblem, pim: PimSpec) -> None:
+    profile = timing_profile(pim, "strict")
+    timer = StreamTimer(profile)
+    entries = candidates(problem, profile)
+    mappings = [entry.mapping for entry in entries[:: 1 + len(entries) // 12]]
+    for mapping in (*mappings, *newton_mappings(problem, pim, "newton++")[:3]):
+        outlined = outline(problem, mapping, pim)
+        if isinstance(outlined, Refusal):
+            continue
+        program = outlined.program()
+        cost = price(program, time_classes(program, timer), profile)
+        assert least_us(problem, profile) <= cost.time_us * (1 + 1e-12), mapping
+
+
+@pytest.mark.parametrize("timing", ["strict", "artifact"])
+@pytest.mark.parametrize("target", ["pimflow", "hbm-pim", "aim-gddr6"])
+def test_the_chosen_mapping_is_near(target: str, timing: str) -> None:
+    """Near enough to leave work out of the running."""
+    spec = load_target(target).pim
+    backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
+    told = []
+    for problem in LAYERS:
+        for choice in backend.choices:
+            cost = backend.cost(problem, choice)
+            assert not isinstance(cost, Refusal)
+            told.append(backend.least_us(problem, choice) / cost.time_us)
+    assert max(told) <= 1
+    assert timing != "strict" or max(told) > 0.93
+
+
+@pytest.mark.parametrize(
+    ("target", "timing"), [("pimflow", "strict"), ("pimflow", "artifact"), ("aim-gddr6", "strict")]
+)
+def test_a_layer_says_how_near_it_is_to_its_bounds(target: str, timing: str) -> None:
+    """No layer is below a bound, and some are near."""
+    spec = load_target(target).pim
+    backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
+    within = {}
+    for problem in LAYERS:
+        told = backend.explain(problem, "auto")
+        assert isinstance(told, NewtonLayer)
+        found = told.as_json()
+        assert found["within"] == pytest.approx(found["pim_cycles"] / max(found["bounds"].values()))
+        assert found["within"] >= 1, problem
+        assert found["bounds"]["interrupted"] >= found["bounds"]["comp"] > 0
+        assert ("bus" in found["bounds"]) == (timing == "strict")
+        within[problem] = found["within"]
+    assert min(within.values()) < (1.1 if timing == "strict" else 2.1), "near enough to tell something"
+
+
+def test_the_bus_carries_what_is_read_once_and_every_result() -> None:
+    """A kernel of 1 with strides of 2 reads a quarter: 4 x 9 x 2 elements; 9 pixels in 2 tiles return 16 fp32 each."""
+    problem, spec = ConvProblem(1, 4, 32, 5, 5, (1, 1), (2, 2)), load_target("pimflow").pim
+    told = NewtonBackend("pim", spec).explain(problem, "auto")
+    assert isinstance(told, NewtonLayer)
+    assert told.bounds.bus == pytest.approx((4 * 9 * 2 / 4 / 32 + 9 * 2 / 16 * 2) * 2)
+
+
+def test_what_fills_by_turns_waits_for_its_fills() -> None:
+    """32 > 16 channels, 112 x 112: a channel has 1,568 COMPs and 784 READRES, its group 6,272 slots in 196 fills.
+
+    3 cycles a COMP, 2 a slot, 7 beyond a fill, 3 for each READRES that is not behind a fill; 12 refreshes of 105.
+    """
+    problem, spec = ConvProblem(1, 32, 16, 112, 112, (1, 1)), load_target("pimflow").pim
+    told = NewtonBackend("pim", spec).explain(problem, "auto")
+    assert isinstance(told, NewtonLayer)
+    alone = 1568 * 3 + 6272 * 2 + 196 * 7
+    assert told.bounds.interrupted == alone + 12 * 105 + (784 - 1 - 196 - 12) * 3
+    assert (alone + 587 * 3) // 1662 == 12
