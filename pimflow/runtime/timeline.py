@@ -236,6 +236,11 @@ def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
     return by_arrival if by_arrival[1] < by_stage[1] else by_stage
 
 
+def makespan_us(jobs: Sequence[Job]) -> float:
+    """What jobs of one region take together, as `build_timeline` schedules them."""
+    return _best_schedule(jobs)[1]
+
+
 def _list_schedule(jobs: Sequence[Job], *, by_arrival: bool) -> tuple[list[float], float]:
     """Non-delay list schedule: an idle resource starts the first of its ready jobs at once.
 

@@ -17,22 +17,40 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from pimflow.codegen.backend import EdgeDivision, Records, UnitCost
+from pimflow.codegen.backend import EdgeDivision, Records, Transfer, UnitCost
 from pimflow.codegen.work import Work
-from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Refusal, SplitColumns, SplitEdges, SplitRows
+from pimflow.ir import (
+    Concat,
+    Decision,
+    Graph,
+    MovementVerdict,
+    Node,
+    OnDevice,
+    Parallel,
+    Pipeline,
+    Placement,
+    Refusal,
+    Slice,
+    SplitColumns,
+    SplitEdges,
+    SplitRows,
+    Value,
+)
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns
+from pimflow.ir.expansion import is_expandable
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
-from pimflow.passes.rowwise.parts import PartJob
-from pimflow.runtime.timeline import NodePrice
+from pimflow.runtime.timeline import NO_RESOURCE, Job, NodePrice, makespan_us
 from pimflow.search.epilogues import members_by_root, own_kernels
+from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.parts import columns_alone, divides_by_columns, likeness, rows_alone
 from pimflow.targets import Target
 
@@ -99,6 +117,9 @@ class Costs(Protocol):
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice."""
 
+    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
+        """What the copies of a node cost; None if there are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
@@ -111,43 +132,33 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Part:
-    """What a part takes: at least, as long as there is something pending."""
+    """What a part takes: at least, as long as there is something pending.
+
+    `kernels_us` are its kernels, one after the other, where there are several; `whole` is whether nothing else costs.
+    """
 
     us: float
     pending: _Pending | None = None
     avoidable_us: float = 0.0  # of a part among others
     energy_mj: float = 0.0
+    kernels_us: tuple[float, ...] = ()
+    whole: bool = True
 
 
 class _Steps(NamedTuple):
-    """The parts of a decision: where each runs, and which of those before it it reads."""
+    """The parts of a decision: where each runs, and which of those before it it reads.
+
+    `laid` are the rows that the parts make, of a decision whose schedule follows from its parts.
+    """
 
     devices: Sequence[str] = ()
     parts: Sequence[_Part] = ()
     reads: Sequence[Sequence[int]] = ()
-
-
-class _Laid(NamedTuple):
-    """Some rows of a node among the parts of a layout.
-
-    Args:
-        device: where the layout has them.
-        reads: those of the parts before it that it reads.
-        root: the part of the same rows that it is fused into, None if there is none.
-        spared: it is fused into a node outside the layout.
-    """
-
-    node: Node
-    start: int
-    stop: int
-    part: RowPart
-    device: str
-    reads: Sequence[int]
-    root: int | None
-    spared: bool
+    laid: Sequence[LaidPart] = ()
 
 
 _FREE = _Part(0.0)
+_UNTOLD = _Part(0.0, whole=False)
 _REFUSED = _Part(math.inf)
 
 
@@ -163,8 +174,8 @@ class Bounds:
         self._host = costs.target.host
         self._known: dict[tuple[Decision, ...], Sequence[_Steps]] = {}
         self._parts: dict[tuple[str, int, int, str, str], _Part] = {}
-        self._laid: dict[Hashable, Sequence[_Laid]] = {}
-        self._works: dict[_Pending, _Part] = {}
+        self._laid: dict[Hashable, LaidOut] = {}
+        self._works: dict[tuple[_Pending, bool], _Part] = {}
         self._kinds: dict[Hashable, int] = {}
         self._likeness: dict[str, int] = {}
         self._alike: dict[Hashable, _Part] = {}
@@ -187,6 +198,48 @@ class Bounds:
             for device, part in zip(steps.devices, steps.parts, strict=True):
                 busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
         return busy_us
+
+    def exactly_us(self, decisions: tuple[Decision, ...]) -> float | None:
+        """What the decisions take, where that follows from their parts; None where only carrying them out tells.
+
+        It does if what brings rows from part to part is free, so that a timeline has parts alone.
+        """
+        steps = self._steps_of(decisions)
+        if not all(some.parts and (some.laid or len(some.parts) == 1) for some in steps) or not self._places_are_free:
+            return None
+        for part in (part for some in steps for part in some.parts):
+            if part.pending is not None:
+                self._price(part)
+            if not part.whole or part.avoidable_us:
+                return None
+        return sum(some.parts[0].us if len(some.parts) == 1 else self._scheduled_us(some) for some in steps)
+
+    @cached_property
+    def _places_are_free(self) -> bool:
+        """Whether the cost model charges nothing for Slices and Concats that are free."""
+        rows, free = (1, 1, 2, 2), MovementVerdict(True, "")
+        values = {name: Value(name, rows, "float32") for name in ("x", "part", "all")}
+        placement = Placement(self._host, movement=free)
+        nodes = (
+            Node(Slice(2, 0, 2), ("x",), ("part",), "slice", placement),
+            Node(Concat(2), ("part",), ("all",), "concat", placement),
+        )
+        graph = Graph("places", ("x",), ("all",), nodes, values, {})
+        return not any(self._costs.node_cost(graph, node).time_us for node in nodes)
+
+    def _scheduled_us(self, steps: _Steps) -> float:
+        """The makespan of parts: the jobs that a timeline has of them."""
+        jobs: list[Job] = []
+        last: list[int] = []
+        for laid, device, part, reads in zip(steps.laid, steps.devices, steps.parts, steps.reads, strict=True):
+            before = {last[source] for source in reads}
+            for us in part.kernels_us or (part.us,):
+                for source in before:
+                    jobs[source].successors.append(len(jobs))
+                jobs.append(Job(laid.node, device if us > 0 else NO_RESOURCE, us, laid.stage, [], len(before)))
+                before = {len(jobs) - 1}
+            last.append(len(jobs) - 1)
+        return makespan_us(jobs)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
         """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
@@ -228,7 +281,7 @@ class Bounds:
         if isinstance(decision, SplitColumns):
             return _side_by_side(self._column_parts(decision))
         if isinstance(decision, SplitEdges):
-            return _side_by_side([(decision.device, _Part(self._dense_us(decision)))])
+            return _side_by_side([(decision.device, _Part(self._dense_us(decision), whole=False))])
         return _Steps()
 
     def _dense_us(self, split: SplitEdges) -> float:
@@ -250,9 +303,10 @@ class Bounds:
 
     def _row_steps(self, decision: SplitRows | Pipeline) -> _Steps:
         """The parts of a layout, each with those that it reads."""
-        laid = self._laid_out(decision)
-        if not laid:
+        layout = self._laid_out(decision)
+        if layout is None:
             return _side_by_side([(self._host, _REFUSED)])
+        laid = layout.parts
         devices = [part.device for part in laid]
         if isinstance(decision, Pipeline):
             at = dict(zip(decision.run, decision.devices, strict=True))
@@ -261,10 +315,10 @@ class Bounds:
             self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
             for part, device in zip(laid, devices, strict=True)
         ]
-        return _Steps(devices, parts, [part.reads for part in laid])
+        return _Steps(devices, parts, [part.reads for part in laid], laid if layout.complete else ())
 
-    def _laid_out(self, decision: SplitRows | Pipeline) -> Sequence[_Laid]:
-        """The layout of a decision, none if it has none; that of a pipeline is the same whatever the devices."""
+    def _laid_out(self, decision: SplitRows | Pipeline) -> LaidOut | None:
+        """The layout of a decision, None if it has none; that of a pipeline is the same whatever the devices."""
         key: Hashable = decision
         if isinstance(decision, Pipeline):
             key = (decision.run, decision.stage_rows, decision.bottom_first)
@@ -273,11 +327,11 @@ class Bounds:
             assert isinstance(cut, RowwisePass)
             layout = cut.layout(self._graph)
             if isinstance(layout, Refusal):
-                return ()
-            self._laid[key] = _laid(layout.jobs)
+                return None
+            self._laid[key] = laid_out(self._graph, layout.jobs)
         return self._laid[key]
 
-    def _row_part(self, laid: _Laid, device: str, root_device: str, choice: str) -> _Part:
+    def _row_part(self, laid: LaidPart, device: str, root_device: str, choice: str) -> _Part:
         """What a part takes; `root_device` runs the part that it is fused into, if there is one."""
         node, root = laid.node, laid.node.placement.fused_into
         if laid.spared or (laid.root is not None and root and not self._has_kernel(node, root, root_device)):
@@ -306,7 +360,7 @@ class Bounds:
                 self._parts[key] = self._unit_part(alone, placed, device, choice)
         return self._parts[key]
 
-    def _part_alike(self, laid: _Laid, device: str, choice: str) -> _Part:
+    def _part_alike(self, laid: LaidPart, device: str, choice: str) -> _Part:
         """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
         node, part, rows = laid.node, laid.part, (laid.start, laid.stop)
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
@@ -333,7 +387,7 @@ class Bounds:
     def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> _Part:
         """What some rows of a node take on a device; 0 for a movement of which nothing is decided."""
         if node.op.is_movement and node.placement.movement is None:
-            return _FREE
+            return _UNTOLD
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
             return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
         alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
@@ -348,14 +402,16 @@ class Bounds:
         """What a node takes on the host with what its padding may need."""
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
-        return self._host_part(alone, priced)
+        return self._host_part(alone, priced, whole=len(priced) == len(alone.nodes))
 
-    def _host_part(self, graph: Graph, nodes: Sequence[Node]) -> _Part:
+    def _host_part(self, graph: Graph, nodes: Sequence[Node], whole: bool = True) -> _Part:
         prices = [self._costs.node_cost(graph, node) for node in nodes]
         return _Part(
             sum(price.time_us for price in prices),
             avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes),
             energy_mj=sum(price.energy_mj for price in prices),
+            kernels_us=tuple(price.time_us for price in prices) if len(prices) > 1 else (),
+            whole=whole,
         )
 
     def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> _Part:
@@ -363,10 +419,11 @@ class Bounds:
         if isinstance(work, Refusal):
             return _REFUSED
         pending = _Pending(device, work, choice)
-        if pending not in self._works:
+        whole = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
+        if (pending, whole) not in self._works:
             least_us = self._costs.units[device].least_us(work, choice)
-            self._works[pending] = _Part(least_us, pending)
-        return self._works[pending]
+            self._works[pending, whole] = _Part(least_us, pending, whole=whole)
+        return self._works[pending, whole]
 
     def _price(self, part: _Part) -> None:
         assert part.pending is not None
@@ -381,34 +438,9 @@ def _side_by_side(parts: Sequence[tuple[str, _Part]]) -> _Steps:
     return _Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
 
 
-def _laid(jobs: Sequence[PartJob]) -> list[_Laid]:
-    """The parts of a layout, each with those that it reads."""
-    made: dict[str, list[tuple[int, int, int]]] = {}
-    at = {(job.node.name, job.suffix): index for index, job in enumerate(jobs)}
-    names = {job.node.name for job in jobs}
-    laid = []
-    for index, job in enumerate(jobs):
-        node, start, stop = job.node, job.start, job.stop
-        reads = [
-            maker
-            for name, span in zip(node.inputs, job.part.spans, strict=True)
-            if name in made and isinstance(span, tuple)
-            for first, last, maker in made[name]
-            if first < span[1] and span[0] < last
-        ]
-        made.setdefault(node.outputs[0], []).append((start, stop, index))
-        into = node.placement.fused_into
-        root = None if into is None else at.get((into, job.suffix))
-        if root is not None and (jobs[root].start, jobs[root].stop) != (start, stop):
-            root = None
-        spared = into is not None and into not in names
-        laid.append(_Laid(node, start, stop, job.part, job.device, reads, root, spared))
-    return laid
-
-
 def _shortest(steps: _Steps) -> float:
     """What no schedule of the parts is shorter than."""
-    devices, parts, reads = steps
+    devices, parts, reads, _ = steps
     if len(parts) == 1:
         return parts[0].us
     us = [part.us - part.avoidable_us for part in parts]

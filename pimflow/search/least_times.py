@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Transfer
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_part, node_rows
@@ -27,9 +26,6 @@ GROWTH = 1.05
 
 class Costs(bounds.Costs, Protocol):
     """What is asked of a cost model here."""
-
-    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """What the copies of a node cost; None if there are none."""
 
     def measured_us(self, op: Op) -> float:
         """The shortest time that was measured of any kernel of an op's name."""

@@ -135,11 +135,15 @@ class Pricer:
         return cost
 
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
-        rewritten = self._rewritten(decisions)
-        timeline = None if rewritten is None else self._timeline(rewritten)
-        cost = None if timeline is None else timeline.makespan_us
+        told = self._bounds.exactly_us(decisions)
+        cost = self._carried_out_us(decisions) if told is None else told if math.isfinite(told) else None
         self._prices.put(key, cost)
         return cost
+
+    def _carried_out_us(self, decisions: tuple[Decision, ...]) -> float | None:
+        rewritten = self._rewritten(decisions)
+        timeline = None if rewritten is None else self._timeline(rewritten)
+        return None if timeline is None else timeline.makespan_us
 
     def kept(self, decisions: tuple[Decision, ...]) -> Mapping[str, int]:
         """What decisions that can be carried out keep in the memories of units, by device."""

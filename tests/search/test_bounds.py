@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Refusal
+from pimflow.ir import Builder, Decision, Graph, Refusal
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
@@ -19,7 +22,7 @@ from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.solver import price_space
 from pimflow.targets import load_target
 from support.costs import FakeCost, FakeCosts, FakeUnit
-from support.graphs import fire_modules, inverted_residuals, random_net
+from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
 
 GRAPHS = {
     "inverted": inverted_residuals(1),
@@ -55,6 +58,50 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
         assert by_parts <= cost * (1 + 1e-9), candidate
         assert by_parts == bounds.least_us(candidate.decisions)
     assert told, "a bound that says nothing is none"
+
+
+@pytest.mark.parametrize("machine", ["pimflow", "cpu"])
+@pytest.mark.parametrize("name", [*GRAPHS, "dense", "series"])
+def test_what_parts_tell_of_a_decision_is_what_it_takes(name: str, machine: str) -> None:
+    costs, _ = COSTS[machine]
+    others = {"dense": dense_block(3), "series": series()}
+    graph = PassManager(CLEANUP).run((GRAPHS | others)[name]).graph
+    pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    told: Counter[str] = Counter()
+    for candidate in Candidates(graph, find_policy("auto"), pricer):
+        by_parts = bounds.exactly_us(candidate.decisions)
+        if by_parts is None:
+            continue
+        cost = pricer.cost(candidate.decisions)
+        assert by_parts == (math.inf if cost is None else cost), candidate
+        told[type(candidate.decisions[0]).__name__] += 1
+    assert told["OnDevice"] >= 3
+    divided = told["Pipeline"] + told["SplitRows"]
+    assert divided > 3 or machine == "cpu" or name == "series", "copies over a link are carried out"
+
+
+def series() -> Graph:
+    """Convolutions over time, of which a unit computes only the product that is in them."""
+    build = Builder("series")
+    x = build.input(1, 8, 64)
+    for _ in range(3):
+        weights = build.constant(np.ones((8, 8, 5), np.float32), "w")
+        x = build.relu(build.onnx("Conv", x, weights, kernel_shape=(5,), pads=(2, 2)))
+    return build.graph(x)
+
+
+class CarryingOut(Pricer):
+    """Prices everything by carrying it out."""
+
+    def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
+        return self._carried_out_us(decisions)
+
+
+def test_a_machine_on_which_free_places_cost_something_is_told_nothing() -> None:
+    graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
+    candidates = list(Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, ""))))
+    bounds = Bounds(graph, FakeCosts())
+    assert all(bounds.exactly_us(candidate.decisions) is None for candidate in candidates)
 
 
 class CountingUnit(FakeUnit):

@@ -62,6 +62,16 @@ def heavy_chain(size: int = 28) -> Graph:
     return net.graph(net.layer(x, 512, 3, 2))
 
 
+def dense_block(layers: int = 4, size: int = 14) -> Graph:
+    """Layers that read what all before them have made, as DenseNet has them."""
+    net = ConvNet("dense")
+    made = [net.layer(net.input(1, 16, size, size), 64)]
+    for _ in range(layers):
+        joined = net.concat(1, *made) if len(made) > 1 else made[0]
+        made.append(net.layer(net.fused_relu(net.layer(joined, 128)), 32, 3))
+    return net.graph(net.layer(net.concat(1, *made), 64))
+
+
 def fire_modules(size: int = 28) -> Graph:
     """Two branches of different weight between a fork and a join, twice."""
     net = ConvNet("fire")

@@ -230,6 +230,17 @@ class _Placer:
             return "is made outside the region and arrives as it is"
         return ""
 
+    def _is_part(self, node: Node, name: str) -> bool:
+        """Whether a value is rows that the region of a Concat made itself, which lie as those of one value do.
+
+        Where Concats of the whole graph have put some of them into a buffer that other regions write as well, the place
+        of the others is beside them.
+        """
+        maker = self.graph.producer(name)
+        if not self.region_of or maker is None or self.region_of[maker.name] != self.region_of[node.name]:
+            return False
+        return isinstance(maker.op, Concat) or not maker.op.is_movement
+
     @PLACING.register(Slice)
     def _slice(self, node: Node, op: Slice, brought: Movement | None) -> Movement:
         source, out = node.inputs[0], node.output
@@ -440,7 +451,7 @@ class _Placer:
         out, names = node.output, node.inputs
         other = self._space(names[group[0]])
         reason = self._immovable(node, other, brought)
-        if reason:
+        if reason and not all(self._is_part(node, names[index]) for index in group):
             return {index: f"{names[index]} {reason}" for index in group}
         target = self.spaces[out]
         frame = target.places[out]

@@ -1,0 +1,94 @@
+"""Layouts as the search sees them: parts, what each of them reads, and whether parts are all that takes time.
+
+What `PartWriter` writes around the parts are Slices, which are free, and Concats of rows that several parts made. Those
+are free as well where every part has its place among the rows of its value: where nodes of the layout move no data
+themselves, or put values side by side along other axes, as was decided of the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pimflow.ir import Concat, Graph, Node, RowPart
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.passes.rowwise.parts import PartJob
+
+
+class LaidPart(NamedTuple):
+    """Some rows of a node among the parts of a layout.
+
+    Args:
+        device: where the layout has them.
+        reads: those of the parts before it that it reads.
+        root: the part of the same rows that it is fused into, None if there is none.
+        spared: it is fused into a node outside the layout.
+    """
+
+    node: Node
+    start: int
+    stop: int
+    part: RowPart
+    device: str
+    stage: int | None
+    reads: Sequence[int]
+    root: int | None
+    spared: bool
+
+
+class LaidOut(NamedTuple):
+    """The parts of a layout; `complete` is whether nothing else takes time."""
+
+    parts: Sequence[LaidPart]
+    complete: bool
+
+
+def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
+    """The parts of a layout of nodes of a graph, each with those that it reads."""
+    made: dict[str, list[tuple[int, int, int]]] = {}
+    at = {(job.node.name, job.suffix): index for index, job in enumerate(jobs)}
+    names = {job.node.name for job in jobs}
+    parts = []
+    for index, job in enumerate(jobs):
+        node, start, stop = job.node, job.start, job.stop
+        reads = [
+            maker
+            for name, span in zip(node.inputs, job.part.spans, strict=True)
+            if name in made and isinstance(span, tuple)
+            for first, last, maker in made[name]
+            if first < span[1] and span[0] < last
+        ]
+        made.setdefault(node.outputs[0], []).append((start, stop, index))
+        into = node.placement.fused_into
+        root = None if into is None else at.get((into, job.suffix))
+        if root is not None and (jobs[root].start, jobs[root].stop) != (start, stop):
+            root = None
+        spared = into is not None and into not in names
+        parts.append(LaidPart(node, start, stop, job.part, job.device, job.stage, reads, root, spared))
+    return LaidOut(parts, _follows_from_rows(graph, jobs))
+
+
+def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
+    """Whether the rows of the parts say what moves between them (nothing), and what stays fused into what."""
+    nodes = {job.node.output: job.node for job in jobs}
+    if not all(_keeps_places(graph, node) for node in nodes.values()):
+        return False
+    rows = {(job.node.name, job.suffix): (job.start, job.stop) for job in jobs}
+    kernels = {name: node.placement.fused_into or node.name for name, node in nodes.items()}
+    return all(
+        rows.get((nodes[name].name, job.suffix)) == span
+        for job in jobs
+        if job.node.placement.fused_into is not None
+        for name, span in zip(job.node.inputs, job.part.spans, strict=True)
+        if kernels.get(name) == job.node.placement.fused_into
+    )
+
+
+def _keeps_places(graph: Graph, node: Node) -> bool:
+    """Whether what a node makes has a place of its own, or the one that was decided on for the whole graph."""
+    if any(element_bytes(graph.value(name).dtype) is None for name in (*node.inputs, *node.outputs) if name):
+        return False
+    if not node.op.is_movement:
+        return True
+    beside = isinstance(node.op, Concat) and node.op.axis != len(graph.shape(node.output)) - 2
+    return beside and node.placement.movement is not None
