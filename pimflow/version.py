@@ -18,6 +18,7 @@ FORMATS = {
     "diff": 1,
     "explain": 1,
     "front": 1,
+    "gnn-epoch": 1,
     "inspect": 1,
     "layer": 1,
     "memory": 1,

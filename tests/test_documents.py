@@ -29,6 +29,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "diff": ("{folder}", "{folder}"),
     "explain": ("{folder}", "conv2"),
     "front": ("zoo:toy",),
+    "gnn-epoch": ("{graph}", "--features", "20", "--batch", "50"),
     "inspect": ("zoo:toy",),
     "layer": ("--matmul", "m=1,k=1280,n=1000"),
     "opt": ("--list",),

@@ -1,10 +1,11 @@
-"""Aggregations over graphs on UPMEM modules: tuned, and computed as the modules compute them.
+"""Aggregations over graphs on UPMEM modules, tuned and computed; epochs of training by where features lie.
 
 from pimflow import gnn
 graph = gnn.Graph.load("reddit.npz")
 tuning = gnn.tune(graph, features=256, target="upmem", dtype="int32")
 print(tuning.text())
 result = gnn.aggregate(graph, x, tuning.strategy)
+print(gnn.epoch("twitter7", "sage", target="rtx3090").text())
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy.typing as npt
 
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.errors import InputDataError, OptionError, TargetError, choice
+from pimflow.gnn.loop import epoch
 from pimflow.ir import Builder, Refusal, Spmm
+from pimflow.report.epoch import Epoch
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.runtime.upmem.baselines import grande, published_tuner, sparsep
@@ -31,7 +34,7 @@ from pimflow.sparse import Graph
 from pimflow.targets import Target, load_target
 from pimflow.targets.schema.upmem import ElementType, UpmemSpec
 
-__all__ = ["Aggregated", "Graph", "Strategy", "Tuning", "aggregate", "tune"]
+__all__ = ["Aggregated", "Epoch", "Graph", "Strategy", "Tuning", "aggregate", "epoch", "tune"]
 
 _MOST_FEATURES = 1 << 20
 

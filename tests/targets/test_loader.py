@@ -64,7 +64,7 @@ AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling",
     *("launch_us", "stack_bytes", "nonzero", "row", "row_element", "add_element", "coo_nonzero", "zero_row", "barrier"),
     *("mutex", "wide", "head_nonzero"),
     *("reserved_gib", "gather_us", "copy_us", "zero_copy_us", "latency_us", "pj_per_byte", "dram_pj_per_byte"),
-    *("idle_w", "busy_w", "gather_w", "sampling_w", "issuing_w"),
+    *("idle_w", "busy_w", "gather_w", "sampling_w", "issuing_w", "reading_w", "step_us", "spin_us"),
 }
 
 

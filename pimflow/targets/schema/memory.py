@@ -31,8 +31,10 @@ class HostMemory:
     gather_gb_per_s: Positive  # rows at random addresses into one buffer, by all threads: bytes of rows a second
     gather_us: Amount  # asking for a gather, until its threads run
     sampled_edges_per_us: Positive  # neighbours that all threads of a loader draw, and renumber, in a microsecond
+    step_us: Amount  # of a training step that no kernel shows: what the loop, autograd and optimiser are written in
     idle_w: Amount  # CPU, DRAM and board while no thread runs
     gather_w: Amount  # on top of that while all threads gather
+    spin_us: Amount  # behind a gather, that its threads wait for the next one without sleeping, at the same power
     sampling_w: Amount  # on top of that while the loader samples
     issuing_w: Amount  # on top of that while one thread issues the GPU's work and waits for it
     dram_pj_per_byte: Amount  # of what passes its channels
@@ -55,6 +57,7 @@ class PcieLink:
     request_bytes: Count  # the most that one read request of the GPU asks for: a line of its second-level cache
     round_trip_ns: Positive  # of a request, until its data are there
     outstanding_requests: Count  # that the link keeps under way at a time
+    reading_w: Amount  # what the GPU draws on top while its threads wait for what they read
     pj_per_byte: Amount  # of both ends
 
 

@@ -1,0 +1,176 @@
+"""An epoch of mini-batch training by where features lie, as people and programs are shown it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import mean
+from typing import Any
+
+from pimflow.report.tables import number, render_table
+
+BACKWARD = "derived from the forward pass: a product for every operand with a gradient, other kernels once more"
+"""How the backward pass is priced."""
+
+_BASELINE = "gather-pageable"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What is trained on what, and what of it no placement changes; times are means of a batch.
+
+    Args:
+        graph, model, loader: by name.
+        is_estimate: whether the graph is a random one of a published size.
+        vertices, edges, features, feature_bytes: of the graph.
+        fan_outs, batch, train: of the loop.
+        batches, drawn: steps of an epoch, and how many of them were drawn and counted.
+        batch_vertices, batch_edges: of every batch that was drawn.
+        sampling_us: drawing a batch on the host.
+        structure_us: copying its edges to the GPU.
+        forward_us, backward_us, update_us: the step on the GPU.
+        issuing_us: of a step that no kernel shows.
+        step_bytes: what a step takes of the GPU's memory at most, features of the batch included.
+    """
+
+    graph: str
+    is_estimate: bool
+    vertices: int
+    edges: int
+    model: str
+    features: int
+    feature_bytes: int
+    fan_outs: tuple[int, ...]
+    batch: int
+    train: int
+    loader: str
+    batches: int
+    drawn: int
+    batch_vertices: tuple[int, ...]
+    batch_edges: tuple[int, ...]
+    sampling_us: float
+    structure_us: float
+    forward_us: float
+    backward_us: float
+    update_us: float
+    issuing_us: float
+    step_bytes: int
+
+    @property
+    def step_us(self) -> float:
+        """Forward, backward and update."""
+        return self.forward_us + self.backward_us + self.update_us
+
+
+@dataclass(frozen=True)
+class PlacementRow:
+    """A placement of the features, and what the epoch takes under it; means of a batch.
+
+    Args:
+        placement: one of `pimflow.runtime.features.PLACEMENTS`.
+        refused: why it cannot be; "" if it can, and all else is 0.
+        transfer_us, transfer_parts_us: bringing a batch's features to the GPU's kernels, by step.
+        requests: over the link, of the GPU's threads.
+        batch_us: from one batch to the next.
+        epoch_s: seconds of an epoch.
+        power_w, power_parts_w: mean power of the system, by part.
+    """
+
+    placement: str
+    refused: str
+    transfer_us: float = 0.0
+    transfer_parts_us: Mapping[str, float] = field(default_factory=dict)
+    requests: int = 0
+    batch_us: float = 0.0
+    epoch_s: float = 0.0
+    power_w: float = 0.0
+    power_parts_w: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch takes under every placement of the features."""
+
+    target: str
+    loop: Loop
+    rows: tuple[PlacementRow, ...]
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.loop.graph}, {self.loop.model}, {self.target}: {self.best.placement})"
+
+    def __getitem__(self, placement: str) -> PlacementRow:
+        """The row of a placement."""
+        return next(row for row in self.rows if row.placement == placement)
+
+    @property
+    def best(self) -> PlacementRow:
+        """The placement with the shortest epoch; of equals the one that takes least power."""
+        return min((row for row in self.rows if not row.refused), key=lambda row: (row.batch_us, row.power_w))
+
+    def against(self, placement: str, baseline: str = _BASELINE) -> tuple[float, float, float]:
+        """(percent of transfer time, times as fast an epoch, percent of power) of a placement over another."""
+        row, other = self[placement], self[baseline]
+        return (
+            100 * (row.transfer_us / other.transfer_us - 1),
+            other.batch_us / row.batch_us,
+            100 * (row.power_w / other.power_w - 1),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "target": self.target,
+            **asdict(self.loop),
+            "backward": BACKWARD,
+            "best": self.best.placement,
+            "placements": [asdict(row) for row in self.rows],
+        }
+
+    def text(self) -> str:
+        """A table of the placements, and what they are about."""
+        loop = self.loop
+        known = " (random, of this size)" if loop.is_estimate else ""
+        size = f"{loop.vertices:,} vertices, {loop.edges:,} edges, {loop.features} features"
+        fan_outs = ", ".join(map(str, loop.fan_outs))
+        read = f"{mean(loop.batch_vertices):,.0f} vertices and {mean(loop.batch_edges):,.0f} edges each"
+        passes = f"{_ms(loop.forward_us)} forward, {_ms(loop.backward_us)} backward, {_ms(loop.update_us)} update"
+        before = f"{_ms(loop.sampling_us)} sampling, {_ms(loop.structure_us)} copying edges"
+        lines = [
+            f"{loop.graph}{known}: {size}: {number(loop.feature_bytes / 1e9, 2)} GB, on {self.target}",
+            f"{loop.model}, batches of {loop.batch:,} with fan-outs {fan_outs}: {read}",
+            f"an epoch has {loop.batches:,} of them; {loop.drawn} were drawn",
+            f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} beside kernels",
+            f"backward pass: {BACKWARD}",
+            "",
+            self._table(),
+            "",
+            *(f"{row.placement}: {row.refused}" for row in self.rows if row.refused),
+            f"best: {self.best.placement}{self._gain()}",
+        ]
+        return "\n".join(lines)
+
+    def _table(self) -> str:
+        header = ("features", "transfer ms", "batch ms", "epoch s", "power W", "mostly")
+        cells = [
+            (
+                row.placement,
+                number(row.transfer_us / 1e3, 2),
+                number(row.batch_us / 1e3, 2),
+                number(row.epoch_s, 2),
+                number(row.power_w, 1),
+                ", ".join(f"{part} {_ms(time)}" for part, time in row.transfer_parts_us.items()),
+            )
+            for row in self.rows
+            if not row.refused
+        ]
+        return render_table(header, cells, right=(1, 2, 3, 4))
+
+    def _gain(self) -> str:
+        if self[_BASELINE].refused or self.best.placement == _BASELINE:
+            return ""
+        transfer, speedup, power = self.against(self.best.placement)
+        return f": transfers {transfer:+.1f} %, epoch {speedup:.2f}x, power {power:+.1f} % against {_BASELINE}"
+
+
+def _ms(time_us: float) -> str:
+    return f"{number(time_us / 1e3, 2)} ms"

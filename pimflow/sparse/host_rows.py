@@ -1,0 +1,116 @@
+"""How many requests a GPU's threads make of rows that they read, by index, from memory behind a link.
+
+A kernel writes the rows that an index names one after the other, a thread an element, 32 threads a warp. Of every warp
+each line of memory that its threads touch is one request (Min et al., EMOGI, VLDB 2020), so a warp whose elements lie
+across two lines asks twice. PyTorch-Direct (Min et al., 2021) therefore rotates every row: threads begin where a line
+of the source begins, and those at the row's end read its beginning. Rows that fit into a line, and rows of whole
+lines, are left as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+
+from pimflow.sparse.checks import Ids, Longs
+
+LANES = 32
+"""Threads of a warp."""
+
+
+@dataclass(frozen=True)
+class HostRows:
+    """Rows of a table that starts at a line's beginning, as the GPU's threads read them.
+
+    Args:
+        row_bytes: of a row.
+        element_bytes: what a thread reads.
+        line_bytes: what a request asks for at most.
+        shifted: whether rows are rotated where the rule says so.
+    """
+
+    row_bytes: int
+    element_bytes: int = 4
+    line_bytes: int = 128
+    shifted: bool = True
+
+    @property
+    def rotates(self) -> bool:
+        """Whether rows are rotated: they are longer than a line and not of whole lines."""
+        return self.shifted and self.row_bytes > self.line_bytes and self.row_bytes % self.line_bytes != 0
+
+    @property
+    def warp_bytes(self) -> int:
+        """What a warp writes."""
+        return LANES * self.element_bytes
+
+    def requests(self, index: Ids) -> int:
+        """How many distinct pairs of a warp and a line there are when the rows of an index [R] are read: exact, O(R).
+
+        What warps that write one row alone ask for depends on where the row lies in lines and warps, and is counted
+        once for every such place; what rows share with their neighbours is counted row by row.
+        """
+        if not len(index):
+            return 0
+        written = np.arange(len(index), dtype=np.int64) * self.row_bytes
+        source = index.astype(np.int64) * self.row_bytes
+        return self._within_rows(written, source) + self._at_ends(written, source)
+
+    def _within_rows(self, written: Longs, source: Longs) -> int:
+        """Requests of the warps that write elements of one row only."""
+        period = lcm(self.warp_bytes, self.line_bytes)
+        places = (written % period) * self.line_bytes + source % self.line_bytes
+        kinds, counts = np.unique(places, return_counts=True)
+        each = [self._of_place(int(kind) // self.line_bytes, int(kind) % self.line_bytes) for kind in kinds]
+        return int(np.dot(each, counts))
+
+    def _of_place(self, written: int, source: int) -> int:
+        first = -(-written // self.warp_bytes) * self.warp_bytes - written
+        whole = max((self.row_bytes - first) // self.warp_bytes, 0)
+        begins = first + self.warp_bytes * np.arange(whole, dtype=np.int64)
+        rotation = np.full(whole, self._rotation(written, source))
+        low, high = self._lines(begins, begins + self.warp_bytes, rotation, np.full(whole, source))
+        count = np.maximum(high - low + 1, 0).sum(axis=0)
+        # The two runs of a warp over the seam may end and begin in one line.
+        shared = np.minimum(high[0], high[1]) - np.maximum(low[0], low[1]) + 1
+        return int(np.sum(count - np.maximum(np.where((high < low).any(axis=0), 0, shared), 0)))
+
+    def _at_ends(self, written: Longs, source: Longs) -> int:
+        """Requests of the warps that begin or end within a row, which the rows before and behind it may share."""
+        rotation = self._rotation(written, source)
+        end = written + self.row_bytes
+        head = np.minimum(-(-written // self.warp_bytes) * self.warp_bytes, end)
+        tail = np.maximum(end // self.warp_bytes * self.warp_bytes, head)
+        warps, lines = [], []
+        for begin, stop in ((written, head), (tail, end)):
+            low, high = self._lines(begin - written, stop - written, rotation, source)
+            for step in range(self.warp_bytes // self.line_bytes + 2):
+                there = low + step <= high
+                lines.append((low + step)[there])
+                warps.append(np.broadcast_to(begin // self.warp_bytes, low.shape)[there])
+        return _distinct(np.concatenate(warps), np.concatenate(lines))
+
+    def _rotation(self, written: Longs | int, source: Longs | int) -> Longs | int:
+        """By how many bytes a row is rotated, so that bytes are written and read at the same place of a line."""
+        return (written - source) % self.line_bytes if self.rotates else 0 * written
+
+    def _lines(self, begin: Longs, stop: Longs, rotation: Longs | int, source: Longs) -> tuple[Longs, Longs]:
+        """First and last lines of bytes `begin` to `stop` of rotated rows, [2, ..]: before the seam and behind it.
+
+        Of an empty run the first is above the last.
+        """
+        seam = self.row_bytes - rotation
+        before = (begin + rotation, np.minimum(stop, seam) + rotation)
+        behind = (np.maximum(begin, seam) - seam, stop - seam)
+        low = np.stack([(source + run[0]) // self.line_bytes for run in (before, behind)])
+        high = np.stack([(source + run[1] - 1) // self.line_bytes for run in (before, behind)])
+        empty = np.stack([run[1] <= run[0] for run in (before, behind)])
+        return low, np.where(empty, low - 1, high)
+
+
+def _distinct(first: Longs, second: Longs) -> int:
+    order = np.lexsort((second, first))
+    first, second = first[order], second[order]
+    return int(len(first) and 1 + np.count_nonzero((np.diff(first) != 0) | (np.diff(second) != 0)))

@@ -1,0 +1,174 @@
+"""Epochs of mini-batch training: what adds up, what overlaps, and who is told what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pimflow import gnn
+from pimflow.errors import GraphDataError, OptionError, PimflowError, TargetError
+from pimflow.gnn.networks import LAYERS, Network
+from pimflow.gnn.workloads import WORKLOADS, workload
+from pimflow.runtime.execute.sparse_values import SPARSE_VALUES
+from pimflow.sparse.generate import power_law
+from pimflow.sparse.host_rows import HostRows
+from pimflow.sparse.sampling import InMemory, sample
+from pimflow.targets import override
+
+GRAPH = power_law(3000, 40_000, 300)
+TIGHT = override("rtx3090", {"memory.gpu.capacity_gib": 0.77})
+"""20 MiB for what a step takes and for features."""
+TINY = override("rtx3090", {"memory.host.capacity_gib": 1, "memory.gpu.capacity_gib": 2})
+
+
+def small(**changes: object) -> gnn.Epoch:
+    keywords: dict[str, object] = {"features": 150, "batch": 64, "fan_outs": (8, 4), "hidden": 32, "batches": 3}
+    return gnn.epoch(GRAPH, **(keywords | changes))  # type: ignore[arg-type]
+
+
+def test_parts_add_up_and_an_epoch_is_all_its_batches() -> None:
+    found = small()
+    loop = found.loop
+    assert (loop.batches, loop.drawn, len(loop.batch_vertices)) == (47, 3, 3)
+    for row in found.rows:
+        assert sum(row.transfer_parts_us.values()) == pytest.approx(row.transfer_us)
+        assert sum(row.power_parts_w.values()) == pytest.approx(row.power_w)
+        assert row.epoch_s == pytest.approx(row.batch_us * loop.batches * 1e-6)
+    assert found.best.batch_us == min(row.batch_us for row in found.rows)
+    assert small(batches=0, batch=700).loop.drawn == 5
+
+
+def test_batches_are_those_that_the_seed_draws() -> None:
+    """Redrawn by hand: the same vertices, edges and requests."""
+    random = np.random.default_rng(5)
+    order = random.permutation(3000)
+    batches = [sample(InMemory(GRAPH), order[first : first + 64], (8, 4), random) for first in (0, 64, 128)]
+    found = small(seed=5)
+    assert found.loop.batch_vertices == tuple(len(batch.vertices) for batch in batches)
+    assert found.loop.batch_edges == tuple(batch.edges for batch in batches)
+    requests = [HostRows(600).requests(batch.vertices) for batch in batches]
+    assert found["zero-copy"].requests == round(np.mean(requests))
+    assert found["gather"].requests == 0
+
+
+@pytest.mark.parametrize("placement", ["resident", "gather", "gather-pageable", "zero-copy"])
+def test_what_overlaps_takes_the_longest(placement: str) -> None:
+    """One batch an epoch, so that means are the batch's own."""
+    times = {}
+    for loader in ("none", "sampling", "all"):
+        found = small(loader=loader, batches=1)
+        times[loader] = found[placement].batch_us
+    loop, row = found.loop, found[placement]
+    training = loop.issuing_us + loop.step_us
+    moved = loop.structure_us + row.transfer_us
+    assert times["none"] == pytest.approx(loop.sampling_us + moved + training)
+    assert times["sampling"] == pytest.approx(max(loop.sampling_us, moved + training))
+    assert times["all"] <= times["sampling"] <= times["none"]
+    assert times["all"] >= max(loop.sampling_us, training)
+
+
+def test_sampling_may_be_what_an_epoch_waits_for() -> None:
+    slow = small(target=override("rtx3090", {"memory.host.sampled_edges_per_us": 0.01}))
+    assert all(row.batch_us == pytest.approx(slow.loop.sampling_us) for row in slow.rows)
+
+
+def test_features_that_the_gpu_does_not_hold_stay_in_the_host() -> None:
+    found = small(target=TIGHT, features=2000, batch=16)
+    assert "GB of features, room for" in found["resident"].refused
+    assert found.best.placement.startswith("zero-copy")
+    assert found["resident"].epoch_s == 0
+    assert f"resident: {found['gpu'].refused}" in found.text()
+
+
+@pytest.mark.parametrize("model", sorted(LAYERS))
+def test_every_network_runs_over_the_hops_of_a_batch(model: str) -> None:
+    batch = sample(InMemory(GRAPH), np.arange(20), (6, 3), np.random.default_rng(0))
+    program = Network(model, 24, 16, 5).over(batch)
+    assert program.shape(program.outputs[0]) == (20, 5)
+    assert small(model=model).loop.step_us > 0
+
+
+def test_graphsage_reads_a_vertex_and_the_mean_of_its_neighbours() -> None:
+    batch = sample(InMemory(GRAPH), np.arange(20), (6,), np.random.default_rng(0))
+    program = Network("sage", 24, 16, 5).over(batch)
+    node = next(node for node in program.nodes if type(node.op).__name__ == "Spmm")
+    x = np.random.default_rng(1).normal(size=(len(batch.vertices), 24)).astype(np.float32)
+    arrays = [x, *(program.constants[name] if name else None for name in node.inputs[1:])]
+    found = SPARSE_VALUES[type(node.op)](node.op, arrays)
+    hop = batch.hops[0]
+    for row in range(20):
+        neighbours = x[hop.col[hop.rowptr[row] : hop.rowptr[row + 1]]]
+        expected = neighbours.mean(axis=0) if len(neighbours) else np.zeros(24)
+        np.testing.assert_allclose(found[row], expected, atol=1e-6)
+
+
+def test_models_of_the_zoo_run_over_all_vertices_of_a_batch() -> None:
+    found = small(model="zoo:gcn", features=None, batches=1)
+    assert found.loop.features == 1433
+    assert found.loop.model == "zoo:gcn"
+    assert found.loop.forward_us > 0
+
+
+def test_published_graphs_have_the_published_sizes() -> None:
+    sizes = {name: workload(name).published for name in WORKLOADS}
+    gigabytes = {name: 4 * size.vertices * size.features / 1e9 for name, size in sizes.items() if size is not None}
+    assert {name: round(size) for name, size in gigabytes.items()} == {
+        "reddit": 1,
+        "ogbn-products": 1,
+        "twitter7": 57,
+        "sk-2005": 59,
+        "wikipedia": 43,
+        "ogbn-papers100m": 57,
+    }
+    found = gnn.epoch("twitter7", batch=20, batches=1)
+    assert found.loop.is_estimate
+    assert found.loop.train == 416_522
+    assert "GB of features" in found["resident"].refused
+
+
+def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    GRAPH.save(path)
+    loop = gnn.epoch(path, features=150, batch=64, fan_outs=(8, 4), batches=1).loop
+    assert (loop.graph, loop.vertices, loop.edges, loop.is_estimate) == ("graph.npz", 3000, 40_000, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"fan_outs": ()}, OptionError, "fan-outs are []"),
+        ({"fan_outs": (3, 0)}, OptionError, "give numbers between 1 and 1024"),
+        ({"batch": 0}, OptionError, "batch is 0"),
+        ({"batches": -1}, OptionError, "batches is -1"),
+        ({"train": 4000}, OptionError, "train is 4000; the graph has 3,000 vertices"),
+        ({"features": None}, OptionError, "give their number: --features"),
+        ({"loader": "some"}, OptionError, "unknown loader 'some'"),
+        ({"model": "zoo:toy"}, PimflowError, ""),
+        ({"model": "zoo:gcn"}, OptionError, "zoo:gcn reads 1433 features of a vertex, not 150; leave out --features"),
+        ({"target": "pimflow"}, TargetError, "does not say what its memory tiers are"),
+        (
+            {"target": TIGHT, "batch": 3000, "features": 1500},
+            TargetError,
+            "train smaller batches, or draw fewer",
+        ),
+        ({"features": 1 << 21}, OptionError, "features is 2097152; give a number between 1 and 1048576"),
+        ({"target": TINY, "features": 1 << 20}, TargetError, "features fit nowhere"),
+    ],
+)
+def test_what_cannot_be_is_one_line(changes: dict[str, object], error: type[PimflowError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        small(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [("redit", "did you mean 'reddit'?"), ("none.npz", "no such file"), (3, "graph is an int")],
+)
+def test_a_graph_that_is_none_is_told(graph: object, message: str) -> None:
+    with pytest.raises(GraphDataError) as caught:
+        gnn.epoch(graph)  # type: ignore[arg-type]
+    assert message in str(caught.value)

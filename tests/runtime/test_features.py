@@ -1,0 +1,81 @@
+"""What reading rows takes by where they lie: the published formulas, and who has room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.errors import TargetError
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.features import PLACEMENTS, FeatureAccess
+from pimflow.sparse.host_rows import HostRows
+from pimflow.targets import Target, load_target, override
+
+MACHINE = load_target("rtx3090")
+INDEX = np.random.default_rng(0).integers(0, 10**7, 3000)
+
+
+def access(target: Target = MACHINE) -> FeatureAccess:
+    return FeatureAccess(target, CostModel(target).host_only().host)
+
+
+@pytest.mark.parametrize("row_bytes", [400, 512, 2408])
+def test_times_are_those_of_the_formulas(row_bytes: int) -> None:
+    cost = {placement: access().cost(placement, INDEX, row_bytes) for placement in PLACEMENTS}
+    size = 3000 * row_bytes
+    assert cost["gather"].time_us == pytest.approx(20 + size / 20.5e3 + 10 + size / 12.3e3)
+    assert cost["gather-pageable"].time_us == pytest.approx(20 + size / 20.5e3 + 10 + size / 7e3)
+    for placement, shifted in (("zero-copy", True), ("zero-copy-plain", False)):
+        requests = HostRows(row_bytes, shifted=shifted).requests(INDEX)
+        expected = max(requests * 128 / 12.3e3, requests * 1.6 / 256)
+        assert cost[placement].requests == requests  # type: ignore[index]
+        assert cost[placement].time_us == pytest.approx(10 + expected)  # type: ignore[index]
+    assert (
+        cost["resident"].time_us
+        < cost["zero-copy"].time_us
+        <= cost["zero-copy-plain"].time_us
+        < cost["gather"].time_us + 1e3
+    )
+
+
+def test_few_outstanding_requests_bound_what_is_read() -> None:
+    slow = access(override(MACHINE, {"memory.pcie.outstanding_requests": 64}))
+    cost = slow.cost("zero-copy", INDEX, 512)
+    assert cost.time_us == pytest.approx(10 + cost.requests * 1.6 / 64)
+    assert cost.time_us > access().cost("zero-copy", INDEX, 512).time_us
+
+
+def test_energy_is_that_of_what_moves() -> None:
+    size = 3000 * 512
+    gathered, read = access().cost("gather", INDEX, 512), access().cost("zero-copy", INDEX, 512)
+    assert gathered.energy_parts_mj["CPU"] == pytest.approx(110 * gathered.time_parts_us["gather"] * 1e-3)
+    assert gathered.energy_parts_mj["host DRAM"] == pytest.approx(4 * size * 120e-9)
+    assert access().cost("gather-pageable", INDEX, 512).energy_parts_mj["host DRAM"] == pytest.approx(6 * size * 120e-9)
+    assert read.energy_parts_mj["host DRAM"] == pytest.approx(size * 120e-9)
+    assert read.energy_parts_mj["link"] == gathered.energy_parts_mj["link"] == pytest.approx(size * 80e-9)
+    assert read.energy_mj == sum(read.energy_parts_mj.values()) < gathered.energy_mj
+    assert read.bytes == size
+
+
+def test_who_has_room() -> None:
+    usable = round(23.25 * 2**30)
+    assert set(access().placements(usable, 0).values()) == {None}
+    rooms = access().placements(usable, 1)
+    assert rooms["resident"] is not None
+    assert rooms["resident"].reason == "24.96 GB of features, room for 24.96 GB in the GPU's memory"
+    assert rooms["gather"] is rooms["zero-copy"] is None
+    crowded = access().placements(10**9, 0, on_host=128 << 30)
+    assert crowded["resident"] is None
+    assert crowded["gather"] is not None
+    message = (
+        "features fit nowhere: 200.00 GB of features, room for 24.96 GB in the GPU's memory; 200.00 GB of features, "
+        "room for 137.44 GB in the host's memory; choose a larger machine"
+    )
+    with pytest.raises(TargetError) as caught:
+        access().placements(200 * 10**9, 0)
+    assert str(caught.value) == message
+
+
+def test_a_target_without_tiers_is_told_what_it_lacks() -> None:
+    with pytest.raises(TargetError, match="target 'pimflow' does not say what its memory tiers are"):
+        FeatureAccess(load_target("pimflow"), CostModel(load_target("pimflow")).host)

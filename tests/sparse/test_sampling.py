@@ -1,0 +1,93 @@
+"""Mini-batches: every edge is the graph's, none is drawn twice, and no vertex is left out or read twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.sparse import Graph
+from pimflow.sparse.generate import power_law
+from pimflow.sparse.hashed import HashedGraph
+from pimflow.sparse.sampling import InMemory, sample
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 30),
+    st.integers(0, 120),
+    st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    st.integers(0, 1000),
+)
+def test_a_batch_is_a_part_of_the_graph(vertices: int, edges: int, fan_outs: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    graph = Graph.from_edge_index(random.integers(0, vertices, (2, edges)), vertices)
+    seeds = random.permutation(vertices)[: 1 + seed % vertices]
+    batch = sample(InMemory(graph), seeds, fan_outs, random)
+    assert batch.vertices[: len(seeds)].tolist() == seeds.tolist()
+    assert len(set(batch.vertices.tolist())) == len(batch.vertices)
+    known = list(zip(graph.destinations().tolist(), graph.col.tolist(), strict=True))
+    reached = set(seeds.tolist())
+    for hop, most in zip(reversed(batch.hops), fan_outs, strict=True):
+        outer, inner = batch.vertices[: hop.num_src], batch.vertices[: hop.num_dst]
+        assert reached == set(inner.tolist())
+        drawn = Counter(zip(inner[hop.destinations()].tolist(), outer[hop.col].tolist(), strict=True))
+        assert not drawn - Counter(known)  # an edge that the graph has twice may be drawn twice
+        degrees = Counter(destination for destination, _ in known)
+        for row, vertex in enumerate(inner.tolist()):
+            assert hop.rowptr[row + 1] - hop.rowptr[row] == min(degrees[vertex], most)
+        reached |= {source for _, source in drawn}
+    assert reached == set(batch.vertices.tolist())
+
+
+def test_neighbours_are_drawn_evenly() -> None:
+    graph = Graph.from_edges(np.arange(1, 11), np.zeros(10, np.int64), 11, 11)
+    random, counts = np.random.default_rng(0), Counter[int]()
+    for _ in range(3000):
+        batch = sample(InMemory(graph), np.zeros(1, np.int64), (4,), random)
+        counts.update(batch.vertices[1:].tolist())
+    assert set(counts) == set(range(1, 11))
+    assert all(abs(count - 1200) < 5 * np.sqrt(1200 * 0.6) for count in counts.values())
+
+
+def test_a_hashed_graph_is_one_graph_with_the_degrees_it_was_asked_for() -> None:
+    graph = HashedGraph(20_000, 400_000, 1500, seed=3)
+    everyone = np.arange(graph.num_vertices)
+    degrees = graph.degrees(everyone)
+    assert degrees.mean() == pytest.approx(20, rel=0.01)
+    assert 700 < degrees.max() <= 1500
+    owners = np.repeat(everyone, degrees)
+    positions = np.arange(len(owners)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
+    sources = graph.sources(owners, positions)
+    assert sources.min() >= 0
+    assert sources.max() < graph.num_vertices
+    again = graph.sources(owners[::7], positions[::7])
+    assert np.array_equal(again, sources[::7])
+    assert not np.array_equal(HashedGraph(20_000, 400_000, 1500, seed=4).sources(owners, positions), sources)
+    drawn = np.bincount(sources, minlength=graph.num_vertices)
+    assert np.corrcoef(drawn, degrees)[0, 1] > 0.97
+    assert drawn[degrees >= 200].sum() == pytest.approx(degrees[degrees >= 200].sum(), rel=0.1)
+
+
+def test_batches_of_a_hashed_graph_are_as_large_as_those_of_the_model_in_memory() -> None:
+    """The same law, edge by edge in a list: the same vertices in a batch, within what chance does."""
+    hashed, listed = HashedGraph(50_000, 1_000_000, 2000), InMemory(power_law(50_000, 1_000_000, 2000))
+    random = np.random.default_rng(1)
+    sizes = []
+    for graph in (hashed, listed):
+        batches = [sample(graph, random.permutation(50_000)[:200], (10, 5), random) for _ in range(5)]
+        sizes.append(np.mean([len(batch.vertices) for batch in batches]))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.06)
+
+
+def test_a_hashed_graph_of_any_size_draws_sources_by_their_degree() -> None:
+    """What is drawn by degree has a median of the mean degree times e^(s^2/2)."""
+    graph = HashedGraph(111_059_956, 1_615_685_872, 155_000)
+    owners = np.arange(0, graph.vertices, 5003)
+    drawn = graph.degrees(graph.sources(owners, owners % 7))
+    expected = graph.edges / graph.vertices * np.exp(graph.width**2 / 2)
+    assert np.median(drawn) == pytest.approx(expected, rel=0.06)
+    assert np.median(graph.degrees(owners)) == pytest.approx(expected * np.exp(-(graph.width**2)), rel=0.2)
