@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean
 from typing import Any
 
+from pimflow.errors import choice
 from pimflow.report.tables import number, render_table
 
 BACKWARD = "derived from the forward pass: a product for every operand with a gradient, other kernels once more"
@@ -99,8 +100,13 @@ class Epoch:
         return f"Epoch({self.loop.graph}, {self.loop.model}, {self.target}: {self.best.placement})"
 
     def __getitem__(self, placement: str) -> PlacementRow:
-        """The row of a placement."""
-        return next(row for row in self.rows if row.placement == placement)
+        """The row of a placement.
+
+        Raises:
+            OptionError: there is none of that name.
+        """
+        rows = {row.placement: row for row in self.rows}
+        return rows[choice("placement", placement, rows)]
 
     @property
     def best(self) -> PlacementRow:

@@ -38,6 +38,8 @@ def test_parts_add_up_and_an_epoch_is_all_its_batches() -> None:
         assert row.epoch_s == pytest.approx(row.batch_us * loop.batches * 1e-6)
     assert found.best.batch_us == min(row.batch_us for row in found.rows)
     assert small(batches=0, batch=700).loop.drawn == 5
+    with pytest.raises(OptionError, match="unknown placement 'gpu'"):
+        found["gpu"]
 
 
 def test_batches_are_those_that_the_seed_draws() -> None:
@@ -79,7 +81,7 @@ def test_features_that_the_gpu_does_not_hold_stay_in_the_host() -> None:
     assert "GB of features, room for" in found["resident"].refused
     assert found.best.placement.startswith("zero-copy")
     assert found["resident"].epoch_s == 0
-    assert f"resident: {found['gpu'].refused}" in found.text()
+    assert f"resident: {found['resident'].refused}" in found.text()
 
 
 @pytest.mark.parametrize("model", sorted(LAYERS))
