@@ -37,6 +37,7 @@ from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
+from pimflow.search.relational_form import RELATIONAL, relational_form
 from pimflow.search.solver import bound_of, kept_runs, solve
 from pimflow.verify.each_pass import EachPass
 from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
@@ -83,8 +84,13 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
 
 
 def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
-    """The graph that the search sees: cleaned up, products of few bits marked, sums in their cheapest order."""
+    """The graph that the search sees: cleaned up, products of few bits marked, relational layers and sums in their
+    cheapest form."""
     clean = tidy(graph, multiplies_narrow(machine.costs), options)
+    allowed = [kind for kind in RELATIONAL if kind.name not in options.disabled_passes]
+    chosen = relational_form(clean.graph, machine.costs, options, allowed)
+    relational = _step(chosen.passes, options).run(clean.graph)
+    clean = replace(clean, graph=relational.graph, records=(*clean.records, *relational.records, *chosen.records))
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in graph.nodes):
         return clean
     started = time.perf_counter()

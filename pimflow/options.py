@@ -120,6 +120,15 @@ class Options:
             "keep the edges an input of the compiled model, another graph at every run", "--graph-as-input"
         ),
     )
+    relations: Literal["auto", "always", "never"] = field(
+        default="auto",
+        metadata=_about(
+            "rewrite relational layers: auto (where it costs less), always or never",
+            "--relations",
+            "WHEN",
+            SEARCH,
+        ),
+    )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
         metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
@@ -191,6 +200,7 @@ class OptionKeywords(TypedDict, total=False):
     shapes: Shapes | None
     graph: Any
     graph_as_input: bool
+    relations: str
     grid: int | None
     stages: Sequence[int] | None
     time_budget_s: float | None

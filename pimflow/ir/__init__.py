@@ -11,7 +11,7 @@ from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttribute
 from pimflow.ir.ops.rules import OpRules
-from pimflow.ir.ops.sparse import EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir.ops.sparse import EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitRows
@@ -30,6 +30,7 @@ __all__ = [
     "Decision",
     "EdgeSoftmax",
     "Elementwise",
+    "GatherPairs",
     "GatherRows",
     "Gemm",
     "GlobalPool",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, EdgeSoftmax, GatherRows, Graph, Node, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, Graph, Node, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import EXPORT, OnnxWriter
 from pimflow.onnxio.tensors import dtype_code, numpy_dtype
@@ -111,6 +111,15 @@ class _Pattern:
         rows = rows.reshape(-1, *(1,) * (len(self.out_shape) - 1))
         return self.constant("start", np.broadcast_to(rows, self.out_shape))
 
+    def paired(self, pairing: str, first: str, second: str) -> None:
+        """Rows of the first two operands by index, paired: the node's output."""
+        x, y = (self.step("Gather", [self.node.inputs[at], index], axis=0) for at, index in ((0, first), (1, second)))
+        if pairing != "dot":
+            self.last("Add" if pairing == "add" else "Mul", [x, y])
+            return
+        product = self.step("Mul", [x, y])
+        self.last("ReduceSum", [product, self.integers("axes", [-1])], keepdims=0)
+
     def column(self, name: str, rank: int) -> str:
         """A value [E, ...] with ones appended to its shape, up to a rank."""
         shape = self.writer.graph.shape(name)
@@ -150,13 +159,14 @@ def _segment_reduce(writer: OnnxWriter, node: Node, op: SegmentReduce) -> None:
 def _sddmm(writer: OnnxWriter, node: Node, op: Sddmm) -> None:
     pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[3])[0],))
     sources = pattern.constant("sources", pattern.structure(3).astype(np.int64))
-    x = pattern.step("Gather", [node.inputs[0], sources], axis=0)
-    y = pattern.step("Gather", [node.inputs[1], pattern.constant("destinations", pattern.destinations(2))], axis=0)
-    if op.pairing != "dot":
-        pattern.last("Add" if op.pairing == "add" else "Mul", [x, y])
-        return
-    product = pattern.step("Mul", [x, y])
-    pattern.last("ReduceSum", [product, pattern.integers("axes", [-1])], keepdims=0)
+    pattern.paired(op.pairing, sources, pattern.constant("destinations", pattern.destinations(2)))
+
+
+@EXPORT.register(GatherPairs)
+def _gather_pairs(writer: OnnxWriter, node: Node, op: GatherPairs) -> None:
+    pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[2])[0],))
+    first, second = (pattern.structure(position).astype(np.int64) for position in (2, 3))
+    pattern.paired(op.pairing, pattern.constant("first", first), pattern.constant("second", second))
 
 
 @EXPORT.register(EdgeSoftmax)

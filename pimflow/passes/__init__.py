@@ -3,12 +3,14 @@
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.column_split import ColumnSplit
+from pimflow.passes.compact_materialization import CompactMaterialization
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
+from pimflow.passes.fuse_traversal import FuseTraversal
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
@@ -18,6 +20,8 @@ from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, ev
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
+from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 __all__ = [
@@ -27,12 +31,14 @@ __all__ = [
     "PIPELINES",
     "ApplyPlan",
     "ColumnSplit",
+    "CompactMaterialization",
     "DevicePlacement",
     "EdgeSplit",
     "ExplicitPadding",
     "FoldBatchNorm",
     "FoldConstants",
     "FuseEpilogues",
+    "FuseTraversal",
     "ManagerResult",
     "MdDpSplit",
     "MovementElimination",
@@ -45,6 +51,8 @@ __all__ = [
     "Pipelining",
     "RemoveDeadCode",
     "RemoveIdentity",
+    "ReorderLinear",
+    "SegmentGemm",
     "UnfuseEpilogues",
     "every_pass",
     "notes_of",

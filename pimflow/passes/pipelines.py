@@ -12,6 +12,7 @@ from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
 from pimflow.passes.column_split import ColumnSplit
+from pimflow.passes.compact_materialization import CompactMaterialization
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.differentiate import Differentiate
 from pimflow.passes.edge_split import EdgeSplit
@@ -19,6 +20,7 @@ from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
+from pimflow.passes.fuse_traversal import FuseTraversal
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
@@ -27,6 +29,8 @@ from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
+from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.spec import Spec, read_specs
 from pimflow.passes.unfuse_attention import UnfuseAttention
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
@@ -57,6 +61,10 @@ def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, .
 
 COMPILATION: tuple[type[Pass], ...] = (
     *map(type, CLEANUP),
+    SegmentGemm,
+    ReorderLinear,
+    CompactMaterialization,
+    FuseTraversal,
     OrderAggregation,
     NarrowProducts,
     ApplyPlan,
@@ -85,6 +93,10 @@ for _kind in (
     UnfuseEpilogues,
     UnfuseAttention,
     OrderAggregation,
+    SegmentGemm,
+    ReorderLinear,
+    CompactMaterialization,
+    FuseTraversal,
     NarrowProducts,
     ExplicitPadding,
     RemoveIdentity,

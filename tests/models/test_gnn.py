@@ -15,7 +15,7 @@ RECOVERED = {
     "sage": {"Spmm"},
     "gin": {"Spmm"},
     "gat": {"Spmm", "Sddmm", "EdgeSoftmax"},
-    "rgcn": {"Spmm"},
+    "rgcn": {"Spmm", "TypedLinear"},
 }
 
 

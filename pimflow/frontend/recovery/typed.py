@@ -9,6 +9,7 @@ import numpy as np
 from pimflow.frontend.recovery.scene import Ints, Rows, Scene
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Node, TypedLinear
+from pimflow.sparse import by_id
 
 
 class Typed(NamedTuple):
@@ -48,19 +49,21 @@ def _pick(scene: Scene, node: Node) -> Typed | None:
         return None
     column = node.kind == "GatherND" and index.shape[1:] == (1,)
     types = along_rows(index) if column or (node.kind == "Gather" and index.ndim == 1) else None
-    return None if types is None or (types.size and types.min() < 0) else Typed(node.inputs[0], types)
+    if types is None or (types.size and (types.min() < 0 or types.max() >= scene.shape(node.inputs[0])[0])):
+        return None
+    return Typed(node.inputs[0], types)
 
 
 def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
-    """x W_r once for every pair of a row and a type that occurs, and the pair of every edge in the exporter's order.
+    """x W_r for every edge, type after type, and the row of every edge in the exporter's order.
 
-    That is as few rows as there are (compact materialisation, as in Hector).
+    No matrix is copied for an edge. Whether rows that repeat are multiplied once is the business of passes.
     """
     x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
-    sources, types = scene.shape(x)[0], scene.shape(weights)[0]
-    unique, pair_of_edge = np.unique(kinds.astype(np.int64) * sources + index, return_inverse=True)
-    picked = scene.constant("pair_sources", (unique % sources).astype(np.int32))
-    bounds = np.searchsorted(unique, np.arange(types + 1, dtype=np.int64) * sources)
-    pointers = scene.constant("pair_types", bounds.astype(np.int64))
-    rows = scene.write(GatherRows(), x, picked, like=f"{like}/pairs")
-    return scene.write(TypedLinear(), rows, weights, pointers, like=f"{like}/typed"), pair_of_edge.reshape(-1)
+    begins, order = by_id(kinds, scene.shape(weights)[0])
+    picked = scene.constant("typed_sources", index[order].astype(np.int32))
+    pointers = scene.constant("types", begins)
+    rows = scene.write(GatherRows(), x, picked, like=f"{like}/by_type")
+    places: Ints = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return scene.write(TypedLinear(), rows, weights, pointers, like=f"{like}/typed"), places

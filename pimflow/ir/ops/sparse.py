@@ -20,7 +20,7 @@ REDUCTIONS = ("sum", "max", "min")
 """What rows of edges are reduced by."""
 
 PAIRINGS = ("add", "mul", "dot")
-"""What `Sddmm` does with the two ends of an edge."""
+"""What `Sddmm` and `GatherPairs` do with two rows."""
 
 
 class SparseOp(Op):
@@ -204,6 +204,33 @@ class GatherRows(SparseOp):
         """[M, ...]."""
         x = self._matrix(shapes, 0, "features")
         return (self._vector(shapes, 1, "indices"), *x[1:])
+
+
+@register_op
+@dataclass(frozen=True)
+class GatherPairs(SparseOp):
+    """x[first[i]] + y[second[i]], their product, or their dot product: two rows per edge, which need be of no vertices.
+
+    Inputs: x [N, ...], y [M, ...], first [P], second [P].
+
+    Args:
+        pairing: "add", "mul" or "dot" (over the last dim, which goes).
+    """
+
+    content_operands = (2, 3)
+
+    pairing: str = "add"
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[P, ...]."""
+        if self.pairing not in PAIRINGS:
+            self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
+        x, y = self._matrix(shapes, 0, "first rows"), self._matrix(shapes, 1, "second rows")
+        pairs = self._vector(shapes, 2, "first indices")
+        self._vector(shapes, 3, "second indices", pairs)
+        if x[1:] != y[1:] or (self.pairing == "dot" and len(x) < 2):
+            self.refuse(f"rows of {x} and of {y} do not pair")
+        return (pairs, *(x[1:-1] if self.pairing == "dot" else x[1:]))
 
 
 @register_op

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.structure import as_matrix
-from pimflow.ir import Array, EdgeSoftmax, GatherRows, OpRules, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, OpRules, Sddmm, SegmentReduce, Spmm, TypedLinear
 
 Floats = npt.NDArray[Any]
 Operands = Sequence["Array | None"]
@@ -173,14 +173,30 @@ def _sddmm(op: Sddmm, operands: Operands) -> Array:
 
     def block(first: int, last: int) -> None:
         edges = slice(int(rowptr[first]), int(rowptr[last]))
-        sources = x[col[edges]]
         destinations = np.repeat(y[first:last], np.diff(rowptr[first : last + 1]), axis=0)
-        if op.pairing == "dot":
-            out[edges] = np.einsum("...c,...c->...", _wide(sources), _wide(destinations))
-        else:
-            out[edges] = sources + destinations if op.pairing == "add" else sources * destinations
+        out[edges] = _paired(op.pairing, x[col[edges]], destinations)
 
     _side_by_side(block, _row_blocks(rowptr, x[:1].size))
+    return out
+
+
+def _paired(pairing: str, first: Floats, second: Floats) -> Floats:
+    """Two rows of every edge as one."""
+    if pairing == "dot":
+        dots: Floats = np.einsum("...c,...c->...", _wide(first), _wide(second))
+        return dots
+    return first + second if pairing == "add" else first * second
+
+
+@SPARSE_VALUES.register(GatherPairs)
+def _gather_pairs(op: GatherPairs, operands: Operands) -> Array:
+    x, y, first, second = (_given(operands, position) for position in range(4))
+    out = np.empty((len(first), *(x.shape[1:-1] if op.pairing == "dot" else x.shape[1:])), x.dtype)
+
+    def block(begin: int, end: int) -> None:
+        out[begin:end] = _paired(op.pairing, x[first[begin:end]], y[second[begin:end]])
+
+    _side_by_side(block, _row_blocks(np.arange(len(first) + 1), x[:1].size))
     return out
 
 

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from pimflow.ir import Array, EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
 from pimflow.runtime.gpu.work import (
     GPU_WORK,
     GpuWork,
     KernelSequence,
-    MatrixWork,
     Operands,
+    SegmentedWork,
     StreamWork,
     element_width,
     value_bytes,
@@ -58,6 +58,22 @@ def _sddmm(op: Sddmm, operands: Operands) -> SparseWork | KernelSequence:
     return _known(SparseWork(steps, macs, _streamed(operands, features), (gathered,)))
 
 
+@GPU_WORK.register(GatherPairs)
+def _gather_pairs(op: GatherPairs, operands: Operands) -> SparseWork | KernelSequence:
+    """Both rows of a pair are read by index."""
+    first, second, pairs = operands.given[0], operands.given[1], operands.given[2]
+    assert first is not None
+    assert second is not None
+    assert pairs is not None
+    steps = pairs.elements * _width(first)
+    rows = tuple(
+        _rows(table, pairs.elements, operands.constants.get(position), operands.element_bytes)
+        for table, position in ((first, 2), (second, 3))
+    )
+    streamed = _streamed(operands, first) - value_bytes(second, operands.element_bytes)
+    return _known(SparseWork(steps, steps if op.pairing == "dot" else 0, streamed, rows))
+
+
 @GPU_WORK.register(EdgeSoftmax)
 def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> SparseWork:
     """Rows that fit on chip are read once; longer ones again for the sum and for the quotient, from the L2."""
@@ -81,16 +97,17 @@ def _gather_rows(op: GatherRows, operands: Operands) -> SparseWork | KernelSeque
 
 
 @GPU_WORK.register(TypedLinear)
-def _typed_linear(op: TypedLinear, operands: Operands) -> MatrixWork:
-    """A product per type that has rows, all in one kernel; rows are taken as spread evenly over these types."""
+def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork:
+    """A product per type that has rows, all in one kernel; where types are computed, they are taken as even."""
     features, weights = operands.inputs[0].shape or (0, 0), operands.inputs[1]
     types, inner, outer = weights.shape or (1, 1, 1)
-    used = types
+    segments = [features[0] // max(types, 1) + (kind < features[0] % max(types, 1)) for kind in range(types)]
     if 2 in operands.constants:
-        used = int(np.count_nonzero(np.diff(operands.constants[2])))
-    unread = value_bytes(weights, operands.element_bytes) * (types - used) // max(types, 1)
-    rows = -(-features[0] // max(used, 1))
-    return MatrixWork(rows, outer, inner, max(used, 1), operands.bytes - unread)
+        segments = np.diff(operands.constants[2]).tolist()
+    used = tuple(segment for segment in segments if segment)
+    unread = value_bytes(weights, operands.element_bytes) * (types - len(used)) // max(types, 1)
+    groups = max(len(used), 1)
+    return SegmentedWork(-(-features[0] // groups), outer, inner, groups, operands.bytes - unread, segments=used)
 
 
 def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:

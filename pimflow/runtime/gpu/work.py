@@ -78,6 +78,29 @@ class MatrixWork:
         """Multiply-accumulates."""
         return self.m * self.n * self.k * self.groups
 
+    def blocks(self, rows: int, columns: int) -> int:
+        """Tiles of so many rows and columns that cover all results."""
+        return self.groups * -(-self.m // rows) * -(-self.n // columns)
+
+
+@dataclass(frozen=True)
+class SegmentedWork(MatrixWork):
+    """Products of segments of rows, each with a matrix of its own, in one kernel: `segments` are the rows of each.
+
+    `m` is their mean, rounded up.
+    """
+
+    segments: tuple[int, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return sum(self.segments) * self.n * self.k
+
+    def blocks(self, rows: int, columns: int) -> int:
+        """Tiles, of which none has rows of two segments."""
+        return sum(-(-segment // rows) for segment in self.segments) * -(-self.n // columns)
+
 
 @dataclass(frozen=True)
 class DepthwiseWork:

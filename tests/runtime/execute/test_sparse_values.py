@@ -14,6 +14,7 @@ from pimflow.errors import GraphError, ModelError
 from pimflow.ir import (
     Array,
     EdgeSoftmax,
+    GatherPairs,
     GatherRows,
     Graph,
     Op,
@@ -40,6 +41,7 @@ HEADS = RNG.standard_normal((E, 3)).astype(np.float32)
 SCALE = RNG.random(N, np.float32)
 POINTERS = np.array([0, 12, 12, 40], np.int64)
 TYPED = RNG.standard_normal((3, F, 5)).astype(np.float32)
+OTHER = RNG.integers(0, 12, E).astype(np.int32)
 LOWEST = float(np.finfo(np.float32).min)
 
 CASES: dict[str, tuple[Op, list[Any]]] = {
@@ -62,6 +64,9 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     "softmax": (EdgeSoftmax(), [(E, 3), ROWS.rowptr]),
     "softmax from zero": (EdgeSoftmax(floor=0.0, eps=1e-16), [(E,), ROWS.rowptr]),
     "rows": (GatherRows(), [(N, F), ROWS.col]),
+    "sum of pairs": (GatherPairs("add"), [(N, F), (12, F), ROWS.col, OTHER]),
+    "product of pairs": (GatherPairs("mul"), [(N, 3, F), (12, 3, F), ROWS.col, OTHER]),
+    "dot of pairs": (GatherPairs("dot"), [(N, 3, F), (12, 3, F), ROWS.col, OTHER]),
     "typed": (TypedLinear(), [(40, F), TYPED, POINTERS]),
 }
 
@@ -141,6 +146,9 @@ def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
         (Sddmm("sub"), [(N, F), (N, F), ROWS.rowptr, ROWS.col], "pairs by add, mul, dot"),
         (Sddmm(), [(N, F), (N, F + 1), ROWS.rowptr, ROWS.col], "do not pair"),
         (TypedLinear(), [(40, F), TYPED, np.array([0, 40])], "do not fit weights"),
+        (GatherPairs("sub"), [(N, F), (N, F), ROWS.col, ROWS.col], "pairs by add, mul, dot"),
+        (GatherPairs(), [(N, F), (N, 2), ROWS.col, ROWS.col], "do not pair"),
+        (GatherPairs(), [(N, F), (N, F), ROWS.col, (E + 1,)], "second indices need the shape"),
         (GatherRows(), [(N, F), (E, 1)], "indices need the shape"),
     ],
 )

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pimflow.ir import EdgeSoftmax, GatherRows, Op, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.ir import EdgeSoftmax, GatherPairs, GatherRows, Op, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
 from pimflow.runtime.backends import host_of
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost
 from pimflow.runtime.gpu.sparse_work import exporter_pattern
-from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, gpu_work
+from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, SegmentedWork, gpu_work
 from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, Cache, SparseWork
 from pimflow.sparse import Graph, generate, like, reordered, stack_distance
 from pimflow.targets import GpuSpec, MeasuredGpuSpec, load_target
@@ -141,6 +141,9 @@ def test_other_ops_over_edges() -> None:
     assert dot.memory_bytes(CACHE) == added.memory_bytes(CACHE) - edges * (out_bytes - 2)
     gathered = work(GatherRows(), [x, col], result(edges, WIDTH), {1: graph.col})
     assert gathered.memory_bytes(CACHE) == fetched + 4 * edges + edges * out_bytes
+    both = work(GatherPairs("dot"), [x, x, col, col], result(edges), {2: graph.col, 3: graph.col})
+    assert (both.macs, both.operations) == (edges * WIDTH, edges * WIDTH)
+    assert both.memory_bytes(CACHE) == 2 * fetched + 8 * edges + 2 * edges
     reduced = gpu_work(
         SegmentReduce("max"), [result(edges, WIDTH), rowptr], [result(rows, WIDTH)], 2, {1: graph.rowptr}
     )
@@ -166,6 +169,17 @@ def test_types_without_rows_are_not_read() -> None:
     assert isinstance(found, MatrixWork)
     assert (found.m, found.n, found.k, found.groups) == (30, 8, 16, 3)
     assert found.bytes == 2 * (90 * 16 + 90 * 8 + 3 * 16 * 8) + 40
+
+
+def test_tiles_have_rows_of_one_type_only() -> None:
+    x, w, pointers = result(200, 16), Value("w", (3, 16, 8), "float32"), Value("pointers", (4,), "int64")
+    found = gpu_work(TypedLinear(), [x, w, pointers], [result(200, 8)], 2, {2: np.array([0, 1, 130, 200])})
+    assert isinstance(found, SegmentedWork)
+    assert found.segments == (1, 129, 70)
+    assert (found.macs, found.blocks(64, 8), found.blocks(128, 4)) == (200 * 16 * 8, 1 + 3 + 2, 2 * (1 + 2 + 1))
+    even = gpu_work(TypedLinear(), [x, w, pointers], [result(200, 8)], 2)
+    assert isinstance(even, SegmentedWork)
+    assert even.segments == (67, 67, 66), "where types are computed when it runs"
 
 
 def test_a_graph_that_is_not_known_yet_counts_no_reuse_and_says_so() -> None:

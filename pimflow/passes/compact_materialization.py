@@ -1,0 +1,281 @@
+"""Computes what depends on a vertex and an edge type alone once for every pair of them, and not for every edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from pimflow.ir import (
+    Elementwise,
+    GatherPairs,
+    GatherRows,
+    Gemm,
+    Graph,
+    Node,
+    OnnxOp,
+    Op,
+    Reshape,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    Transpose,
+    TypedLinear,
+)
+from pimflow.ir.text.literals import digest
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import Ints, Picked, RowWriter, gathered, index_of, keeps_rows, types_of_rows, unmarked
+
+_BY_ROW = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
+"""Operators that make a row from a row, where they leave the first dim alone."""
+
+_COLUMNS: dict[type[Op], dict[int, int]] = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
+"""Operands that ops over edges read by an index, and where that index is."""
+
+
+@dataclass(frozen=True)
+class CompactMaterialization(Pass):
+    """Products of edges' rows are done once for every pair of a row and an edge type that occurs (Hector, ASPLOS 2024).
+
+    A `TypedLinear` over rows that a constant index picks depends on the row and on the type alone: it is computed over
+    unique pairs, and so is what makes rows of its rows one by one (views, functions, products with other weights).
+    What reads these by edges reads them by the pair of every edge: `Spmm`, `Sddmm`, `GatherPairs` by their own index,
+    anything else behind a `GatherRows`. Products with constant weights, of rows without types, likewise.
+
+    Args:
+        leave: products that stay as they are, where nothing before them is compact.
+    """
+
+    name: ClassVar[str] = "compact-materialization"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph; the notes say of every product of edges why it is left."""
+        return _Compaction(graph, self.leave).run()
+
+
+class Pairs(NamedTuple):
+    """The pairs that occur: the row of each, type after type where types begin, and the pair of every edge."""
+
+    rows: Ints
+    pointers: Ints | None
+    of_edges: Ints
+
+
+class _Compaction:
+    """One run: values that are kept as rows of fewer, and what is written in place of the nodes that made them."""
+
+    def __init__(self, graph: Graph, leave: tuple[str, ...]) -> None:
+        self._graph = graph
+        self._leave = {graph.node(name).name for name in leave}
+        self._write = RowWriter(graph)
+        self._compact: dict[str, Picked] = {}
+        self._instead: dict[str, list[Node]] = {}
+        self._whole: set[str] = set(graph.outputs)  # values that are read edge by edge
+        self._pairs: dict[tuple[str, str], Pairs] = {}
+        self._gathers: dict[tuple[str, str], str] = {}
+        self._notes: list[str] = []
+
+    def run(self) -> PassResult:
+        for node in self._graph.nodes:
+            if not (self._starts(node) or self._goes_on(node) or self._reads_by_index(node)):
+                self._whole.update(name for name in node.inputs if name in self._compact)
+        if not self._compact:
+            return PassResult(self._graph, False, tuple(self._notes))
+        for node in self._graph.nodes:
+            if node.name in self._instead:
+                self._write.editor.replace_node(node.name, (*self._instead[node.name], *self._of_edges(node)))
+        return PassResult(self._write.finish(), True, tuple(self._notes))
+
+    def _of_edges(self, node: Node) -> tuple[Node, ...]:
+        """Rows of every edge, where they are read as such."""
+        if node.output not in self._compact or node.output not in self._whole:
+            return ()
+        rows, picks = self._compact[node.output]
+        assert picks is not None
+        inputs = (rows, self._write.index("pair_of_edge", picks))
+        return (self._write.node(GatherRows(), inputs, f"{node.name}_of_edges", node.output),)
+
+    # ---- where it begins
+
+    def _starts(self, node: Node) -> bool:
+        """A product of rows that repeat."""
+        if not self._is_product(node):
+            return False
+        given = node.inputs[0]
+        source = self._compact.get(given) or gathered(self._graph, given)
+        if node.name in self._leave and given not in self._compact:
+            return False
+        if source.picks is None:
+            self._notes.append(f"{node.name}: no constant index picks its rows")
+            return False
+        typed = isinstance(node.op, TypedLinear)
+        if typed and node.inputs[2] not in self._graph.constants:
+            self._notes.append(f"{node.name}: which rows are of which type is only known when it runs")
+            return False
+        pairs = self._unique(source, self._graph.constants[node.inputs[2]] if typed else None)
+        if len(pairs.rows) >= len(source.picks):
+            what = "pair of a row and a type" if typed else "row"
+            self._notes.append(f"{node.name}: no {what} occurs twice in {len(source.picks):,}")
+            return False
+        self._begin(node, source.rows, pairs)
+        return True
+
+    def _is_product(self, node: Node) -> bool:
+        """A `TypedLinear`, or a product with constant weights of rows."""
+        if isinstance(node.op, TypedLinear):
+            return True
+        if not node.op.is_matrix_product or len(self._graph.shape(node.inputs[0])) != 2:
+            return False
+        return self._multiplies_rows(node) and gathered(self._graph, node.inputs[0]).picks is not None
+
+    def _unique(self, source: Picked, pointers: Ints | None) -> Pairs:
+        assert source.picks is not None
+        key = (digest(source.picks), "" if pointers is None else digest(pointers))
+        if key not in self._pairs:
+            self._pairs[key] = unique_pairs(source.picks, pointers)
+        return self._pairs[key]
+
+    def _begin(self, node: Node, rows: str, pairs: Pairs) -> None:
+        made: list[Node] = []
+        given = rows
+        if not np.array_equal(pairs.rows, np.arange(self._write.shape(rows)[0])):
+            picks = self._write.index("pair_rows", pairs.rows)
+            if (rows, picks) not in self._gathers:
+                made.append(self._write.node(GatherRows(), (rows, picks), f"{node.name}_pairs"))
+                self._gathers[rows, picks] = made[0].output
+            given = self._gathers[rows, picks]
+        inputs = [given, *node.inputs[1:]]
+        if pairs.pointers is not None:
+            inputs[2] = self._write.constant("pair_types", pairs.pointers)
+        self._keep(node, made, inputs, Picked(given, pairs.of_edges))
+
+    def _keep(self, node: Node, made: list[Node], inputs: list[str], like: Picked) -> None:
+        """Writes a node over fewer rows, as many as `like` has; its value is kept as rows of what that makes."""
+        rows, value = self._write.shape(like.rows)[0], self._graph.value(node.output)
+        assert value.shape is not None
+        shape = (rows, *value.shape[1:])
+        op = replace(node.op, shape=shape) if isinstance(node.op, Reshape) else node.op
+        output = self._write.editor.new_value(f"{node.output}_compact", shape, value.dtype)
+        self._instead[node.name] = [*made, replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(output,))]
+        self._compact[node.output] = Picked(output, like.picks)
+
+    # ---- how far it goes
+
+    def _goes_on(self, node: Node) -> bool:
+        """What makes each row from the same row of compact values, and of nothing else that has rows of edges."""
+        kept = [name for name in node.inputs if name in self._compact]
+        if not kept or len(node.outputs) != 1 or not self._makes_row_from_row(node):
+            return False
+        first = self._compact[kept[0]]
+        others = [name for name in node.inputs if name and name not in kept]
+        alike = all(self._is_as(self._compact[name], first) for name in kept)
+        if not alike or any(self._has_rows(node, name) for name in others):
+            return False
+        self._keep(node, [], [self._compact[name].rows if name in kept else name for name in node.inputs], first)
+        return True
+
+    def _is_as(self, one: Picked, other: Picked) -> bool:
+        if one.picks is None or other.picks is None:
+            return False
+        same = self._write.shape(one.rows)[0] == self._write.shape(other.rows)[0]
+        return same and (one.picks is other.picks or digest(one.picks) == digest(other.picks))
+
+    def _makes_row_from_row(self, node: Node) -> bool:
+        graph, op = self._graph, node.op
+        if isinstance(op, Elementwise):
+            return self._keeps_first_dim(node)
+        if isinstance(op, Reshape):
+            return keeps_rows(graph, node)
+        if isinstance(op, Transpose):
+            return op.perm[:1] == (0,)
+        if op.is_matrix_product:
+            return self._multiplies_rows(node)
+        return isinstance(op, OnnxOp) and not op.domain and op.op_type in _BY_ROW and self._leaves_rows(node, op)
+
+    def _keeps_first_dim(self, node: Node) -> bool:
+        """Whether rows of edges stay the first dim of what is broadcast."""
+        made = self._graph.shape(node.output)
+        given = [self._graph.shape(name) for name in node.inputs if name in self._compact]
+        return all(len(shape) == len(made) and shape[0] == made[0] for shape in given)
+
+    def _multiplies_rows(self, node: Node) -> bool:
+        """Whether a product makes each row from the same row of its first operand, with one matrix for all."""
+        graph, op = self._graph, node.op
+        if len(graph.shape(node.inputs[1])) != 2 or node.inputs[0] in node.inputs[1:]:
+            return False
+        return not (isinstance(op, Gemm) and op.trans_a) and len(graph.shape(node.inputs[0])) > 1
+
+    def _leaves_rows(self, node: Node, op: OnnxOp) -> bool:
+        """Whether a reduction leaves the first dim alone."""
+        axes = dict(op.attributes).get("axes")
+        if len(node.inputs) > 1 and node.inputs[1]:
+            known = self._graph.constants.get(node.inputs[1])
+            axes = None if known is None else tuple(known.tolist())
+        rank = len(self._graph.shape(node.inputs[0]))
+        return isinstance(axes, tuple) and bool(axes) and all(int(axis) % rank for axis in axes)
+
+    def _has_rows(self, node: Node, name: str) -> bool:
+        """Whether an operand has a row for every edge."""
+        own, made = self._graph.value(name).shape, self._graph.shape(node.output)
+        return own is None or (len(own) == len(made) and own[0] == made[0] and isinstance(node.op, Elementwise))
+
+    # ---- what reads it by an index of its own
+
+    def _reads_by_index(self, node: Node) -> bool:
+        """Sums and pairs over edges, which read compact rows by the pair of every edge."""
+        if isinstance(node.op, GatherRows):
+            return self._picked_again(node)
+        if isinstance(node.op, SegmentReduce):
+            return self._summed(node, node.op)
+        inputs, taken = list(node.inputs), set[int]()
+        for position, column in _COLUMNS.get(type(node.op), {}).items():
+            kept, own = self._compact.get(node.inputs[position]), self._graph.constants.get(node.inputs[column])
+            if kept is None or own is None or kept.picks is None:
+                continue
+            inputs[position], inputs[column] = kept.rows, self._write.index("pair_of_edge", kept.picks[own])
+            taken.add(position)
+        if not taken:
+            return False
+        self._instead[node.name] = [replace(unmarked(node), inputs=tuple(inputs))]
+        self._whole.update(
+            name for position, name in enumerate(node.inputs) if name in self._compact and position not in taken
+        )
+        return True
+
+    def _picked_again(self, node: Node) -> bool:
+        """Rows of rows of pairs."""
+        kept, own = self._compact.get(node.inputs[0]), index_of(self._graph, node)
+        if kept is None or own is None or kept.picks is None:
+            return False
+        self._compact[node.output] = Picked(kept.rows, kept.picks[own])
+        self._instead[node.name] = []
+        return True
+
+    def _summed(self, node: Node, op: SegmentReduce) -> bool:
+        """A reduction of rows of pairs, which needs no rows of edges."""
+        kept = self._compact.get(node.inputs[0])
+        if kept is None or kept.picks is None or len(self._graph.shape(node.inputs[0])) < 2:
+            return False
+        inputs = (kept.rows, node.inputs[1], self._write.index("pair_of_edge", kept.picks))
+        fields = Spmm(op.reduce, op.start, op.empty)
+        self._instead[node.name] = [replace(unmarked(node), op=fields, inputs=inputs)]
+        return True
+
+
+def unique_pairs(index: Ints, pointers: Ints | None) -> Pairs:
+    """The pairs of a row and a type that occur, by type and then by row, and which of them every edge is of.
+
+    Args:
+        index: the row of every edge.
+        pointers: where each type's edges begin, [types + 1]; None where edges have no types.
+    """
+    if pointers is None:
+        rows, of_edges = np.unique(index, return_inverse=True)
+        return Pairs(rows, None, of_edges.reshape(-1))
+    span = int(index.max(initial=-1)) + 1
+    keys, of_edges = np.unique(types_of_rows(pointers) * span + index, return_inverse=True)
+    begins = np.searchsorted(keys, np.arange(len(pointers), dtype=np.int64) * span)
+    return Pairs(keys % max(span, 1), begins.astype(np.int64), of_edges.reshape(-1))

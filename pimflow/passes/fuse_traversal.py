@@ -1,0 +1,215 @@
+"""Makes chains of kernels over the edges of a graph one: nothing is written for every edge that the next one reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from pimflow.ir import Elementwise, GatherPairs, Graph, Node, OnnxOp, Refusal, Reshape, SegmentReduce, Spmm
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, rewritten, unmarked
+
+_PAIRINGS = {"Add": "add", "Mul": "mul"}
+
+
+@dataclass(frozen=True)
+class FuseTraversal(Pass):
+    """Writes chains over edges as the one kernel that they are (Hector's traversal template).
+
+    - A reduction of rows picked by an index, or of such rows times a number (an edge or a head): an `Spmm`.
+    - A sum or product of two rows picked by indices, and the sum of such a product over the last dim: a `GatherPairs`.
+
+    Functions of their results are epilogues already (`FuseEpilogues`).
+
+    Args:
+        leave: reductions, sums and products that stay as they are.
+    """
+
+    name: ClassVar[str] = "fuse-traversal"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph, node by node; the notes say why a reduction over edges reads rows that are written."""
+        return rewritten(graph, self.leave, _fused)
+
+
+def _fused(graph: Graph, node: Node) -> Graph | Refusal | None:
+    rule = _rule(node)
+    return None if rule is None else rule(graph, node)
+
+
+Rule = Callable[[Graph, Node], "Graph | Refusal | None"]
+
+
+def _rule(node: Node) -> Rule | None:
+    if isinstance(node.op, SegmentReduce):
+        return _sum
+    if isinstance(node.op, OnnxOp) and node.op.op_type == "ReduceSum" and not node.op.domain:
+        return _dot
+    return _pair if isinstance(node.op, Elementwise) and node.op.kind in _PAIRINGS else None
+
+
+class Rows(NamedTuple):
+    """x[picks], viewed as rows of another shape."""
+
+    x: str
+    picks: Ints
+    shape: tuple[int, ...]
+
+
+def _rows(graph: Graph, name: str) -> Rows | None:
+    """A value as rows picked by a constant index, through views of whole rows."""
+    shape = graph.shape(name)
+    node = graph.producer(name)
+    while node is not None and isinstance(node.op, Reshape) and keeps_rows(graph, node):
+        node = graph.producer(node.inputs[0])
+    index = index_of(graph, node)
+    return None if node is None or index is None else Rows(node.inputs[0], index, shape[1:])
+
+
+def _viewed(write: RowWriter, made: list[Node], name: str, shape: tuple[int, ...], like: str) -> str:
+    """A value under another shape; itself where that is its own."""
+    if write.shape(name) == shape:
+        return name
+    known = write.graph.constants.get(name)
+    if known is not None:
+        return write.constant(f"{like}_view", known.reshape(shape))
+    made.append(write.node(Reshape(shape), (name,), f"{like}_view"))
+    return made[-1].output
+
+
+def _table(write: RowWriter, made: list[Node], rows: Rows, like: str) -> str:
+    """What rows are picked of, in the shape that the rows are viewed in."""
+    return _viewed(write, made, rows.x, (write.shape(rows.x)[0], *rows.shape), like)
+
+
+# ---- reductions
+
+
+def _sum(graph: Graph, node: Node) -> Graph | Refusal:
+    """SegmentReduce([weight *] x[index]) as an Spmm."""
+    assert isinstance(node.op, SegmentReduce)
+    given = node.inputs[0]
+    if len(graph.shape(given)) < 2:
+        return Refusal("what it reduces has no columns")
+    if node.inputs[1] not in graph.constants:
+        return Refusal("the edges into each vertex are only known when it runs")
+    plain = _rows(graph, given)
+    if plain is not None:
+        return _as_spmm(graph, node, plain, "", graph.shape(given))
+    found = _product(graph, given)
+    return found if isinstance(found, Refusal) else _as_spmm(graph, node, *found)
+
+
+def _product(graph: Graph, name: str) -> tuple[Rows, str, tuple[int, ...]] | Refusal:
+    """weight * x[index] behind views: the rows, the weights, and the shape of the product."""
+    producer = graph.producer(name)
+    while producer is not None and isinstance(producer.op, Reshape) and keeps_rows(graph, producer):
+        producer = _only_maker(graph, producer)
+    if producer is None or not isinstance(producer.op, Elementwise) or producer.op.kind != "Mul":
+        return Refusal("what it reduces is neither rows picked by a constant index nor such rows times weights")
+    if len(producer.inputs) != 2 or len(graph.users(producer.output)) != 1:
+        return Refusal("others read its messages too")
+    shape = graph.shape(producer.output)
+    for one, weight in (producer.inputs, producer.inputs[::-1]):
+        rows = _rows(graph, one)
+        if rows is not None and graph.shape(one) == shape and _is_weight(graph.shape(weight), shape):
+            return rows, weight, shape
+    return Refusal("its messages are no rows picked by a constant index, times a number an edge or a head")
+
+
+def _only_maker(graph: Graph, view: Node) -> Node | None:
+    """What makes what a view reads, if nothing else reads it."""
+    return graph.producer(view.inputs[0]) if len(graph.users(view.inputs[0])) == 1 else None
+
+
+def _is_weight(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """One number an edge, or one a head of rows [E, H, C]."""
+    if len(own) != len(shape) or own[0] != shape[0]:
+        return False
+    return math.prod(own[1:]) == 1 or (len(own) == 3 and own[1:] == (shape[1], 1))
+
+
+def _as_spmm(graph: Graph, node: Node, rows: Rows, weight: str, shape: tuple[int, ...]) -> Graph:
+    assert isinstance(node.op, SegmentReduce)
+    write, made = RowWriter(graph), list[Node]()
+    whole = graph.shape(node.output)
+    inputs = [_table(write, made, Rows(rows.x, rows.picks, shape[1:]), node.name), node.inputs[1]]
+    inputs.append(write.index("col", rows.picks))
+    if weight:
+        per_head = math.prod(write.shape(weight)[1:]) > 1
+        inputs.append(_viewed(write, made, weight, shape[: 2 if per_head else 1], f"{node.name}_weight"))
+    op = Spmm(node.op.reduce, node.op.start, node.op.empty)
+    if (whole[0], *shape[1:]) == whole:
+        write.editor.replace_node(node.name, (*made, replace(unmarked(node), op=op, inputs=tuple(inputs))))
+        return write.finish()
+    summed = write.editor.new_value(f"{node.output}_rows", (whole[0], *shape[1:]), graph.value(node.output).dtype)
+    made.append(replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(summed,)))
+    made.append(write.node(Reshape(whole), (summed,), f"{node.name}_view", node.output))
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+# ---- pairs
+
+
+def _pair(graph: Graph, node: Node) -> Graph | None:
+    """x[i] + y[j], or their product, in one kernel."""
+    assert isinstance(node.op, Elementwise)
+    ends = _ends(graph, node)
+    if ends is None or _is_multiplied_and_summed(graph, node):
+        return None
+    return _as_pairs(graph, node, _PAIRINGS[node.op.kind], ends, graph.shape(node.output))
+
+
+def _is_multiplied_and_summed(graph: Graph, node: Node) -> bool:
+    """Whether a product is read by a reduction alone, which takes it in."""
+    users = graph.users(node.output)
+    return len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
+
+
+def _dot(graph: Graph, node: Node) -> Graph | None:
+    """A product of two rows, summed over its last dim."""
+    product = graph.producer(node.inputs[0])
+    if product is None or not isinstance(product.op, Elementwise) or product.op.kind != "Mul":
+        return None
+    ends, shape = _ends(graph, product), graph.shape(product.output)
+    if ends is None or len(graph.users(product.output)) != 1 or not _sums_last(graph, node, len(shape)):
+        return None
+    return _as_pairs(graph, node, "dot", ends, shape[:-1])
+
+
+def _sums_last(graph: Graph, node: Node, rank: int) -> bool:
+    assert isinstance(node.op, OnnxOp)
+    axes = dict(node.op.attributes).get("axes")
+    if len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+        axes = tuple(graph.constants[node.inputs[1]].tolist())
+    return isinstance(axes, tuple) and [int(axis) % rank for axis in axes] == [rank - 1]
+
+
+def _ends(graph: Graph, node: Node) -> tuple[Rows, Rows] | None:
+    """Both operands as rows of the same shape, picked by constant indices that nothing else reads."""
+    if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
+        return None
+    shape = graph.shape(node.output)
+    first, second = (_rows(graph, name) for name in node.inputs)
+    if first is None or second is None or any(graph.shape(name) != shape for name in node.inputs):
+        return None
+    return (first, second) if all(len(graph.users(name)) == 1 for name in node.inputs) else None
+
+
+def _as_pairs(graph: Graph, node: Node, pairing: str, ends: tuple[Rows, Rows], shape: tuple[int, ...]) -> Graph:
+    write, made = RowWriter(graph), list[Node]()
+    tables = [_table(write, made, rows, node.name) for rows in ends]
+    picks = [write.index(what, rows.picks) for what, rows in zip(("first", "second"), ends, strict=True)]
+    inputs, whole = (*tables, *picks), graph.shape(node.output)
+    if shape == whole:
+        write.editor.replace_node(node.name, (*made, replace(unmarked(node), op=GatherPairs(pairing), inputs=inputs)))
+        return write.finish()
+    made.append(write.node(GatherPairs(pairing), inputs, f"{node.name}_pairs"))
+    made.append(replace(unmarked(node), op=Reshape(whole), inputs=(made[-1].output,)))
+    write.editor.replace_node(node.name, made)
+    return write.finish()

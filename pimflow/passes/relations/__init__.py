@@ -1,0 +1,27 @@
+"""What the passes on relational layers share: which rows of what a value of edges is, and constants of such indices."""
+
+from pimflow.passes.relations.rows import (
+    Ints,
+    Picked,
+    RowWriter,
+    gathered,
+    index_of,
+    keeps_rows,
+    picked,
+    rewritten,
+    types_of_rows,
+    unmarked,
+)
+
+__all__ = [
+    "Ints",
+    "Picked",
+    "RowWriter",
+    "gathered",
+    "index_of",
+    "keeps_rows",
+    "picked",
+    "rewritten",
+    "types_of_rows",
+    "unmarked",
+]

@@ -1,0 +1,151 @@
+"""Rows over edges as rows of something smaller, and nodes and constants that are written in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Array, GatherRows, Graph, GraphEditor, Node, Op, Refusal, Reshape, Value
+from pimflow.ir.shapes import infer
+from pimflow.ir.text.literals import digest
+from pimflow.passes.base import PassResult
+from pimflow.passes.remove_dead_code import RemoveDeadCode
+
+Ints = npt.NDArray[Any]
+
+Rule = Callable[[Graph, Node], "Graph | Refusal | None"]
+"""A rewrite at a node: the new graph, why there is none, or None where it has nothing to say."""
+
+
+class Picked(NamedTuple):
+    """Rows of a value: rows[picks[i]] for every i; without picks the rows themselves."""
+
+    rows: str
+    picks: Ints | None
+
+
+def index_of(graph: Graph, node: Node | None) -> Ints | None:
+    """The constant index of a gather of rows, without negative entries; None of any other node."""
+    if node is None or not isinstance(node.op, GatherRows) or node.inputs[1] not in graph.constants:
+        return None
+    index: Ints = graph.constants[node.inputs[1]]
+    rows = graph.shape(node.inputs[0])[0]
+    return np.where(index < 0, index + rows, index) if len(index) and index.min() < 0 else index
+
+
+def gathered(graph: Graph, name: str) -> Picked:
+    """What a value's rows are rows of, through gathers by constants alone."""
+    return _back(graph, name, views=False)
+
+
+def picked(graph: Graph, name: str) -> Picked:
+    """What a value's rows are rows of, through gathers by constants, and views that leave each row one."""
+    return _back(graph, name, views=True)
+
+
+def _back(graph: Graph, name: str, *, views: bool) -> Picked:
+    index: Ints | None = None
+    node = graph.producer(name)
+    while node is not None:
+        own = index_of(graph, node)
+        if own is not None:
+            index = own if index is None else own[index]
+        elif not (views and isinstance(node.op, Reshape) and keeps_rows(graph, node)):
+            break
+        name = node.inputs[0]
+        node = graph.producer(name)
+    return Picked(name, index)
+
+
+def keeps_rows(graph: Graph, view: Node) -> bool:
+    """Whether a view leaves each row of its first dim one."""
+    given, made = graph.shape(view.inputs[0]), graph.shape(view.output)
+    return bool(given) and bool(made) and given[0] == made[0] and 0 not in made
+
+
+def types_of_rows(pointers: Ints) -> Ints:
+    """The type of every row, of rows that lie type after type."""
+    return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+
+
+class RowWriter:
+    """Nodes and constants for one edit of a graph; equal constants are one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.editor = GraphEditor(graph)
+        self._constants: dict[str, str] = {}
+
+    def constant(self, what: str, array: Array) -> str:
+        """A constant of these elements."""
+        key = digest(array)
+        if key not in self._constants:
+            self._constants[key] = self._known(array) or self.editor.new_constant(what, np.ascontiguousarray(array))
+        return self._constants[key]
+
+    def _known(self, array: Array) -> str:
+        """The graph's own constant of these elements; "" if it has none."""
+        alike = ((name, known) for name, known in self.graph.constants.items() if _alike(known, array))
+        return next((name for name, known in alike if digest(known) == digest(array)), "")
+
+    def index(self, what: str, index: Ints) -> str:
+        """A constant of an index, in 32 bits where they do."""
+        narrow = not len(index) or index.max() < 2**31
+        return self.constant(what, index.astype(np.int32 if narrow else np.int64, copy=False))
+
+    def value(self, name: str) -> Value:
+        """A value of the graph, or one that was written."""
+        return self.editor.value(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A value's shape; () where it has none."""
+        return self.value(name).shape or ()
+
+    def node(self, op: Op, inputs: Sequence[str], like: str, output: str = "") -> Node:
+        """A typed node of a fresh name; what it makes is `output`, or a new value."""
+        name = self.editor.new_node_name(like)
+        ((shape, dtype),) = infer(op, [self.value(item) if item else None for item in inputs])
+        return Node(op, tuple(inputs), (output or self.editor.new_value(name, shape, dtype),), name)
+
+    def finish(self) -> Graph:
+        """The edited graph, without what nothing reads any longer."""
+        graph = RemoveDeadCode().run(self.editor.finish()).graph
+        return graph.replace(
+            nodes=(node.placed(fused_into=None) if _reads_lost_kernel(graph, node) else node for node in graph.nodes)
+        )
+
+
+def rewritten(graph: Graph, leave: Sequence[str], rule: Rule) -> PassResult:
+    """The graph with a rule applied node by node, and why it did not apply where one might expect it to.
+
+    Raises:
+        GraphError: what is to be left is no node of the graph.
+    """
+    left = {graph.node(name).name for name in leave}
+    notes: list[str] = []
+    changed = False
+    for name in [node.name for node in graph.nodes if node.name not in left]:
+        node = graph.node_by_name.get(name)
+        found = None if node is None else rule(graph, node)  # None: an earlier rewrite took it in
+        if isinstance(found, Graph):
+            graph, changed = found, True
+        elif isinstance(found, Refusal):
+            notes.append(f"{name}: {found.reason}")
+    return PassResult(graph, changed, tuple(notes))
+
+
+def _reads_lost_kernel(graph: Graph, node: Node) -> bool:
+    return node.placement.fused_into is not None and node.placement.fused_into not in graph.node_by_name
+
+
+def _alike(one: Array, other: Array) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape)
+
+
+def unmarked(node: Node) -> Node:
+    """A node without what other passes said of its place in kernels and memory."""
+    return replace(node, placement=replace(node.placement, fused_into=None, movement=None, padding=None))

@@ -1,0 +1,212 @@
+"""Multiplies weights with weights before rows of edges are: (x W_r) a_r = x (W_r a_r)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, TypedLinear
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import Ints, RowWriter, picked, rewritten, types_of_rows, unmarked
+
+Weights = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ReorderLinear(Pass):
+    """Two products of rows, one behind the other, become one with the product of their weights (as Hector reorders).
+
+    - A product with one matrix behind a `TypedLinear`, and a dot product of every head with a vector (a product with
+      constants, summed over the last dim): a `TypedLinear` with W_r a.
+    - A `TypedLinear` behind a product with one matrix, or behind another whose types follow from its own: a
+      `TypedLinear` with W a_r.
+
+    Between the two, rows may be picked by constants and viewed. Weights that are constants are multiplied here, in
+    double precision; others by a node. The first product stays where others read it.
+
+    Args:
+        leave: second products that stay as they are.
+    """
+
+    name: ClassVar[str] = "reorder-linear"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph; the notes say of every product behind another why it stays."""
+        return rewritten(graph, self.leave, _one_product)
+
+
+def _one_product(graph: Graph, node: Node) -> Graph | Refusal | None:
+    second = _second(graph, node)
+    return _reordered(graph, node, second) if isinstance(second, Second) else second
+
+
+class Second(NamedTuple):
+    """A product of rows with weights.
+
+    Args:
+        rows: the value whose rows are multiplied.
+        weights: the operand: a matrix [N, M], or one a type [R, N, M].
+        transposed: whether the matrix is [M, N].
+        pointers: where each type's rows begin; None for one matrix.
+        heads: whether `weights` are [..., H, C], a vector for each head.
+        bias: what is added; "" if nothing.
+    """
+
+    rows: str
+    weights: str
+    transposed: bool = False
+    pointers: Ints | None = None
+    heads: bool = False
+    bias: str = ""
+
+
+def _second(graph: Graph, node: Node) -> Second | Refusal | None:
+    """The product that a node is; None if it is none, a refusal if rows of edges are multiplied in another way."""
+    if isinstance(node.op, OnnxOp):
+        return _dot_of_heads(graph, node)
+    if isinstance(node.op, TypedLinear):
+        pointers = graph.constants.get(node.inputs[2])
+        if pointers is None:
+            return Refusal("which rows are of which type is only known when it runs")
+        return Second(node.inputs[0], node.inputs[1], pointers=pointers)
+    if not node.op.is_matrix_product or len(graph.shape(node.inputs[0])) != 2:
+        return None
+    if len(graph.shape(node.inputs[1])) != 2 or not _follows_typed(graph, node.inputs[0]):
+        return None
+    gemm = node.op if isinstance(node.op, Gemm) else Gemm()
+    if gemm.trans_a or gemm.alpha != 1.0 or gemm.beta != 1.0:
+        return Refusal("its first operand is transposed, or a part is scaled")
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    return Second(node.inputs[0], node.inputs[1], transposed=gemm.trans_b, bias=bias)
+
+
+def _follows_typed(graph: Graph, name: str) -> bool:
+    maker = graph.producer(picked(graph, name).rows)
+    return maker is not None and isinstance(maker.op, TypedLinear)
+
+
+def _dot_of_heads(graph: Graph, node: Node) -> Second | None:
+    """ReduceSum(rows [E, H, C] * constant [1, H, C]) over the last dim."""
+    assert isinstance(node.op, OnnxOp)
+    if node.op.op_type != "ReduceSum" or node.op.domain:
+        return None
+    product = graph.producer(node.inputs[0])
+    if product is None or not isinstance(product.op, Elementwise) or product.op.kind != "Mul":
+        return None
+    shape, axes = graph.shape(product.output), dict(node.op.attributes).get("axes")
+    if len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+        axes = tuple(graph.constants[node.inputs[1]].tolist())
+    if len(shape) != 3 or not isinstance(axes, tuple) or [int(axis) % 3 for axis in axes] != [2]:
+        return None
+    for rows, weights in (product.inputs, product.inputs[::-1]):
+        vector = graph.constants.get(weights)
+        if vector is not None and vector.size == shape[1] * shape[2] and vector.shape[-2:] == shape[1:]:
+            return Second(rows, weights, heads=True) if _follows_typed(graph, rows) else None
+    return None
+
+
+def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | None:
+    """The graph with one product in place of two; None where nothing stands before the second."""
+    rows, picks = picked(graph, second.rows)
+    first = graph.producer(rows)
+    if first is None or not (isinstance(first.op, TypedLinear) or first.op.is_matrix_product):
+        return None if second.pointers is None else Refusal("no product is before it")
+    if len(graph.shape(rows)) != 2 or len(graph.shape(first.inputs[0])) != 2:
+        return Refusal(f"{first.name}, before it, is no product of rows")
+    if isinstance(first.op, Gemm) and (first.op.trans_a or first.op.alpha != 1.0 or any(first.inputs[2:])):
+        return Refusal(f"{first.name}, before it, is scaled, transposed, or adds a bias")
+    if isinstance(first.op, TypedLinear):
+        return _behind_typed(graph, node, second, first, picks)
+    return _write(graph, node, second, first, picks, None)
+
+
+def _behind_typed(graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None) -> Graph | Refusal:
+    pointers = graph.constants.get(first.inputs[2])
+    if pointers is None:
+        return Refusal(f"{first.name}, before it, has types that are only known when it runs")
+    if second.pointers is None:
+        return _write(graph, node, second, first, picks, None)
+    types = types_of_rows(pointers)
+    own = types if picks is None else types[picks]
+    begins = second.pointers[:-1]
+    of_type = np.where(
+        np.diff(second.pointers) > 0, own[np.minimum(begins, max(len(own) - 1, 0))] if len(own) else 0, 0
+    )
+    if not np.array_equal(np.repeat(of_type, np.diff(second.pointers)), own):
+        return Refusal(f"its types do not decide those of {first.name}, before it")
+    return _write(graph, node, second, first, picks, of_type)
+
+
+def _write(
+    graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None, of_type: Ints | None
+) -> Graph | Refusal:
+    """One `TypedLinear` in place of both products.
+
+    Args:
+        graph: the graph.
+        node: the second product, as it stands there.
+        second: what that multiplies.
+        first: the first product.
+        picks: which of its rows the second multiplies.
+        of_type: which weights of the first each type of the second has; None if one of the two has no types.
+    """
+    write, made = RowWriter(graph), list[Node]()
+    weights = _product(write, made, node, second, first, of_type)
+    if isinstance(weights, Refusal):
+        return weights
+    rows = first.inputs[0]
+    behind = second.pointers is None  # rows are picked where there are fewest columns
+    if not behind and picks is not None:
+        made.append(write.node(GatherRows(), (rows, write.index("rows", picks)), f"{node.name}_rows"))
+        rows = made[-1].output
+    pointers = first.inputs[2] if second.pointers is None else node.inputs[2]
+    made.append(write.node(TypedLinear(), (rows, weights, pointers), f"{node.name}_reordered"))
+    if behind and picks is not None:
+        made.append(write.node(GatherRows(), (made[-1].output, write.index("rows", picks)), f"{node.name}_rows"))
+    if second.bias:
+        made.append(write.node(Elementwise("Add"), (made[-1].output, second.bias), f"{node.name}_bias"))
+    whole = graph.shape(node.output)
+    if write.shape(made[-1].output) != whole:
+        made.append(write.node(Reshape(whole), (made[-1].output,), f"{node.name}_view"))
+    made[-1] = replace(unmarked(made[-1]), outputs=node.outputs)
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+def _product(
+    write: RowWriter, made: list[Node], node: Node, second: Second, first: Node, of_type: Ints | None
+) -> str | Refusal:
+    """The weights of both products as one operand, [R, K, M]."""
+    known = [write.graph.constants.get(name) for name in (first.inputs[1], second.weights)]
+    left, right = known
+    if left is None or right is None:
+        products = [one.op for one in (node, first) if one.op.is_matrix_product and not isinstance(one.op, Gemm)]
+        if second.heads or of_type is not None or not products:
+            return Refusal("its weights are computed, and are laid out for another product")
+        made.append(write.node(products[0], (first.inputs[1], second.weights), f"{node.name}_weights"))
+        return made[-1].output
+    if isinstance(first.op, Gemm) and first.op.trans_b:
+        left = left.T
+    if of_type is not None:
+        left = left[of_type]
+    product = left.astype(np.float64) @ _as_matrices(second, right).astype(np.float64)
+    return write.constant(f"{node.name}_weights", product.astype(left.dtype))
+
+
+def _as_matrices(second: Second, weights: Weights) -> Weights:
+    """The second product's weights as [N, M], or [R, N, M]."""
+    if second.transposed:
+        transposed: Weights = weights.T
+        return transposed
+    if not second.heads:
+        return weights
+    heads, width = weights.shape[-2:]
+    matrix = np.zeros((heads * width, heads), weights.dtype)
+    for head, vector in enumerate(weights.reshape(heads, width)):
+        matrix[head * width : (head + 1) * width, head] = vector
+    return matrix

@@ -1,0 +1,204 @@
+"""Products whose matrix depends on an edge's type, as one product of rows that lie type after type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, Refusal, Reshape, Spmm, TypedLinear
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import Ints, RowWriter, index_of, picked, rewritten, unmarked
+
+
+@dataclass(frozen=True)
+class SegmentGemm(Pass):
+    """Matrices that are picked by type become a `TypedLinear`, for which no matrix is copied (Hector's segment MM).
+
+    - A batch of rows times a matrix for each, picked from those of all types by a constant: rows are brought into the
+      order of their types, and their products back.
+    - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
+      each type's edges lead to, summed by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds up what each vertex
+      has of all types.
+
+    Args:
+        leave: products, and last Adds of sums, that stay as they are.
+    """
+
+    name: ClassVar[str] = "segment-gemm"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph; the notes say of every product with matrices of types, and every sum, why it stays."""
+        return rewritten(graph, self.leave, _segmented)
+
+
+def _segmented(graph: Graph, node: Node) -> Graph | Refusal | None:
+    return _picked_matrices(graph, node) if node.op.is_matrix_product else _loop(graph, node)
+
+
+# ---- a matrix for every row
+
+
+def _picked_matrices(graph: Graph, node: Node) -> Graph | Refusal | None:
+    """[E, 1, K] @ W[types], W [R, K, N], as a `TypedLinear`."""
+    pick = graph.producer(node.inputs[1])
+    if pick is None or not isinstance(pick.op, GatherRows) or len(graph.shape(pick.inputs[0])) != 3:
+        return None
+    types, (edges, *rest) = index_of(graph, pick), graph.shape(node.output)
+    if types is None:
+        return Refusal("which matrix each row is multiplied with is only known when it runs")
+    if graph.shape(node.inputs[0])[:2] != (edges, 1) or len(rest) != 2:
+        return Refusal("several rows are multiplied with each matrix: they are products of matrices already")
+    write, made = RowWriter(graph), list[Node]()
+    kinds, inner, columns = graph.shape(pick.inputs[0])
+    order, pointers = _by_type(types, kinds)
+    rows, picks = picked(graph, node.inputs[0])
+    if picks is None or graph.shape(rows)[1:] != (inner,):
+        made.append(write.node(Reshape((edges, inner)), (node.inputs[0],), f"{node.name}_rows"))
+        rows, picks = made[-1].output, np.arange(edges)
+    made.append(write.node(GatherRows(), (rows, write.index("by_type", picks[order])), f"{node.name}_by_type"))
+    inputs = (made[-1].output, pick.inputs[0], write.constant("types", pointers))
+    made.append(write.node(TypedLinear(), inputs, f"{node.name}_typed"))
+    places = np.empty_like(order)
+    places[order] = np.arange(edges)
+    made.append(write.node(GatherRows(), (made[-1].output, write.index("places", places)), f"{node.name}_of_edges"))
+    made.append(replace(unmarked(node), op=Reshape((edges, 1, columns)), inputs=(made[-1].output,)))
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+def _by_type(types: Ints, kinds: int) -> tuple[Ints, Ints]:
+    """The order of rows by type, and where each type begins."""
+    order = np.argsort(types, kind="stable")
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(types, minlength=kinds))])
+    return order, pointers.astype(np.int64)
+
+
+# ---- a loop over types
+
+
+class Relation(NamedTuple):
+    """(A_r X) W_r: the sum over edges and the product behind it."""
+
+    total: Node
+    product: Node
+
+
+def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
+    """A sum of products behind sums over edges of the same rows."""
+    if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
+        return None
+    terms = _terms(graph, node, graph.shape(node.output))
+    found = {term: _relation(graph, term) for term in terms}
+    relations = {term: relation for term, relation in found.items() if isinstance(relation, Relation)}
+    refused = [reason for reason in found.values() if isinstance(reason, Refusal)]
+    if len(relations) < 2:
+        return refused[0] if len(relations) + len(refused) > 1 else None
+    rows = {relation.total.inputs[0] for relation in relations.values()}
+    if len(rows) > 1:
+        return Refusal("its terms are sums over edges of different rows")
+    rest = [term for term in terms if term not in relations and not _is_zero(graph, term)]
+    return _write_loop(graph, node, list(relations.values()), rest)
+
+
+def _is_add(node: Node) -> bool:
+    return isinstance(node.op, Elementwise) and node.op.kind in ("Add", "Sum")
+
+
+def _only_users(graph: Graph, node: Node) -> Sequence[Node]:
+    """What reads a node's value, where that is one node alone."""
+    users = graph.users(node.output)
+    return users if len(users) == 1 and node.output not in graph.outputs else ()
+
+
+def _terms(graph: Graph, node: Node, shape: tuple[int, ...]) -> list[str]:
+    """What a tree of Adds of one shape adds up."""
+    terms: list[str] = []
+    for name in node.inputs:
+        maker = graph.producer(name)
+        inner = maker is not None and _is_add(maker) and graph.shape(name) == shape
+        if maker is not None and inner and _only_users(graph, maker):
+            terms.extend(_terms(graph, maker, shape))
+        else:
+            terms.append(name)
+    return terms
+
+
+def _relation(graph: Graph, name: str) -> Relation | Refusal | None:
+    """A term as a product behind a sum over edges; a refusal if that cannot be one of several."""
+    product = graph.producer(name)
+    if product is None or not product.op.is_matrix_product:
+        return None
+    total = graph.producer(product.inputs[0])
+    if total is None or not isinstance(total.op, Spmm):
+        return None
+    if isinstance(product.op, Gemm) and (product.op != Gemm(trans_b=product.op.trans_b) or any(product.inputs[2:])):
+        return Refusal(f"{product.name} is scaled, transposed, or adds a bias")
+    if total.op != Spmm() or len(graph.shape(total.output)) != 2 or len(graph.shape(product.inputs[1])) != 2:
+        return Refusal(f"{total.name} is no plain sum of rows over edges")
+    if any(item and item not in graph.constants for item in (*total.inputs[1:], product.inputs[1])):
+        return Refusal(f"{total.name}, or the weights of {product.name}, are only known when they run")
+    if not _only_users(graph, total) or not _only_users(graph, product):
+        return Refusal(f"{product.name}, or the sum before it, is read by others too")
+    return Relation(total, product)
+
+
+def _is_zero(graph: Graph, name: str) -> bool:
+    array = graph.constants.get(name)
+    return array is not None and not array.any()
+
+
+def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[str]) -> Graph | Refusal:
+    write, made = RowWriter(graph), list[Node]()
+    counts = [np.diff(graph.constants[relation.total.inputs[1]]) for relation in relations]
+    reached = [np.flatnonzero(count) for count in counts]
+    pointers = np.concatenate([[0], np.cumsum([len(rows) for rows in reached])]).astype(np.int64)
+    if not pointers[-1]:
+        return Refusal("it has no edges")
+    first = relations[0].total
+    degrees = np.concatenate([count[rows] for count, rows in zip(counts, reached, strict=True)])
+    inputs = [
+        first.inputs[0],
+        write.constant("pair_rowptr", np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)),
+        write.index("pair_col", np.concatenate([graph.constants[found.total.inputs[2]] for found in relations])),
+        _joined(write, relations, 3, [np.arange(count.sum()) for count in counts]),
+        _joined(write, relations, 4, reached),
+    ]
+    while not inputs[-1]:
+        inputs.pop()
+    made.append(write.node(Spmm(), inputs, f"{node.name}_pairs"))
+    weights = write.constant("weights", np.stack([_matrix(graph, found.product) for found in relations]))
+    typed = (made[-1].output, weights, write.constant("pair_types", pointers))
+    made.append(write.node(TypedLinear(), typed, f"{node.name}_typed"))
+    destinations = np.concatenate(reached)
+    order, rowptr = _by_type(destinations, len(counts[0]))
+    inputs = [made[-1].output, write.constant("rowptr", rowptr), write.index("col", order)]
+    made.append(write.node(Spmm(), inputs, f"{node.name}_sum"))
+    for term in rest:
+        made.append(write.node(Elementwise("Add"), (made[-1].output, term), node.name))
+    made[-1] = replace(made[-1], outputs=node.outputs)
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+def _matrix(graph: Graph, product: Node) -> Ints:
+    """A product's weights, [K, N]."""
+    weights = graph.constants[product.inputs[1]]
+    return weights.T if isinstance(product.op, Gemm) and product.op.trans_b else weights
+
+
+def _joined(write: RowWriter, relations: list[Relation], position: int, chosen: list[Ints]) -> str:
+    """Weights of edges, or scales of rows, of all types one after the other; "" if none has any."""
+    names = [found.total.inputs[position] if position < len(found.total.inputs) else "" for found in relations]
+    given = [write.graph.constants[name] for name in names if name]
+    if not given:
+        return ""
+    arrays = [
+        write.graph.constants[name][picks] if name else np.ones(len(picks), given[0].dtype)
+        for name, picks in zip(names, chosen, strict=True)
+    ]
+    return write.constant("weight" if position == 3 else "row_scale", np.concatenate(arrays))

@@ -1,0 +1,38 @@
+"""What a graph takes with every node on the device that runs it fastest: its form is settled by that, not by plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.ir import Graph, Node, Refusal
+from pimflow.options import Options
+from pimflow.runtime.costs import CostModel
+from pimflow.search.policy import policy_of
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """Prices of graphs; under a policy that leaves nothing to other units, the host's."""
+
+    costs: CostModel
+    devices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, costs: CostModel, options: Options) -> Fastest:
+        """As the options' policy allows."""
+        devices = tuple(costs.units) if policy_of(options).spaces else ()
+        return cls(costs if devices else costs.host_only(), devices)
+
+    def us(self, graph: Graph) -> float:
+        """Microseconds of all nodes, one after the other."""
+        return sum(self._node_us(graph, node) for node in graph.nodes)
+
+    def _node_us(self, graph: Graph, node: Node) -> float:
+        times = [self.costs.node_cost(graph, node).time_us]
+        for device in self.devices if times[0] else ():
+            work = self.costs.work(graph, node, device)
+            choice = self.costs.units[device].default_choice
+            cost = work if isinstance(work, Refusal) else self.costs.unit_cost(device, work, choice)
+            if not isinstance(cost, Refusal):
+                times.append(cost.time_us)
+        return min(times)

@@ -1,0 +1,89 @@
+"""Chains over edges as one kernel: random typed graphs by value, and what is read by more than the chain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pimflow.ir import Builder, Elementwise, GatherRows, Graph, SegmentReduce
+from pimflow.passes import FuseTraversal
+from support.relational import LAYERS, TypedEdges, random_edges, typed_edges
+from support.values import assert_same_values
+
+EXPECTED = {
+    "convolution": {"Spmm": 1},
+    "attention": {"Spmm": 1, "EdgeSoftmax": 1},
+    "transformer": {"Spmm": 1, "EdgeSoftmax": 1, "GatherPairs": 1},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@settings(deadline=None, max_examples=25)
+@given(edges=typed_edges())
+def test_nothing_is_written_for_every_edge_that_the_next_kernel_reads(name: str, edges: TypedEdges) -> None:
+    graph = LAYERS[name](edges)
+    made = FuseTraversal().run(graph).graph
+    kinds = [node.kind for node in made.nodes]
+    assert {kind: kinds.count(kind) for kind in EXPECTED[name]} == EXPECTED[name]
+    assert not {"SegmentReduce", "ReduceSum"} & set(kinds)
+    assert_same_values(graph, made)
+
+
+def reduced(messages: str, reduce: str = "sum") -> Graph:
+    """Rows of edges in several forms, reduced."""
+    build = Builder("g", opset=18)
+    x, weight = build.input(5, 2, 3), build.input(6, 2, 3, name="weight")
+    rowptr = build.constant(np.array([0, 2, 2, 6]), "rowptr")
+    rows = build.op(GatherRows(), x, build.constant(np.array([4, 0, 0, 1, 3, 2], np.int32), "col"))
+    factors = {"plain": None, "full": weight, "edges": build.weights(6, 1, 1), "heads": build.weights(6, 2, 1)}
+    made = rows if factors.get(messages) is None else build.op(Elementwise("Mul"), rows, str(factors[messages]))
+    made = build.relu(rows) if messages == "computed" else made
+    total = build.op(SegmentReduce(reduce, 0.5, -1.0), build.reshape(made, 6, 6), rowptr, name="sum")
+    return build.graph(total, *([made] if messages == "read" else []))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("messages", ["plain", "edges", "heads"])
+def test_reductions_of_rows_that_are_picked(messages: str, reduce: str) -> None:
+    graph = reduced(messages, reduce)
+    made = FuseTraversal().run(graph).graph
+    assert [node.kind for node in made.nodes if node.kind != "Reshape"] == ["Spmm"]
+    assert_same_values(graph, made)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ("full", "sum: its messages are no rows picked by a constant index, times a number an edge or a head"),
+        ("computed", "sum: what it reduces is neither rows picked by a constant index nor such rows times weights"),
+    ],
+)
+def test_why_a_reduction_stays(messages: str, reason: str) -> None:
+    result = FuseTraversal().run(reduced(messages))
+    assert not result.changed
+    assert result.notes == (reason,)
+
+
+def test_messages_that_others_read_are_written() -> None:
+    build = Builder("g")
+    x = build.input(5, 3)
+    rows = build.op(GatherRows(), x, build.constant(np.array([4, 0, 0], np.int32), "col"))
+    messages = build.op(Elementwise("Mul"), rows, build.weights(3, 1))
+    total = build.op(SegmentReduce(), messages, build.constant(np.array([0, 2, 3]), "rowptr"), name="sum")
+    graph = build.graph(total, build.relu(messages))
+    assert FuseTraversal().run(graph).notes == ("sum: others read its messages too",)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Mul", "Sub"])
+def test_two_rows_of_every_edge_are_one_kernel(kind: str) -> None:
+    edges = random_edges(9, 1, 30)
+    build = Builder("g", opset=18)
+    x, y = build.input(9, 4), build.input(9, 2, 2, name="y")
+    one = build.op(GatherRows(), x, build.constant(edges.source, "source"))
+    other = build.reshape(build.op(GatherRows(), y, build.constant(edges.destination, "destination")), 30, 4)
+    graph = build.graph(build.op(Elementwise(kind), one, other, name="pair"))
+    result = FuseTraversal().run(graph)
+    assert result.changed == (kind != "Sub")
+    assert_same_values(graph, result.graph)
+    assert not FuseTraversal(("pair",)).run(graph).changed

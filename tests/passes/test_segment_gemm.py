@@ -1,0 +1,94 @@
+"""Matrices by type as one product of rows by type: random typed graphs, by value, and what has no such form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, Spmm
+from pimflow.passes import SegmentGemm
+from support.relational import LAYERS, TypedEdges, by_destination, loop, matrices, random_edges, typed_edges
+from support.sparse_graphs import edge_list, rows_of
+from support.values import assert_same_values
+
+EDGES = random_edges(20, 4, 90)
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind for node in graph.nodes]
+
+
+@settings(deadline=None, max_examples=30)
+@given(typed_edges())
+def test_a_matrix_for_every_edge_is_one_for_every_type(edges: TypedEdges) -> None:
+    graph = matrices(edges)
+    made = SegmentGemm().run(graph)
+    assert made.changed
+    assert "MatMul" not in kinds(made.graph)
+    assert graph.node("picked").output not in made.graph.values
+    assert max(len(made.graph.shape(node.output)) for node in made.graph.nodes if node.kind != "Reshape") == 2
+    assert_same_values(graph, made.graph)
+
+
+@settings(deadline=None, max_examples=30)
+@given(typed_edges())
+def test_a_loop_over_types_is_one_product(edges: TypedEdges) -> None:
+    graph = loop(edges)
+    made = SegmentGemm().run(graph)
+    assert made.changed == (edges.types > 1)
+    assert_same_values(graph, made.graph)
+    if made.changed:
+        assert kinds(made.graph).count("Spmm") == 2
+        (typed,) = (node for node in made.graph.nodes if node.kind == "TypedLinear")
+        reached = len(set(zip(edges.destination.tolist(), edges.kind.tolist(), strict=True)))
+        assert made.graph.shape(typed.inputs[0])[0] == reached, "vertices without edges of a type have no row"
+
+
+def test_what_is_left_is_left() -> None:
+    for layer, name in (("loop", "add_3"), ("matrices", "product")):
+        graph = LAYERS[layer](EDGES)
+        result = SegmentGemm((name,)).run(graph)
+        assert not result.changed
+        assert result.graph is graph
+
+
+def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: int = 1) -> Graph:
+    """Two products behind sums over edges, added up."""
+    build = Builder("g")
+    edges = rows_of(edge_list(12, 40), 12)
+    structure = [build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col")]
+    inputs = [build.input(12, 6, name=f"x{index}") for index in range(rows)]
+    products = []
+    for index in range(2):
+        total = build.op(Spmm(reduce), inputs[index % rows], *structure, name=f"sum_{index}")
+        bias = [build.weights(5)] if biased else []
+        products.append(build.op(Gemm(alpha=alpha), total, build.weights(6, 5), *bias, name=f"product_{index}"))
+    return build.graph(build.op(Elementwise("Add"), *products, name="add"))
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (summed(biased=True), "add: product_0 is scaled, transposed, or adds a bias"),
+        (summed(alpha=2.0), "add: product_0 is scaled, transposed, or adds a bias"),
+        (summed(reduce="max"), "add: sum_0 is no plain sum of rows over edges"),
+        (summed(rows=2), "add: its terms are sums over edges of different rows"),
+        (
+            loop(by_destination(3, 2, *(np.zeros(0, np.int64),) * 3)),
+            "add_1: it has no edges",
+        ),
+    ],
+)
+def test_a_sum_that_is_no_loop_over_types_stays(graph: Graph, reason: str) -> None:
+    result = SegmentGemm().run(graph)
+    assert (result.changed, result.notes) == (False, (reason,))
+
+
+def test_matrices_that_are_picked_when_it_runs_stay() -> None:
+    build = Builder("g")
+    x, types = build.input(6, 1, 4), build.input(6, name="types", dtype="int64")
+    picked = build.op(GatherRows(), build.weights(3, 4, 5), types)
+    graph = build.graph(build.op(MatMul(), x, picked, name="product"))
+    reason = "product: which matrix each row is multiplied with is only known when it runs"
+    assert SegmentGemm().run(graph).notes == (reason,)

@@ -1,0 +1,122 @@
+"""The form of relational layers that is chosen is the cheapest of all that passes make, by counts of the graph."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import pimflow
+from pimflow.compiled import Machine
+from pimflow.ir import Graph
+from pimflow.options import Options
+from pimflow.passes import Pass, PassManager, ReorderLinear, SegmentGemm
+from pimflow.runtime.gpu.cost import GpuCost
+from pimflow.search.fastest import Fastest
+from pimflow.search.relational_form import RELATIONAL, relational_form
+from pimflow.sparse import Graph as Adjacency
+from support.relational import LAYERS, TypedEdges, attention, by_destination, random_edges
+
+OPTIONS = Options(policy="gpu")
+COSTS = Machine.of(OPTIONS).costs.host_only()
+DENSE = random_edges(300, 3, 20_000)
+SPARSE = random_edges(20_000, 40, 20_000)
+EVERY_TYPE = by_destination(50, 64, np.arange(64) % 7, np.arange(64) % 5, np.arange(64))
+EXPORTS = "tests/data/gnn"
+
+
+def carried_out(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+    return PassManager(passes).run(graph).graph
+
+
+def us(graph: Graph) -> float:
+    return Fastest.of(COSTS, OPTIONS).us(graph)
+
+
+@pytest.mark.parametrize("edges", [DENSE, SPARSE, EVERY_TYPE], ids=["dense", "sparse", "a type each"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_form_that_the_passes_make_costs_less(name: str, edges: TypedEdges) -> None:
+    graph = LAYERS[name](edges)
+    marks = relational_form(LAYERS["attention"](DENSE), COSTS, OPTIONS).passes[-2:]
+    prices = [
+        us(carried_out(graph, (*(kind() for kind, runs in zip(RELATIONAL, chosen, strict=True) if runs), *marks)))
+        for chosen in product((False, True), repeat=len(RELATIONAL))
+    ]
+    found = carried_out(graph, relational_form(graph, COSTS, OPTIONS).passes)
+    assert us(found) <= min(prices) * (1 + 1e-12)
+
+
+def test_what_does_not_pay_is_left() -> None:
+    """Of 512 features the messages' product is read again for less than another product of all of them would cost."""
+    wide = attention(DENSE, 512)
+    for graph, leave in ((wide, ("logit_j",)), (attention(DENSE), ())):
+        passes = relational_form(graph, COSTS, OPTIONS).passes
+        (reorder,) = (made for made in passes if isinstance(made, ReorderLinear))
+        assert reorder.leave == leave
+
+
+def test_a_pass_that_pays_nowhere_says_what_it_would_cost() -> None:
+    """All of 512 features by type, and again for two logits, where queries are read by others too."""
+    graph = attention(DENSE, 512)
+    graph = graph.replace(outputs=(*graph.outputs, graph.node("typed_i").output))
+    chosen = relational_form(graph, COSTS, OPTIONS)
+    assert ReorderLinear not in map(type, chosen.passes)
+    (record,) = chosen.records
+    assert record.name == "reorder-linear"
+    assert record.notes[0].startswith("everything: ")
+    assert " us with it, " in record.notes[0]
+
+
+def test_options_say_always_and_never_and_which() -> None:
+    graph = LAYERS["attention"](SPARSE)
+    always = relational_form(graph, COSTS, Options(policy="gpu", relations="always"))
+    assert [type(made) for made in always.passes[:4]] == list(RELATIONAL)
+    assert relational_form(graph, COSTS, Options(policy="gpu", relations="never")).passes == ()
+    only = relational_form(graph, COSTS, Options(policy="gpu", relations="always"), (ReorderLinear,))
+    assert [type(made) for made in only.passes[:-2]] == [ReorderLinear]
+    assert relational_form(LAYERS["convolution"](SPARSE), COSTS, OPTIONS, (SegmentGemm,)).passes == ()
+
+
+def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:
+    """Every edge looked at in turn, in plain Python: attention in its first form, and in its last."""
+    features, columns, heads, element, edges = 6, 8, 2, 2, DENSE
+    count, types = len(edges.kind), edges.types
+    pairs: dict[str, set[tuple[int, int]]] = {"i": set(), "j": set()}
+    for source, destination, kind in zip(edges.source, edges.destination, edges.kind, strict=True):
+        pairs["i"].add((int(destination), int(kind)))
+        pairs["j"].add((int(source), int(kind)))
+    rows = {end: len(found) for end, found in pairs.items()}
+    first = products(LAYERS["attention"](edges))
+    assert first["typed_i"].flops == first["typed_j"].flops == sum(2 * features * columns for _ in range(count))
+    assert first["logit_i"].flops == 2 * count * columns * heads
+    pointers = 8 * (types + 1)
+    assert first["typed_i"].bytes == element * (count * (features + columns) + types * features * columns) + pointers
+    last = products(carried_out(LAYERS["attention"](edges), tuple(kind() for kind in RELATIONAL)))
+    assert last["typed_j"].flops == 2 * rows["j"] * features * columns
+    assert last["logit_i_reordered"].flops == 2 * rows["i"] * features * heads
+    assert last["logit_j_reordered"].flops == 2 * rows["j"] * features * heads
+    moved = rows["i"] * (features + heads) + types * features * heads
+    assert last["logit_i_reordered"].bytes == element * moved + pointers
+    assert "typed_i" not in last
+    assert last["logits"].flops == count * heads, "one kernel over edges"
+
+
+def products(graph: Graph) -> dict[str, GpuCost]:
+    costs = {node.name: COSTS.node_cost(graph, node).detail for node in graph.nodes}
+    return {name: cost for name, cost in costs.items() if isinstance(cost, GpuCost)}
+
+
+@pytest.mark.parametrize("name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts"])
+def test_exports_compute_what_they_did_in_every_form(name: str) -> None:
+    rng = np.random.default_rng(3)
+    adjacency = Adjacency.from_edge_index(rng.integers(0, 60, (2, 900)), 60, None, rng.integers(0, 3, 900))
+    times = {}
+    for relations in ("never", "always", "auto"):
+        compiled = pimflow.compile(
+            f"{EXPORTS}/{name}.onnx", graph=adjacency, policy="gpu", relations=relations, use_cache=False
+        )
+        assert compiled.verify(rtol=1e-5).passed
+        times[relations] = compiled.report.result.time_us
+    assert times["auto"] <= min(times.values())
+    assert times["auto"] < times["never"]

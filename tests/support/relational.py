@@ -1,0 +1,202 @@
+"""Relational layers over typed edges, written node by node, with all that can go wrong in a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from pimflow.ir import (
+    Builder,
+    EdgeSoftmax,
+    Elementwise,
+    GatherRows,
+    Graph,
+    MatMul,
+    Reshape,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+)
+
+Longs = npt.NDArray[np.int64]
+FEATURES, HEADS, WIDTH = 6, 2, 4
+
+
+@dataclass(frozen=True)
+class TypedEdges:
+    """Edges by destination: source, destination and type of each."""
+
+    vertices: int
+    types: int
+    source: Longs
+    destination: Longs
+    kind: Longs
+
+    @property
+    def rowptr(self) -> Longs:
+        """Where each destination's edges begin."""
+        counts = np.bincount(self.destination, minlength=self.vertices)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @property
+    def by_type(self) -> Longs:
+        """Edges in the order of their types."""
+        return np.argsort(self.kind, kind="stable")
+
+    @property
+    def places(self) -> Longs:
+        """Where each edge is in that order."""
+        places = np.empty(len(self.kind), np.int64)
+        places[self.by_type] = np.arange(len(self.kind))
+        return places
+
+    @property
+    def pointers(self) -> Longs:
+        """Where each type's edges begin."""
+        return np.concatenate([[0], np.cumsum(np.bincount(self.kind, minlength=self.types))]).astype(np.int64)
+
+
+@st.composite
+def typed_edges(draw: st.DrawFn) -> TypedEdges:
+    """Few vertices and edges: types without edges, isolated vertices, repeated edges, a type for every edge."""
+    vertices, edges = draw(st.integers(1, 9)), draw(st.integers(1, 24))
+    types = draw(st.sampled_from([1, 2, 3, 7, edges]))
+    columns = [draw(st.lists(st.integers(0, top - 1), min_size=edges, max_size=edges)) for top in (vertices, vertices)]
+    kinds = (
+        list(range(edges))
+        if types == edges
+        else draw(st.lists(st.integers(0, types - 1), min_size=edges, max_size=edges))
+    )
+    return by_destination(vertices, types, np.array(columns[0]), np.array(columns[1]), np.array(kinds))
+
+
+def by_destination(vertices: int, types: int, source: Longs, destination: Longs, kind: Longs) -> TypedEdges:
+    """Edges brought into the order of their destinations."""
+    order = np.argsort(destination, kind="stable")
+    return TypedEdges(vertices, types, source[order], destination[order], kind[order])
+
+
+def random_edges(vertices: int, types: int, edges: int, seed: int = 0) -> TypedEdges:
+    """Uniformly random edges."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, vertices, (2, edges))
+    return by_destination(vertices, types, ends[0], ends[1], rng.integers(0, types, edges))
+
+
+class Layer:
+    """A graph under construction over typed edges."""
+
+    def __init__(self, edges: TypedEdges, features: int = FEATURES) -> None:
+        self.edges = edges
+        self.features = features
+        self.build = Builder("layer", opset=18)
+        self.x = self.build.input(edges.vertices, features)
+        self.rng = np.random.default_rng(0)
+        self.rowptr = self.build.constant(edges.rowptr, "rowptr")
+
+    def constant(self, array: npt.NDArray[np.generic], name: str) -> str:
+        """A constant."""
+        return self.build.constant(array, name)
+
+    def weights(self, *shape: int) -> str:
+        """Random weights."""
+        return self.constant(self.rng.standard_normal(shape).astype(np.float32), "w")
+
+    def rows(self, x: str, index: Longs, name: str) -> str:
+        """x[index]."""
+        return self.build.op(GatherRows(), x, self.constant(index.astype(np.int32), "index"), name=name)
+
+    def typed(self, index: Longs, columns: int, name: str) -> str:
+        """x[index[e]] W[type of e] for every edge e, by destination."""
+        edges = self.edges
+        rows = self.rows(self.x, index[edges.by_type], f"{name}_by_type")
+        weights = self.weights(edges.types, self.features, columns)
+        made = self.build.op(TypedLinear(), rows, weights, self.constant(edges.pointers, "types"), name=name)
+        return self.rows(made, edges.places, f"{name}_of_edges")
+
+
+def convolution(edges: TypedEdges) -> Graph:
+    """RGCN, the fast form: messages times norms, summed."""
+    layer = Layer(edges)
+    messages = layer.typed(edges.source, WIDTH, "typed")
+    norm = layer.constant(layer.rng.random((len(edges.kind), 1)).astype(np.float32), "norm")
+    weighted = layer.build.op(Elementwise("Mul"), norm, messages, name="weighted")
+    return layer.build.graph(layer.build.op(SegmentReduce(), weighted, layer.rowptr, name="sum"))
+
+
+def attention(edges: TypedEdges, features: int = FEATURES) -> Graph:
+    """RGAT: logits of both ends, each a product with weights behind one by type; messages a head."""
+    layer, count = Layer(edges, features), len(edges.kind)
+    build = layer.build
+    query = layer.typed(edges.destination, HEADS * WIDTH, "typed_i")
+    key = layer.typed(edges.source, HEADS * WIDTH, "typed_j")
+    ends = [
+        build.op(MatMul(), value, layer.weights(HEADS * WIDTH, HEADS), name=name)
+        for value, name in ((query, "logit_i"), (key, "logit_j"))
+    ]
+    logits = build.op(Elementwise("LeakyRelu", (("alpha", 0.2),)), build.op(Elementwise("Add"), *ends, name="logits"))
+    shares = build.op(EdgeSoftmax(), logits, layer.rowptr, name="shares")
+    shares = build.op(Reshape((count, HEADS, 1)), shares)
+    heads = build.op(Reshape((count, HEADS, WIDTH)), key)
+    messages = build.op(Elementwise("Mul"), shares, heads, name="messages")
+    return build.graph(build.op(SegmentReduce(), messages, layer.rowptr, name="sum"))
+
+
+def transformer(edges: TypedEdges) -> Graph:
+    """HGT: keys and values by type, a dot product with the query of every edge's destination."""
+    layer, count = Layer(edges), len(edges.kind)
+    build = layer.build
+    queries = build.op(MatMul(), layer.x, layer.weights(FEATURES, HEADS * WIDTH), name="query")
+    query = build.op(Reshape((count, HEADS, WIDTH)), layer.rows(queries, edges.destination, "query_of_edges"))
+    key, value = (
+        build.op(Reshape((count, HEADS, WIDTH)), layer.typed(edges.source, HEADS * WIDTH, name))
+        for name in ("key", "value")
+    )
+    product = build.op(Elementwise("Mul"), query, key, name="product")
+    axes = layer.constant(np.array([-1]), "axes")
+    logits = build.onnx("ReduceSum", product, axes, shape=(count, HEADS), name="dot", keepdims=0)
+    shares = build.op(Reshape((count, HEADS, 1)), build.op(EdgeSoftmax(), logits, layer.rowptr, name="shares"))
+    messages = build.op(Elementwise("Mul"), shares, value, name="messages")
+    flat = build.op(Reshape((count, HEADS * WIDTH)), messages)
+    return build.graph(build.op(SegmentReduce(), flat, layer.rowptr, name="sum"))
+
+
+def loop(edges: TypedEdges) -> Graph:
+    """RGCN as a loop over types: means of the edges of each, a product, added up; weights of vertices beside."""
+    layer = Layer(edges)
+    build = layer.build
+    total = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name="root")
+    for kind in range(edges.types):
+        chosen = edges.kind == kind
+        counts = np.bincount(edges.destination[chosen], minlength=edges.vertices)
+        rowptr = layer.constant(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), "rowptr")
+        col = layer.constant(edges.source[chosen].astype(np.int32), "col")
+        scale = layer.constant((1 / np.maximum(counts, 1)).astype(np.float32), "scale")
+        weight = layer.constant(layer.rng.random(int(chosen.sum())).astype(np.float32), "weight") if kind % 2 else ""
+        mean = build.op(Spmm(), layer.x, rowptr, col, weight, scale, name=f"mean_{kind}")
+        product = build.op(MatMul(), mean, layer.weights(FEATURES, WIDTH), name=f"product_{kind}")
+        total = build.op(Elementwise("Add"), total, product, name=f"add_{kind}")
+    return build.graph(total)
+
+
+def matrices(edges: TypedEdges) -> Graph:
+    """A matrix copied for every edge, as the fast form is exported."""
+    layer, count = Layer(edges), len(edges.kind)
+    build = layer.build
+    rows = build.op(Reshape((count, 1, FEATURES)), layer.rows(layer.x, edges.source, "rows"))
+    picked = layer.rows(layer.weights(edges.types, FEATURES, WIDTH), edges.kind, "picked")
+    product = build.op(MatMul(), rows, picked, name="product")
+    flat = build.op(Reshape((count, WIDTH)), product)
+    return build.graph(build.op(SegmentReduce(), flat, layer.rowptr, name="sum"))
+
+
+LAYERS = {
+    "convolution": convolution,
+    "attention": attention,
+    "transformer": transformer,
+    "loop": loop,
+    "matrices": matrices,
+}
