@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ COSTS = Machine.of(OPTIONS).costs.host_only()
 DENSE = random_edges(300, 3, 20_000)
 SPARSE = random_edges(20_000, 40, 20_000)
 EVERY_TYPE = by_destination(50, 64, np.arange(64) % 7, np.arange(64) % 5, np.arange(64))
-EXPORTS = "tests/data/gnn"
+EXPORTS = Path(__file__).parents[1] / "data" / "gnn"
 
 
 def carried_out(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
@@ -114,7 +115,7 @@ def test_exports_compute_what_they_did_in_every_form(name: str) -> None:
     times = {}
     for relations in ("never", "always", "auto"):
         compiled = pimflow.compile(
-            f"{EXPORTS}/{name}.onnx", graph=adjacency, policy="gpu", relations=relations, use_cache=False
+            EXPORTS / f"{name}.onnx", graph=adjacency, policy="gpu", relations=relations, use_cache=False
         )
         assert compiled.verify(rtol=1e-5).passed
         times[relations] = compiled.report.result.time_us

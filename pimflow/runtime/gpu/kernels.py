@@ -94,8 +94,9 @@ def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
 def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, rows: int, columns: int, launches: int) -> KernelCycles:
     """One kernel of `rows` x `columns` output tiles.
 
-    A grid of b = groups * ceil(M/rows) * ceil(N/columns) thread blocks (of segments: theirs added up) runs
-    in waves of sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes `fill + ceil(K/depth) * max(step, r * rows * columns * depth / rate)`:
+    A grid of b = groups * ceil(M/rows) * ceil(N/columns) thread blocks (of segments: theirs added up) runs in waves of
+    sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes
+    `fill + ceil(K/depth) * max(step, r * rows * columns * depth / rate)`:
     a step of the main loop is bound by the latency of its loads or by arithmetic, whichever is longer (the model of
     tile and wave quantisation in NVIDIA's "Matrix Multiplication Background" guide, with the loop's latency made
     explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache.
