@@ -15,6 +15,7 @@ import numpy as np
 from pimflow.errors import ModelError
 from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, Graph, Node, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.onnxio.export import EXPORT, OnnxWriter
 from pimflow.onnxio.tensors import dtype_code, numpy_dtype
 
@@ -89,7 +90,7 @@ class _Pattern:
         dtype = numpy_dtype(self.writer.graph.value(self.node.output).dtype)
         return self.constant(what, np.full(tuple(shape), value, dtype))
 
-    def step(self, op_type: str, inputs: Sequence[str], **attributes: int | str) -> str:
+    def step(self, op_type: str, inputs: Sequence[str], **attributes: int | str | tuple[int, ...]) -> str:
         """An operator within the pattern; returns the name of what it makes."""
         return self.writer.step(self.node, op_type, inputs, attributes)
 
@@ -200,10 +201,19 @@ def _gather_rows(writer: OnnxWriter, node: Node, op: GatherRows) -> None:
 def _typed_linear(writer: OnnxWriter, node: Node, op: TypedLinear) -> None:
     pattern = _Pattern(writer, node, ())
     pointers, axis = pattern.structure(2), pattern.integers("axis", [0])
+    heads = len(writer.graph.shape(node.inputs[0])) == 3
     parts = []
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
+        if heads and first == last:
+            continue  # ONNX Runtime divides by the rows of a product of heads
         bounds = [pattern.integers("start", [first]), pattern.integers("stop", [last]), axis]
         rows = pattern.step("Slice", [node.inputs[0], *bounds])
         weights = pattern.step("Gather", [node.inputs[1], pattern.constant("type", np.array(kind, np.int64))], axis=0)
-        parts.append(pattern.step("Gemm", [rows, weights]))
-    pattern.last("Concat", parts, axis=0)
+        parts.append(_product_of_heads(pattern, rows, weights) if heads else pattern.step("Gemm", [rows, weights]))
+    pattern.last("Concat", parts or [pattern.filled("none", 0.0, pattern.out_shape)], axis=0)
+
+
+def _product_of_heads(pattern: _Pattern, rows: str, weights: str) -> str:
+    """Rows [m, H, K] times [H, K, N], head by head."""
+    by_head = pattern.step("Transpose", [rows], perm=(1, 0, 2))
+    return pattern.step("Transpose", [pattern.step(PRODUCT.onnx_name, [by_head, weights])], perm=(1, 0, 2))

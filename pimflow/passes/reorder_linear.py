@@ -50,7 +50,7 @@ class Second(NamedTuple):
 
     Args:
         rows: the value whose rows are multiplied.
-        weights: the operand: a matrix [N, M], or one a type [R, N, M].
+        weights: the operand: a matrix [N, M], or one a type [R, N, M], or a type and head [R, H, C, D].
         transposed: whether the matrix is [M, N].
         pointers: where each type's rows begin; None for one matrix.
         heads: whether `weights` are [..., H, C], a vector for each head.
@@ -186,7 +186,7 @@ def _product(
     left, right = known
     if left is None or right is None:
         products = [one.op for one in (node, first) if one.op.is_matrix_product and not isinstance(one.op, Gemm)]
-        if second.heads or of_type is not None or not products:
+        if second.heads or of_type is not None or not products or len(write.shape(second.weights)) > 3:
             return Refusal("its weights are computed, and are laid out for another product")
         made.append(write.node(products[0], (first.inputs[1], second.weights), f"{node.name}_weights"))
         return made[-1].output
@@ -194,8 +194,19 @@ def _product(
         left = left.T
     if of_type is not None:
         left = left[of_type]
-    product = left.astype(np.float64) @ _as_matrices(second, right).astype(np.float64)
+    product = _multiplied(left.astype(np.float64), _as_matrices(second, right).astype(np.float64))
     return write.constant(f"{node.name}_weights", product.astype(left.dtype))
+
+
+def _multiplied(left: Weights, right: Weights) -> Weights:
+    """[K, N] or [R, K, N] times [N, M] or [R, N, M]; with heads [R, H, C, D], H * C = N, each by its own."""
+    if right.ndim < 4:
+        plain: Weights = left @ right
+        return plain
+    types, heads, width, columns = right.shape
+    by_head = left.reshape(*left.shape[:-1], heads, width)
+    product: Weights = np.einsum("...khc,rhcd->rkhd" if left.ndim == 2 else "rkhc,rhcd->rkhd", by_head, right)
+    return product.reshape(types, left.shape[-2], heads * columns)
 
 
 def _as_matrices(second: Second, weights: Weights) -> Weights:

@@ -44,21 +44,21 @@ def _segmented(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def _picked_matrices(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """[E, 1, K] @ W[types], W [R, K, N], as a `TypedLinear`."""
+    """[E, 1, K] @ W[types], W [R, K, N], as a `TypedLinear`; with heads [E, H, 1, K] and W [R, H, K, N]."""
     pick = graph.producer(node.inputs[1])
-    if pick is None or not isinstance(pick.op, GatherRows) or len(graph.shape(pick.inputs[0])) != 3:
+    if pick is None or not isinstance(pick.op, GatherRows) or len(graph.shape(pick.inputs[0])) not in (3, 4):
         return None
-    types, (edges, *rest) = index_of(graph, pick), graph.shape(node.output)
+    types, edges = index_of(graph, pick), graph.shape(pick.output)[0]
+    kinds, *row, _ = graph.shape(pick.inputs[0])
     if types is None:
         return Refusal("which matrix each row is multiplied with is only known when it runs")
-    if graph.shape(node.inputs[0])[:2] != (edges, 1) or len(rest) != 2:
+    if graph.shape(node.inputs[0]) != (edges, *row[:-1], 1, row[-1]):
         return Refusal("several rows are multiplied with each matrix: they are products of matrices already")
     write, made = RowWriter(graph), list[Node]()
-    kinds, inner, columns = graph.shape(pick.inputs[0])
     order, pointers = _by_type(types, kinds)
     rows, picks = picked(graph, node.inputs[0])
-    if picks is None or graph.shape(rows)[1:] != (inner,):
-        made.append(write.node(Reshape((edges, inner)), (node.inputs[0],), f"{node.name}_rows"))
+    if picks is None or graph.shape(rows)[1:] != tuple(row):
+        made.append(write.node(Reshape((edges, *row)), (node.inputs[0],), f"{node.name}_rows"))
         rows, picks = made[-1].output, np.arange(edges)
     made.append(write.node(GatherRows(), (rows, write.index("by_type", picks[order])), f"{node.name}_by_type"))
     inputs = (made[-1].output, pick.inputs[0], write.constant("types", pointers))
@@ -66,7 +66,7 @@ def _picked_matrices(graph: Graph, node: Node) -> Graph | Refusal | None:
     places = np.empty_like(order)
     places[order] = np.arange(edges)
     made.append(write.node(GatherRows(), (made[-1].output, write.index("places", places)), f"{node.name}_of_edges"))
-    made.append(replace(unmarked(node), op=Reshape((edges, 1, columns)), inputs=(made[-1].output,)))
+    made.append(replace(unmarked(node), op=Reshape(graph.shape(node.output)), inputs=(made[-1].output,)))
     write.editor.replace_node(node.name, made)
     return write.finish()
 

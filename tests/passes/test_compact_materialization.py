@@ -23,7 +23,7 @@ def rows_of_products(graph: Graph) -> dict[str, int]:
     return {node.name: graph.shape(node.output)[0] for node in graph.nodes if node.kind == "TypedLinear"}
 
 
-@pytest.mark.parametrize("name", ["convolution", "attention", "transformer"])
+@pytest.mark.parametrize("name", ["convolution", "attention", "transformer", "heads"])
 @settings(deadline=None, max_examples=25)
 @given(edges=typed_edges())
 def test_rows_are_pairs_that_occur(name: str, edges: TypedEdges) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, TypedLinear
 from pimflow.passes import CompactMaterialization, ReorderLinear
-from support.relational import TypedEdges, attention, random_edges, typed_edges
+from support.relational import TypedEdges, attention, heads, random_edges, typed_edges
 from support.values import assert_same_values
 
 EDGES = random_edges(20, 4, 90)
@@ -25,6 +25,16 @@ def test_logits_are_products_with_products_of_weights(edges: TypedEdges) -> None
     assert widths == {"typed_j": 8, "logit_i_reordered": 2, "logit_j_reordered": 2}, "messages are read; queries not"
     assert_same_values(graph, made, 2e-5)
     assert_same_values(graph, CompactMaterialization().run(made).graph, 2e-5)
+
+
+@settings(deadline=None, max_examples=15)
+@given(typed_edges())
+def test_heads_have_products_of_their_own(edges: TypedEdges) -> None:
+    graph = heads(edges)
+    made = ReorderLinear().run(graph).graph
+    (product,) = (node for node in made.nodes if node.kind == "TypedLinear")
+    assert made.shape(product.inputs[1]) == (edges.types, 6, 8)
+    assert_same_values(graph, made, 2e-5)
 
 
 def typed(build: Builder, x: str, columns: int = 4, pointers: list[int] | None = None, name: str = "first") -> str:

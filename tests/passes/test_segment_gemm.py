@@ -45,6 +45,17 @@ def test_a_loop_over_types_is_one_product(edges: TypedEdges) -> None:
         assert made.graph.shape(typed.inputs[0])[0] == reached, "vertices without edges of a type have no row"
 
 
+def test_a_matrix_for_every_edge_and_head() -> None:
+    build = Builder("g")
+    rows = build.reshape(build.input(9, 2, 4), 9, 2, 1, 4)
+    types = build.constant(np.array([2, 0, 2, 1, 1, 0, 2, 2, 0]), "types")
+    picked = build.op(GatherRows(), build.weights(3, 2, 4, 5), types)
+    graph = build.graph(build.op(MatMul(), rows, picked, name="product"))
+    made = SegmentGemm().run(graph).graph
+    assert "MatMul" not in kinds(made)
+    assert_same_values(graph, made)
+
+
 def test_what_is_left_is_left() -> None:
     for layer, name in (("loop", "add_3"), ("matrices", "product")):
         graph = LAYERS[layer](EDGES)

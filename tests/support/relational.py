@@ -164,6 +164,18 @@ def transformer(edges: TypedEdges) -> Graph:
     return build.graph(build.op(SegmentReduce(), flat, layer.rowptr, name="sum"))
 
 
+def heads(edges: TypedEdges) -> Graph:
+    """HGT's values: one matrix for all vertices, then one a type and head."""
+    layer = Layer(edges)
+    build = layer.build
+    values = build.op(MatMul(), layer.x, layer.weights(FEATURES, HEADS * WIDTH), name="value")
+    rows = layer.rows(build.op(Reshape((edges.vertices, HEADS, WIDTH)), values), edges.source[edges.by_type], "rows")
+    pointers = layer.constant(edges.pointers, "types")
+    weights = layer.weights(edges.types, HEADS, WIDTH, WIDTH)
+    typed = build.op(TypedLinear(), rows, weights, pointers, name="relation")
+    return build.graph(build.op(SegmentReduce(), layer.rows(typed, edges.places, "messages"), layer.rowptr))
+
+
 def loop(edges: TypedEdges) -> Graph:
     """RGCN as a loop over types: means of the edges of each, a product, added up; weights of vertices beside."""
     layer = Layer(edges)
@@ -197,6 +209,7 @@ LAYERS = {
     "convolution": convolution,
     "attention": attention,
     "transformer": transformer,
+    "heads": heads,
     "loop": loop,
     "matrices": matrices,
 }

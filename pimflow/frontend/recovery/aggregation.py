@@ -172,7 +172,8 @@ class Aggregations:
         found = match_typed(scene, scene.maker(scene.peel(node.inputs[0])))
         if found is None:
             return None
-        made = (len(found.rows.index), scene.shape(found.typed.weights)[2])
+        _, *heads, _, columns = scene.shape(found.typed.weights)
+        made = (len(found.rows.index), *heads, columns)
         return Messages(found.rows, (), found.typed) if scene.shape(node.output) == made else None
 
     # ---- operands

@@ -27,25 +27,29 @@ class TypedRows(NamedTuple):
 
 
 def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
-    """A batch of vectors times matrices picked by type: [E, 1, K] @ [E, K, N]; None if that is not what a node does."""
+    """A batch of vectors times matrices picked by type, [E, 1, K] @ [E, K, N]; with heads [E, H, 1, K] @ [E, H, K, N].
+
+    None if that is not what a node does.
+    """
     if product is None or not scene.is_product(product) or len(product.inputs) != 2:
         return None
     vectors, picked = (scene.maker(scene.peel(name)) for name in product.inputs)
     if vectors is None or vectors.kind not in ("Unsqueeze", "Reshape") or picked is None:
         return None
     rows, typed = scene.rows(vectors.inputs[0]), _pick(scene, picked)
-    if rows is None or typed is None or len(scene.shape(rows.x)) != 2:
+    if rows is None or typed is None:
         return None
-    edges, depth, columns = len(rows.index), scene.shape(rows.x)[1], scene.shape(typed.weights)[2]
-    fits = scene.shape(vectors.output) == (edges, 1, depth) and scene.shape(product.output) == (edges, 1, columns)
-    return TypedRows(rows, typed) if fits else None
+    edges, (_, *heads, depth, columns) = len(rows.index), scene.shape(typed.weights)
+    fits = scene.shape(rows.x)[1:] == (*heads, depth) and scene.shape(vectors.output) == (edges, *heads, 1, depth)
+    return TypedRows(rows, typed) if fits and scene.shape(product.output) == (edges, *heads, 1, columns) else None
 
 
 def _pick(scene: Scene, node: Node) -> Typed | None:
-    if node.kind not in ("Gather", "GatherND") or len(scene.shape(node.inputs[0])) != 3:
+    if node.kind not in ("Gather", "GatherND") or len(scene.shape(node.inputs[0])) not in (3, 4):
         return None
     index, attributes = scene.known.get(node.inputs[1]), scene.node_attributes(node)
-    if index is None or attributes.get("axis", 0) not in (0, -3) or attributes.get("batch_dims", 0):
+    first_axis = attributes.get("axis", 0) in (0, -len(scene.shape(node.inputs[0])))
+    if index is None or not first_axis or attributes.get("batch_dims", 0):
         return None
     column = node.kind == "GatherND" and index.shape[1:] == (1,)
     types = along_rows(index) if column or (node.kind == "Gather" and index.ndim == 1) else None

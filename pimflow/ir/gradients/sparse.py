@@ -13,9 +13,18 @@ import numpy.typing as npt
 
 from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape
 from pimflow.ir.graph import Node
-from pimflow.ir.ops.contraction import Gemm
+from pimflow.ir.ops.contraction import PRODUCT, Gemm
 from pimflow.ir.ops.movement import Concat
-from pimflow.ir.ops.sparse import EdgeSoftmax, GatherRows, Reduction, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir.ops.sparse import (
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Reduction,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+)
 from pimflow.ir.refusal import Refusal
 
 
@@ -210,19 +219,73 @@ def _gather_rows(tape: Tape, node: Node, op: GatherRows, gradients: tuple[str, .
     if ids is None:
         total = tape.scatter_add(index, dy, tape.shape(x))
         return total if isinstance(total, Refusal) else (total, "")
-    order = np.argsort(ids, kind="stable").astype(np.int64)
-    counts = np.bincount(ids.astype(np.int64), minlength=tape.shape(x)[0])
-    pointers = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return (_added_up(tape, x, ids, dy), "")
+
+
+def _added_up(tape: Tape, table: str, ids: npt.NDArray[np.generic], values: str) -> str:
+    """Values, added up at the rows of a table that they are of."""
+    order, pointers = _by_row(tape, table, ids)
     if not np.array_equal(order, np.arange(len(order))):
-        dy = tape.op(GatherRows(), dy, tape.constant(order, "order"))
-    return (tape.op(SegmentReduce(), dy, tape.constant(pointers, "pointers")), "")
+        values = tape.op(GatherRows(), values, tape.constant(order, "order"))
+    return tape.op(SegmentReduce(), values, tape.constant(pointers, "pointers"))
+
+
+def _by_row(
+    tape: Tape, table: str, ids: npt.NDArray[np.generic]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The order of an index by the rows of a table, and where each row's entries begin."""
+    order = np.argsort(ids, kind="stable").astype(np.int64)
+    counts = np.bincount(ids.astype(np.int64), minlength=tape.shape(table)[0])
+    return order, np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+@GRADIENTS.register(GatherPairs)
+def _gather_pairs(tape: Tape, node: Node, op: GatherPairs, gradients: tuple[str, ...]) -> Gradients:
+    """Both tables have what `Sddmm` has of its sources."""
+    x, y, *picks = node.inputs
+    first, second = (tape.array(name) for name in picks)
+    if first is None or second is None:
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    dy = gradients[0]
+    return (
+        _of_table(tape, op, dy, (x, first), (y, second)) if tape.wants(x) else "",
+        _of_table(tape, op, dy, (y, second), (x, first)) if tape.wants(y) else "",
+        "",
+        "",
+    )
+
+
+def _of_table(
+    tape: Tape,
+    op: GatherPairs,
+    dy: str,
+    own: tuple[str, npt.NDArray[np.generic]],
+    other: tuple[str, npt.NDArray[np.generic]],
+) -> str:
+    """The gradient of one table of pairs, of which each is a name and the rows that pairs read."""
+    (table, ids), (rows, picks) = own, other
+    if op.pairing == "add":
+        return _added_up(tape, table, ids, dy)
+    if op.pairing == "mul":
+        read = tape.op(GatherRows(), rows, tape.constant(np.asarray(picks, np.int64), "picks"))
+        return _added_up(tape, table, ids, tape.mul(dy, read))
+    order, pointers = _by_row(tape, table, ids)
+    heads, width = tape.shape(dy)[1:], tape.shape(rows)[-1]
+    merged = (math.prod(heads),) if heads else ()  # an edge's weights are of one dim of heads at most
+    weights = tape.op(GatherRows(), tape.reshape(dy, (len(order), *merged)), tape.constant(order, "order"))
+    viewed = tape.reshape(rows, (tape.shape(rows)[0], *merged, width))
+    sources = tape.constant(np.asarray(picks, np.int64)[order], "picks")
+    total = tape.op(Spmm(), viewed, tape.constant(pointers, "pointers"), sources, weights)
+    return tape.reshape(total, tape.shape(table))
 
 
 @GRADIENTS.register(TypedLinear)
 def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str, ...]) -> Gradients:
     """dx by the weights turned round; dW[r] = x_r^T dy_r, a product for every type that has rows."""
     (x, weights, pointers), dy = node.inputs, gradients[0]
-    of_x = tape.op(op, dy, tape.transpose(weights, (0, 2, 1)), pointers) if tape.wants(x) else ""
+    rank = len(tape.shape(weights))
+    turned = (*range(rank - 2), rank - 1, rank - 2)
+    of_x = tape.op(op, dy, tape.transpose(weights, turned), pointers) if tape.wants(x) else ""
     if not tape.wants(weights):
         return (of_x, "", "")
     bounds = tape.array(pointers)
@@ -234,5 +297,9 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
             parts.append(tape.zeros((1, *shape[1:]), dy))
             continue
         rows, grads = tape.slice(x, 0, first, last), tape.slice(dy, 0, first, last)
-        parts.append(tape.reshape(tape.op(Gemm(trans_a=True), rows, grads), (1, *shape[1:])))
+        if rank == 3:
+            product = tape.op(Gemm(trans_a=True), rows, grads)
+        else:  # head by head
+            product = tape.op(PRODUCT, tape.transpose(rows, (1, 2, 0)), tape.transpose(grads, (1, 0, 2)))
+        parts.append(tape.reshape(product, (1, *shape[1:])))
     return (of_x, parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts), "")

@@ -236,13 +236,17 @@ class GatherPairs(SparseOp):
 @register_op
 @dataclass(frozen=True)
 class TypedLinear(SparseOp):
-    """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type."""
+    """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type.
+
+    With heads x is [M, H, K] and w [R, H, K, N]: each head has a matrix of its own.
+    """
 
     content_operands = (2,)
 
     def shape_rule(self, shapes: Shapes) -> Shape:
-        """[M, N]."""
+        """[M, N], or [M, H, N]."""
         x, w = self._matrix(shapes, 0, "features"), self._matrix(shapes, 1, "weights")
-        if len(x) != 2 or len(w) != 3 or x[1] != w[1] or self._rows(shapes, 2) != w[0]:
+        fits = len(x) in (2, 3) and len(w) == len(x) + 1 and x[1:] == w[1:-1]
+        if not fits or self._rows(shapes, 2) != w[0]:
             self.refuse(f"rows {x} in {self._rows(shapes, 2)} types do not fit weights {w}")
-        return (x[0], w[2])
+        return (*x[:-1], w[-1])

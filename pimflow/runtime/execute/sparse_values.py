@@ -227,7 +227,8 @@ def _gather_rows(op: GatherRows, operands: Operands) -> Array:
 @SPARSE_VALUES.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
     x, weights, pointers = (_given(operands, position) for position in range(3))
-    out = np.empty((len(x), weights.shape[2]), x.dtype)
+    out = np.empty((*x.shape[:-1], weights.shape[-1]), x.dtype)
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
-        out[first:last] = _wide(x[first:last]) @ _wide(weights[kind])
+        rows, matrix = _wide(x[first:last]), _wide(weights[kind])
+        out[first:last] = rows @ matrix if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, matrix)
     return out

@@ -100,14 +100,15 @@ def _gather_rows(op: GatherRows, operands: Operands) -> SparseWork | KernelSeque
 def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork:
     """A product per type that has rows, all in one kernel; where types are computed, they are taken as even."""
     features, weights = operands.inputs[0].shape or (0, 0), operands.inputs[1]
-    types, inner, outer = weights.shape or (1, 1, 1)
+    types, *heads, inner, outer = weights.shape or (1, 1, 1)
     segments = [features[0] // max(types, 1) + (kind < features[0] % max(types, 1)) for kind in range(types)]
     if 2 in operands.constants:
         segments = np.diff(operands.constants[2]).tolist()
     used = tuple(segment for segment in segments if segment)
     unread = value_bytes(weights, operands.element_bytes) * (types - len(used)) // max(types, 1)
     groups = max(len(used), 1)
-    return SegmentedWork(-(-features[0] // groups), outer, inner, groups, operands.bytes - unread, segments=used)
+    rows, used, groups = -(-features[0] // groups), used * math.prod(heads), groups * math.prod(heads)
+    return SegmentedWork(rows, outer, inner, groups, operands.bytes - unread, segments=used)
 
 
 def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, Builder, EdgeSoftmax, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import Array, Builder, EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
 from support.gradients import check_gradients
 
 POINTERS: Array = np.array([0, 3, 3, 5, 9], np.int64)
@@ -65,6 +65,15 @@ def test_sddmm(pairing: str, heads: tuple[int, ...]) -> None:
     check_gradients(build.graph(build.tanh(build.op(Sddmm(pairing), x, y, *structure(build)))))
 
 
+@pytest.mark.parametrize("pairing", ["add", "mul", "dot"])
+@pytest.mark.parametrize("heads", [(3,), (2, 3), (2, 2, 3)])
+def test_pairs_of_rows(pairing: str, heads: tuple[int, ...]) -> None:
+    build = Builder(opset=18)
+    x, y = floats(build, "x", 5, *heads), floats(build, "y", 4, *heads)
+    picks = build.constant(SOURCES, "first"), build.constant(np.array([3, 3, 0, 1, 0, 1, 1, 3, 0]), "second")
+    check_gradients(build.graph(build.tanh(build.op(GatherPairs(pairing), x, y, *picks))))
+
+
 @pytest.mark.parametrize("shape", [(9,), (9, 2)])
 def test_edge_softmax(shape: tuple[int, ...]) -> None:
     build = Builder(opset=18)
@@ -90,6 +99,13 @@ def test_rows_by_type() -> None:
     build = Builder(opset=18)
     pointers = build.constant(np.array([0, 2, 2, 5], np.int64))
     made = build.op(TypedLinear(), floats(build, "x", 5, 3), floats(build, "w", 3, 3, 2), pointers)
+    check_gradients(build.graph(made))
+
+
+def test_rows_by_type_and_head() -> None:
+    build = Builder(opset=18)
+    pointers = build.constant(np.array([0, 2, 2, 5], np.int64))
+    made = build.op(TypedLinear(), floats(build, "x", 5, 2, 3), floats(build, "w", 3, 2, 3, 4), pointers)
     check_gradients(build.graph(made))
 
 

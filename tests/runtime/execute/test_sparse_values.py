@@ -42,6 +42,7 @@ SCALE = RNG.random(N, np.float32)
 POINTERS = np.array([0, 12, 12, 40], np.int64)
 TYPED = RNG.standard_normal((3, F, 5)).astype(np.float32)
 OTHER = RNG.integers(0, 12, E).astype(np.int32)
+TYPED_HEADS = RNG.standard_normal((3, 2, F, 5)).astype(np.float32)
 LOWEST = float(np.finfo(np.float32).min)
 
 CASES: dict[str, tuple[Op, list[Any]]] = {
@@ -68,6 +69,7 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     "product of pairs": (GatherPairs("mul"), [(N, 3, F), (12, 3, F), ROWS.col, OTHER]),
     "dot of pairs": (GatherPairs("dot"), [(N, 3, F), (12, 3, F), ROWS.col, OTHER]),
     "typed": (TypedLinear(), [(40, F), TYPED, POINTERS]),
+    "typed, heads": (TypedLinear(), [(40, 2, F), TYPED_HEADS, POINTERS]),
 }
 
 
@@ -146,6 +148,7 @@ def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
         (Sddmm("sub"), [(N, F), (N, F), ROWS.rowptr, ROWS.col], "pairs by add, mul, dot"),
         (Sddmm(), [(N, F), (N, F + 1), ROWS.rowptr, ROWS.col], "do not pair"),
         (TypedLinear(), [(40, F), TYPED, np.array([0, 40])], "do not fit weights"),
+        (TypedLinear(), [(40, 3, F), TYPED_HEADS, POINTERS], "do not fit weights"),
         (GatherPairs("sub"), [(N, F), (N, F), ROWS.col, ROWS.col], "pairs by add, mul, dot"),
         (GatherPairs(), [(N, F), (N, 2), ROWS.col, ROWS.col], "do not pair"),
         (GatherPairs(), [(N, F), (N, F), ROWS.col, (E + 1,)], "second indices need the shape"),

@@ -177,6 +177,10 @@ def test_tiles_have_rows_of_one_type_only() -> None:
     assert isinstance(found, SegmentedWork)
     assert found.segments == (1, 129, 70)
     assert (found.macs, found.blocks(64, 8), found.blocks(128, 4)) == (200 * 16 * 8, 1 + 3 + 2, 2 * (1 + 2 + 1))
+    heads = [result(200, 4, 16), Value("w", (3, 4, 16, 8), "float32"), pointers]
+    by_head = gpu_work(TypedLinear(), heads, [result(200, 4, 8)], 2, {2: np.array([0, 1, 130, 200])})
+    assert isinstance(by_head, SegmentedWork)
+    assert (by_head.macs, by_head.blocks(64, 8)) == (4 * found.macs, 4 * (1 + 3 + 2))
     even = gpu_work(TypedLinear(), [x, w, pointers], [result(200, 8)], 2)
     assert isinstance(even, SegmentedWork)
     assert even.segments == (67, 67, 66), "where types are computed when it runs"
