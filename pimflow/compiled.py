@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -66,6 +67,7 @@ from pimflow.search.progress import telling
 from pimflow.search.solver import kept_runs, kept_streams
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import Target, TargetRecord, parse_target, to_toml
+from pimflow.targets.overrides import with_convolutions
 from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
@@ -103,8 +105,10 @@ class Machine:
 
         Raises:
             InputDataError: those cannot be read.
+            OptionError: it has no GPU whose convolutions could be run in other ways.
         """
-        return cls(options.target, None if options.profile is None else MeasuredTable(read_table(options.profile)))
+        measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
+        return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -198,7 +202,7 @@ class CompiledModel:
     @cached_property
     def memory(self) -> MemoryPlan:
         """Where every activation is placed, and which Slices, Pads and Concats cost nothing."""
-        return plan_memory(self.graph)
+        return plan_memory(self.graph, self.machine.costs.serving(self.graph).workspaces(self.graph))
 
     @cached_property
     def steady_state(self) -> SteadyState | None:
@@ -317,6 +321,7 @@ class CompiledModel:
             operand=operand,
             memory=self.memory if arena else None,
             in_flight=self._in_flight,
+            host=self.machine.costs.serving(self.graph).host,
             progress=telling(progress),
         )
 
@@ -402,12 +407,32 @@ class CompiledModel:
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
         graph = [] if self.network is None else [("graph", self.network.text)]
         checked = [("verified" if check.passed else "WRONG", check.told) for check in self.checks]
-        return [*machine.lines(), *graph, *self._tier_lines, ("digests", digests), ("made by", made_by), *checked]
+        return [
+            *machine.lines(),
+            *graph,
+            *self._convolutions,
+            *self._tier_lines,
+            ("digests", digests),
+            ("made by", made_by),
+            *checked,
+        ]
 
     @property
     def _tier_lines(self) -> list[tuple[str, str]]:
         tiers = self.machine.target.memory
         return [] if tiers is None else [("GPU memory", gpu_memory_text(tiers.gpu, self.memory))]
+
+    @property
+    def _convolutions(self) -> list[tuple[str, str]]:
+        """How many convolutions the host runs in which way, where not all by its library, and the largest workspace."""
+        costs = self.machine.costs.serving(self.graph)
+        ways = Counter(costs.algorithms(self.graph).values())
+        if not ways:
+            return []
+        largest = max(costs.workspaces(self.graph).values(), default=0)
+        taken = f"; workspace at most {largest / 1e6:,.2f} MB" if largest else ""
+        counts = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
+        return [("convolutions", f"{counts}{taken}")]
 
     def document(self, output_dir: str | None = None) -> dict[str, Any]:
         """The result as one JSON document, as `pimflow compile --json` prints it."""

@@ -145,6 +145,16 @@ class Options:
     disabled_passes: tuple[str, ...] = field(
         default=(), metadata=_about("passes to leave out, by name", "--disable-pass", "PASS", DEBUGGING)
     )
+    convolutions: Literal["library", "fastest", "im2col", "im2win", "direct"] | None = field(
+        default=None,
+        metadata=_about(
+            "how the GPU runs convolutions that can be run so (the target's)", "--convolutions", "WAY", SEARCH
+        ),
+    )
+    workspace_mib: Annotated[float, Limits(least=0)] | None = field(
+        default=None,
+        metadata=_about("most that a convolution may take beside its operands", "--workspace", "MIB", SEARCH),
+    )
     seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_about("seed of random inputs", "--seed", "N"))
     use_cache: bool = field(
         default=True, metadata=_about("use the price cache on disk", "--no-cache", group=SEARCH, saved=False)
@@ -205,6 +215,8 @@ class OptionKeywords(TypedDict, total=False):
     stages: Sequence[int] | None
     time_budget_s: float | None
     disabled_passes: Sequence[str]
+    convolutions: str | None
+    workspace_mib: float | None
     seed: int
     use_cache: bool
     profile: str | Path | None

@@ -131,6 +131,15 @@ def test_the_charts_of_the_results_are_drawn_from_its_tables(monkeypatch: pytest
         assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run results_charts.py"
 
 
+def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    made = runpy.run_path(str(ROOT / "benchmarks" / "im2win_results.py"))
+    page = (ROOT / "docs" / "im2win.md").read_text()
+    assert all(f"\n{row}\n" in page for row in (*made["memory_rows"](), *made["speed_rows"]()))
+    chart = (ROOT / "docs" / "images" / made["CHART"]).read_text()
+    assert chart == made["chart"](), "the chart is old: run im2win_results.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
     """Paths in backticks, from the root of the repository or of the package; a single folder may be anywhere."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from pimflow.codegen.backend import Cost, Parts, Roof
-from pimflow.ir import Graph, Node, Op
+from pimflow.ir import Array, Graph, Node, Op
 from pimflow.sparse import Graph as Edges
 
 
@@ -79,6 +80,22 @@ class HostBackend(ABC):
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the cost of a node leaves out, and why; "" if nothing."""
         return ""
+
+    def algorithm(self, graph: Graph, node: Node) -> str:
+        """Which of several ways to run a node it takes; "" where there is one, or it takes the usual one."""
+        return ""
+
+    def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
+        """The result of a node that has an `algorithm`, by value, as that makes it.
+
+        Raises:
+            ValueError: it has none.
+        """
+        raise ValueError(f"{node.name!r} runs in the usual way")
+
+    def workspace_elements(self, graph: Graph, node: Node) -> int:
+        """Elements of what a node's kernels put down beside its results, and need no longer when it ends."""
+        return 0
 
     def measured_us(self, op: Op) -> float:
         """The shortest time that was measured of any kernel of an op's name; infinite if none was."""

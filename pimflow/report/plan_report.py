@@ -74,6 +74,9 @@ class Costs(pricing.Costs, SpendingCosts, Protocol):
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""
 
+    def algorithms(self, graph: Graph) -> Mapping[str, str]:
+        """How the host runs those nodes that it does not run in the usual way, by name."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -364,6 +367,7 @@ class _NodeRows:
         self._host, *self._units = self._devices
         self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
         self._no_violations = {name: 0 for unit in costs.units.values() for name in unit.violations}
+        self._ways = costs.algorithms(graph)
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
@@ -391,11 +395,16 @@ class _NodeRows:
             time_us=busy_us(events),
             spent=self._spent[name].ordered(self._devices),
             commands=commands,
-            why=self._why(decision, node),
+            why=self._why(decision, node) + self._way(name),
             region=region,
             unknown=self._costs.unknown(self._original, node),
             violations=violations,
         )
+
+    def _way(self, name: str) -> str:
+        """How the host runs a convolution, where not as usual."""
+        ways = sorted({self._ways[part.name] for part in self._parts.get(name, ()) if part.name in self._ways})
+        return f"; there by {' and '.join(ways)}" if ways else ""
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
         """What of a node's events is a device's: its own, and copies over the link to it."""

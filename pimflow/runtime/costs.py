@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,25 @@ class CostModel:
     def _runs_already(self, node: Node) -> bool:
         """Whether a node of the host is a later stage of one whose kernel is still there."""
         return self.host.persistent_stages and bool(node.placement.stage) and not node.op.is_movement
+
+    def algorithms(self, graph: Graph) -> dict[str, str]:
+        """How the host runs those nodes of a placed graph that it does not run in the usual way, by name."""
+        found = {node.name: self.host.algorithm(graph, node) for node in self._kernels(graph)}
+        return {name: algorithm for name, algorithm in found.items() if algorithm}
+
+    def workspaces(self, graph: Graph) -> dict[str, int]:
+        """Bytes that nodes of a placed graph need beside their operands and results, by name, in the model's type."""
+        found = {
+            node.name: self.host.workspace_elements(graph, node) * (element_bytes(graph.value(node.output).dtype) or 0)
+            for node in self._kernels(graph)
+        }
+        return {name: size for name, size in found.items() if size}
+
+    def _kernels(self, graph: Graph) -> Iterator[Node]:
+        """The contractions that are kernels of the host."""
+        for node in graph.nodes:
+            if node.op.is_contraction and node.device not in self.units and node.placement.fused_into is None:
+                yield node
 
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""

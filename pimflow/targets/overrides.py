@@ -12,6 +12,7 @@ from pimflow.data import decode, encode
 from pimflow.errors import ArgumentError, DataError, OptionError, TargetError, choice, did_you_mean, kind_of
 from pimflow.targets.loader import load_target
 from pimflow.targets.schema import Target, Unit
+from pimflow.targets.schema.gpu import ALGORITHMS, DEFAULT_WORKSPACE_MIB, Algorithm, ConvolutionChoice
 from pimflow.targets.schema.origin import leaves
 from pimflow.targets.schema.target import HINT
 
@@ -153,6 +154,29 @@ def _with_gpu_operand(target: Target, operand: str) -> Target:
     gpu = target.any_gpu
     changed = replace(gpu, operand=choice("operand", operand, gpu.operands))
     return target.with_units(**{_device_of(target, gpu): changed})
+
+
+def with_convolutions(target: Target, way: str | None, workspace_mib: float | None) -> Target:
+    """The same machine, its GPU running convolutions in another way, or with another workspace.
+
+    Args:
+        target: the machine.
+        way: one of the algorithms, "fastest" for whichever is, None for what the target says.
+        workspace_mib: the most that a convolution may take beside its operands; None for what the target says.
+
+    Raises:
+        TargetError: it has no GPU.
+    """
+    if way is None and workspace_mib is None:
+        return target
+    gpu = target.any_gpu
+    said = gpu.convolutions or ConvolutionChoice(("library",), DEFAULT_WORKSPACE_MIB)
+    algorithms: tuple[Algorithm, ...] = said.algorithms
+    if way is not None:
+        algorithms = ALGORITHMS if way == "fastest" else tuple(name for name in ALGORITHMS if name == way)
+    most = said.workspace_mib if workspace_mib is None else workspace_mib
+    changed = replace(said, algorithms=algorithms, workspace_mib=most)
+    return target.with_units(**{_device_of(target, gpu): replace(gpu, convolutions=changed)})
 
 
 def _between(option: str, value: int, low: int, high: int) -> None:

@@ -22,12 +22,14 @@ import numpy as np
 import onnx
 
 from pimflow.codegen.backend import Backend
+from pimflow.codegen.host import HostBackend
 from pimflow.errors import PimflowError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.widening import NARROW, is_narrow
 from pimflow.runtime.execute.arena import run_in_arena
+from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
@@ -202,6 +204,7 @@ def verify_compiled(
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
     in_flight: tuple[SteadyState, MemoryInFlight] | None = None,
+    host: HostBackend | None = None,
 ) -> Verification:
     """Runs the original model and the rewritten graph on the same inputs and compares all outputs.
 
@@ -218,6 +221,7 @@ def verify_compiled(
         memory: run inside this arena; None lets ONNX Runtime place the values.
         progress: receives a line of text now and then.
         in_flight: a schedule of several inferences and its arena: they are compared as well.
+        host: what runs all else, for what it does not run in the usual way, where `programs` are executed by value too.
 
     Raises:
         InputDataError: the inputs do not fit the model.
@@ -229,7 +233,7 @@ def verify_compiled(
     expected = run_original(original, {**bound, **feeds})
     progress("running the compiled model")
     reference = UnitReference(graph, {} if programs is None else units, operand)
-    actual, programs_check = _run_compiled(graph, feeds, programs, memory, reference, progress)
+    actual, programs_check = _run_compiled(graph, feeds, programs, memory, reference, host, progress)
     signal = _signal(original, graph, expected, seed, bound)
     evidence = _Evidence(graph, expected)
     if rtol is None:
@@ -266,13 +270,16 @@ def _run_compiled(
     programs: Mapping[str, Any] | None,
     memory: MemoryPlan | None,
     reference: UnitReference,
+    host: HostBackend | None,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Any], PartsCheck | None]:
     """The compiled model's outputs, and of programs that were executed by value how far each is from its node."""
     if programs is None and memory is None:
         return run_graph(graph, feeds), None
     executor = None if programs is None else CheckedUnits(reference, programs, progress)
-    outputs = run_in_arena(graph, memory or plan_memory(graph), feeds, unit_execute=executor).outputs
+    kernels = None if programs is None or host is None else HostKernels(graph, host)
+    plan = memory or plan_memory(graph)
+    outputs = run_in_arena(graph, plan, feeds, kernels=kernels, unit_execute=executor).outputs
     if executor is None:
         return outputs, None
     return outputs, PartsCheck(executor.checked, executor.largest, executor.wrong)

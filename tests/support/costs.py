@@ -111,6 +111,10 @@ class FakeCosts:
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
 
+    def algorithms(self, graph: Graph) -> dict[str, str]:
+        """All in the usual way."""
+        return {}
+
     def unknown(self, graph: Graph, node: Node) -> str:
         return ""
 

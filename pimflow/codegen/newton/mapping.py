@@ -111,7 +111,8 @@ class Mapping:
     def text(self) -> str:
         """Its order, and what a fill holds of K and of pixels."""
         chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in self.runs)
-        return f"{self.name}: order {self.order}, K in {chunks}"
+        windows = f"window order (im2win), {self.window_block} channels a block, " if self.window_block else ""
+        return f"{self.name}: order {self.order}, {windows}K in {chunks}"
 
     def as_json(self) -> dict[str, object]:
         """The mapping for reports and files, in plain types."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pimflow.codegen.backend import Roof
 from pimflow.codegen.host import HostBackend
-from pimflow.ir import Graph, Node, Op, Value
+from pimflow.ir import Array, Conv2d, Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.gpu.convolutions import Lowered, Sizes, lowered
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, sequence_cost, static_energy_mj
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.sparse_work import exporter_pattern
-from pimflow.runtime.gpu.work import element_width
+from pimflow.runtime.gpu.window_order import convolve
+from pimflow.runtime.gpu.work import KernelSequence, element_width
 from pimflow.sparse import Graph as Edges
 from pimflow.targets import Gpu
 
@@ -32,6 +35,14 @@ class _Kernel:
 
 def _type(value: Value | None) -> _Type | None:
     return None if value is None else (value.shape, value.dtype)
+
+
+@dataclass(frozen=True)
+class _Price:
+    """What a node costs, and of a convolution the way it is run in, where that is not the library's own."""
+
+    cost: GpuCost
+    way: Lowered | None = None
 
 
 class GpuHost(HostBackend):
@@ -53,7 +64,7 @@ class GpuHost(HostBackend):
         self.gpu = spec
         self.measured = measured
         self.channels = spec.memory_channels if channels is None else channels
-        self._known: dict[_Kernel, GpuCost] = {}
+        self._known: dict[_Kernel, _Price] = {}
 
     @property
     def identity(self) -> str:
@@ -91,14 +102,50 @@ class GpuHost(HostBackend):
         return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self
 
     def cost(self, graph: Graph, node: Node) -> GpuCost:
-        """A kernel's cost, by the model or as measured."""
+        """A kernel's cost, by the model or as measured; of a convolution by the fastest way there is."""
+        return self._priced(graph, node).cost
+
+    def algorithm(self, graph: Graph, node: Node) -> str:
+        """Of a convolution, where it is not run as the library does."""
+        way = self._priced(graph, node).way
+        return "" if way is None else way.algorithm
+
+    def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
+        """Of a convolution, from the tensor that it is made of."""
+        way = self._priced(graph, node).way
+        if way is None or not isinstance(node.op, Conv2d):
+            return super().execute(graph, node, inputs)
+        return convolve(node.op, inputs, way.algorithm)
+
+    def workspace_elements(self, graph: Graph, node: Node) -> int:
+        """The tensor that a convolution is made of, so many images at a time as fit."""
+        way = self._priced(graph, node).way
+        return 0 if way is None else way.workspace
+
+    def _priced(self, graph: Graph, node: Node) -> _Price:
         content = content_of(graph, node)
         key = _Kernel(
             node.op, tuple(map(_type, graph.in_values(node))), tuple(map(_type, graph.out_values(node))), content
         )
         if key not in self._known:
-            self._known[key] = self._price(graph, node, content)
+            self._known[key] = self._fastest(graph, node, self._price(graph, node, content))
         return self._known[key]
+
+    def _fastest(self, graph: Graph, node: Node, library: GpuCost) -> _Price:
+        """By the library, or in another way that the target offers."""
+        offered, op = self.gpu.convolutions, node.op
+        sizes = None
+        if offered is not None and isinstance(op, Conv2d):
+            sizes = Sizes.of(op, graph.in_values(node), graph.value(node.output))
+        if offered is None or sizes is None:
+            return _Price(library)
+        prices = [
+            _Price(sequence_cost(KernelSequence(way.kernels), self.gpu, self.channels), way)
+            for way in lowered(sizes, offered, self.gpu.element_bytes)
+        ]
+        if "library" in offered.algorithms or not prices:
+            prices.insert(0, _Price(library))
+        return min(prices, key=lambda price: price.cost.time_us)
 
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the model cannot see from shapes; what is measured leaves nothing out."""

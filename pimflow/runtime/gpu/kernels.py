@@ -74,7 +74,8 @@ def _stream(
 
 def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles:
     """fill + macs / (sms * rate): a direct convolution, without reuse between channels that tiles could exploit."""
-    compute = gpu.fill_cycles + work.macs / (gpu.sms * gpu.depthwise_macs_per_sm_cycle)
+    rate = work.macs_per_sm_cycle or gpu.depthwise_macs_per_sm_cycle
+    compute = gpu.fill_cycles + max(work.macs / (gpu.sms * rate), work.chain_us * gpu.clock_mhz)
     return _stream(gpu, channels, compute, work.bytes, gpu.conv_launches)
 
 

@@ -100,7 +100,7 @@ def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTim
     What a call takes beyond its kernel counts as launch.
     """
     kind = family(work)
-    kernels = run_times(kind, Batch.of([work]), gpu, channels)
+    kernels = _kernels_of(work, kind, gpu, channels)
     kernel_us = float(kernels.total[0])
     call: Call = getattr(gpu.library, kind)
     time_us = max(call.call_us, call.lead_us + kernel_us)
@@ -111,6 +111,17 @@ def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTim
         busy_us=kernel_us,
         l2_bytes=round(float(kernels.l2_bytes[0])),
     )
+
+
+def _kernels_of(work: GpuWork, kind: Family, gpu: MeasuredGpuSpec, channels: int) -> Kernels:
+    """One kernel's times: by the library's, or by one like them that is not among them."""
+    batch, board, library = Batch.of([work]), _Board(gpu, channels), gpu.library
+    if isinstance(work, MatrixWork) and work.whole_k:
+        return _tiled(batch, replace(library.product.gemm, splits=(1,)), board)
+    if isinstance(work, DepthwiseWork) and work.macs_per_sm_cycle is not None:
+        found = _depthwise(batch, replace(library.depthwise, macs_per_sm_cycle=work.macs_per_sm_cycle), board)
+        return replace(found, compute=np.maximum(found.compute, work.chain_us))
+    return run_times(kind, batch, gpu, channels)
 
 
 def call_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -> Floats:

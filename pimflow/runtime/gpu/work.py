@@ -62,7 +62,8 @@ class Window:
 class MatrixWork:
     """`groups` products of an m x k by a k x n matrix, as a GEMM or an implicit GEMM. `bytes` leave or enter DRAM.
 
-    `window` is what is known of a two-dimensional convolution beside that.
+    `window` is what is known of a two-dimensional convolution beside that; `whole_k` says that no library's kernel does
+    it which cuts K, as the rows of the matrix overlap.
     """
 
     m: int
@@ -72,6 +73,7 @@ class MatrixWork:
     bytes: int
     convolution: bool = False
     window: Window | None = None
+    whole_k: bool = False
 
     @property
     def macs(self) -> int:
@@ -104,10 +106,15 @@ class SegmentedWork(MatrixWork):
 
 @dataclass(frozen=True)
 class DepthwiseWork:
-    """A convolution with one input channel per group: `macs` multiply-accumulates, no reuse across channels."""
+    """A convolution with one input channel per group: `macs` multiply-accumulates, no reuse across channels.
+
+    `macs_per_sm_cycle` is the rate of a kernel that is none of the library's, `chain_us` what one result takes there.
+    """
 
     macs: int
     bytes: int
+    macs_per_sm_cycle: float | None = None
+    chain_us: float = 0.0
 
 
 StreamKind = Literal["elementwise", "softmax", "normalization"]

@@ -107,6 +107,8 @@ def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, 
         read = [ends[user.name] for user in graph.users(name)]
         life = Life(start - at_once, max([end, *read, steady.latency if name in outputs else 0]), at_once)
         lives[spot.region] = _joined(lives[spot.region], life)
+    for node, region in alone.workspaces.items():
+        lives[region] = Life(begins[node], ends[node])
     return tuple(life or Life(0, 0) for life in lives)
 
 

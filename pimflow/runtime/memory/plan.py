@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,7 @@ class MemoryPlan:
         outside: values that have no place in the arena (no static shape, or no fixed element size).
         regions: the pieces of the arena.
         places: the place of every value in it, by name.
+        workspaces: the regions that nodes need for themselves while they run, by the nodes' names.
         movements: what holds for every movement node when the graph is run in this arena, by node name.
     """
 
@@ -98,6 +99,7 @@ class MemoryPlan:
     regions: tuple[ArenaRegion, ...]
     places: Mapping[str, ValuePlace]
     movements: Mapping[str, Movement]
+    workspaces: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def eliminated(self) -> tuple[str, ...]:
@@ -158,8 +160,12 @@ def _check_apart(pieces: tuple[ArenaRegion, ...]) -> None:
                 raise MemoryPlanError(f"regions {below[2]} and {above[2]} overlap at step {step}")
 
 
-def plan_memory(graph: Graph) -> MemoryPlan:
+def plan_memory(graph: Graph, workspaces: Mapping[str, int] | None = None) -> MemoryPlan:
     """Gives every value of a graph its place in one arena.
+
+    Args:
+        graph: the graph.
+        workspaces: bytes that nodes need beside their operands and results while they run, by name.
 
     Linear in the graph but for the packing, which is linear in the pairs of regions alive at the same time.
     """
@@ -169,6 +175,10 @@ def plan_memory(graph: Graph) -> MemoryPlan:
     builder = _Builder(graph, spaces, boxes, lives)
     for name in _values_in_order(graph):
         builder.add(name)
+    if workspaces:
+        for step, nodes in enumerate(regions(graph)):
+            for node in nodes:
+                builder.add_workspace(node.name, workspaces.get(node.name, 0), step)
     return builder.finish(placement, steps)
 
 
@@ -267,6 +277,15 @@ class _Builder:
         self._roots: list[Space] = []
         self._times: list[tuple[int, int]] = []
         self._spots: dict[str, tuple[_Frame, int]] = {}
+        self._workspaces: dict[str, int] = {}
+
+    def add_workspace(self, node: str, size: int, step: int) -> None:
+        """A region that is alive in one step only."""
+        if not size:
+            return
+        self._workspaces[node] = len(self._roots)
+        self._roots.append(Space(Box.at((0,), (size,)), "uint8", ""))
+        self._times.append((step, step))
 
     def add(self, name: str) -> None:
         """Places one value."""
@@ -329,6 +348,7 @@ class _Builder:
             regions=pieces,
             places={name: self._spot(name, pieces) for name in self._spots},
             movements=placement.actual,
+            workspaces=self._workspaces,
             arena_bytes=arena_bytes,
             bytes_without_reuse=sum(block.size for block in blocks),
             live_bytes=live_peak(blocks),

@@ -5,12 +5,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
 
 Operand = Literal["fp16", "bf16", "fp32"]
 """Element types of activations and weights on a GPU."""
+Algorithm = Literal["library", "im2col", "im2win", "direct"]
+"""Ways to run a convolution: `runtime/gpu/convolutions.py`."""
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+DEFAULT_WORKSPACE_MIB = 1024.0
+"""Beside a convolution's operands, where nothing else is said: what PyTorch allows cuDNN's search on a GPU of today."""
+
+
+@dataclass(frozen=True)
+class ConvolutionChoice:
+    """Ways to run convolutions; the fastest of those that can do one, within the workspace, does it."""
+
+    algorithms: tuple[Algorithm, ...]  # "library", the kernels that the cost model describes, does what no other can
+    workspace_mib: Amount  # the most that one convolution may take beside its operands and results
+    # Where every result is made by itself: multiply-accumulates of an SM, and the time of each of a result's, one after
+    # the other. Medians of the direct kernels in Im2win's repository (log_float_GPU_TFLOPS.txt), RTX 3090 at 1695 MHz:
+    # 0.56 TFLOPS of the eight layers with large maps; an image's time over C kh kw of the four up to 20 x 20
+    direct_macs_per_sm_cycle: Positive = 2.0
+    direct_step_us: Amount = 0.229
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,8 @@ class Gpu(Unit, ABC):
     launches: Literal["exposed", "queued"] = field(default="queued", kw_only=True)
     # Whether all stages of a node in a pipeline run in one kernel, which is launched once
     persistent_stages: bool = field(default=False, kw_only=True)
+    # Ways to run convolutions beside the library's own, which all are run by where nothing is said
+    convolutions: ConvolutionChoice | None = field(default=None, kw_only=True)
     clock_mhz: Positive
     sms: Count
     memory_channels: Count
