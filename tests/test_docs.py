@@ -138,6 +138,12 @@ def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.Mo
     assert all(f"\n{row}\n" in page for row in (*made["memory_rows"](), *made["speed_rows"]()))
     chart = (ROOT / "docs" / "images" / made["CHART"]).read_text()
     assert chart == made["chart"](), "the chart is old: run im2win_results.py"
+    told = (
+        (ROOT / "docs" / "results.md").read_text().partition("## Convolutions in window order")[2].partition("\n## ")[0]
+    )
+    figures = re.findall(r"\| -?([\d.]+) ?[%x] \| -?([\d.]+) ?[%x] \|", told)
+    assert len(figures) == 3
+    assert all(figure in page for pair in figures for figure in pair)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
