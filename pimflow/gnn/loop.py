@@ -15,13 +15,13 @@ from pimflow.compiled import Machine
 from pimflow.compiler import clean_up, read_model
 from pimflow.errors import OptionError, TargetError, choice
 from pimflow.gnn.networks import LAYERS, Network
+from pimflow.gnn.training import StepCost, step_cost
 from pimflow.gnn.workloads import Workload, workload
 from pimflow.ir import Refusal
 from pimflow.options import Options
 from pimflow.report.epoch import Epoch, Loop, PlacementRow
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Placement
-from pimflow.runtime.training import StepCost, step_cost
 from pimflow.sparse import Graph
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.sampling import Batch, sample

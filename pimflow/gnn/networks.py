@@ -29,14 +29,14 @@ class Network:
     heads: int = 4
 
     def over(self, batch: Batch) -> Graph:
-        """The forward pass over a batch, a layer a hop, and the softmax of its loss."""
+        """The forward pass over a batch, a layer a hop: logits of the vertices that are trained."""
         build = Builder(self.kind)
         x = build.input(len(batch.vertices), self.features, name="x")
         for number, hop in enumerate(batch.hops, 1):
             last = number == len(batch.hops)
             x = LAYERS[self.kind](build, x, hop, self, self.classes if last else self.hidden)
             x = x if last else build.relu(x)
-        return build.graph(build.onnx("Softmax", x, axis=1))
+        return build.graph(x)
 
 
 Layer = Callable[[Builder, str, Edges, Network, int], str]

@@ -10,9 +10,6 @@ from typing import Any
 from pimflow.errors import choice
 from pimflow.report.tables import number, render_table
 
-BACKWARD = "derived from the forward pass: a product for every operand with a gradient, other kernels once more"
-"""How the backward pass is priced."""
-
 _BASELINE = "gather-pageable"
 
 
@@ -127,7 +124,6 @@ class Epoch:
         return {
             "target": self.target,
             **asdict(self.loop),
-            "backward": BACKWARD,
             "best": self.best.placement,
             "placements": [asdict(row) for row in self.rows],
         }
@@ -146,7 +142,6 @@ class Epoch:
             f"{loop.model}, batches of {loop.batch:,} with fan-outs {fan_outs}: {read}",
             f"an epoch has {loop.batches:,} of them; {loop.drawn} were drawn",
             f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} beside kernels",
-            f"backward pass: {BACKWARD}",
             "",
             self._table(),
             "",

@@ -1,0 +1,69 @@
+"""What a step of training takes on a machine's host: forward pass, gradients and update, each node by its price.
+
+The step is the graph that `passes/differentiate.py` makes of a model, with cross-entropy as its loss: no gradient is
+computed for the features that it starts from. Behind it Adam updates all weights in one kernel: weight,
+gradient and two moments are read, three of them written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pimflow.ir import Graph
+from pimflow.passes.differentiate import Differentiate, training_step
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.memory import plan_memory
+
+ADAM_PASSES = 7
+"""Over the bytes of all weights: four are read, three written."""
+ADAM_MOMENTS = 2
+"""Copies of the weights that Adam keeps beside them."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A step of training on the GPU.
+
+    Args:
+        forward_us, backward_us, update_us: microseconds of its three parts, one after the other.
+        energy_mj: of all, static power apart.
+        bytes: of the GPU's memory: values at their peak, as the memory planner lays them out, constants, moments.
+    """
+
+    forward_us: float
+    backward_us: float
+    update_us: float
+    energy_mj: float
+    bytes: int
+
+    @property
+    def time_us(self) -> float:
+        """All three."""
+        return self.forward_us + self.backward_us + self.update_us
+
+
+def step_cost(graph: Graph, costs: CostModel) -> StepCost:
+    """What a step of training a network takes, all of it on the host.
+
+    Args:
+        graph: its forward pass; the first output is the logits of every row.
+        costs: of the machine.
+
+    Raises:
+        ModelError: it has no parameters, or an op on the way has no gradient.
+    """
+    alone = costs.host_only()
+    step = training_step(graph, Differentiate(loss="cross-entropy"))
+    prices = {node.name: alone.node_cost(step.graph, node) for node in step.graph.nodes}
+    forward_us = sum(price.time_us for name, price in prices.items() if name in step.forward)
+    every_us = sum(price.time_us for price in prices.values())
+    weights = sum(graph.constants[name].nbytes for name in step.gradients)
+    update = alone.host.copy_cost(ADAM_PASSES * weights, "float32")
+    plan = plan_memory(step.graph)
+    return StepCost(
+        forward_us,
+        every_us - forward_us,
+        update.time_us,
+        sum(price.energy_mj for price in prices.values()) + update.energy_mj,
+        plan.arena_bytes + plan.weight_bytes + ADAM_MOMENTS * weights,
+    )

@@ -1,0 +1,51 @@
+"""A step of training: every node of the graph that a network's gradients make, in three parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.gnn.training import ADAM_PASSES, step_cost
+from pimflow.ir import Builder, Graph
+from pimflow.passes.differentiate import Differentiate
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.memory import plan_memory
+from pimflow.targets import load_target
+
+COSTS = CostModel(load_target("rtx3090"))
+ALONE = COSTS.host_only()
+
+
+def network(width: int = 128) -> Graph:
+    build = Builder()
+    hidden = build.relu(build.gemm(build.input(500, 64), width))
+    return build.graph(build.gemm(hidden, 10))
+
+
+def test_the_parts_are_those_of_the_training_graph() -> None:
+    graph = network()
+    whole = Differentiate(loss="cross-entropy").run(graph).graph
+    step = step_cost(graph, COSTS)
+    prices = [ALONE.node_cost(whole, node) for node in whole.nodes]
+    assert step.forward_us + step.backward_us == pytest.approx(sum(price.time_us for price in prices))
+    assert step.forward_us > sum(ALONE.node_cost(graph, node).time_us for node in graph.nodes)  # the loss is part of it
+    weights = 4 * (64 * 128 + 128 * 10)
+    update = ALONE.host.copy_cost(ADAM_PASSES * weights, "float32")
+    assert step.update_us == update.time_us
+    assert step.energy_mj == pytest.approx(sum(price.energy_mj for price in prices) + update.energy_mj)
+    plan = plan_memory(whole)
+    assert step.bytes == plan.arena_bytes + plan.weight_bytes + 2 * weights
+    assert step.time_us == step.forward_us + step.backward_us + step.update_us
+
+
+def test_products_go_back_as_products() -> None:
+    """Of three products backward (none for the first one's input), those of a wide layer take most."""
+    narrow, wide = step_cost(network(128), COSTS), step_cost(network(4096), COSTS)
+    grown = 10 * 500 * 4096 * 2 / 1e6
+    assert wide.backward_us - narrow.backward_us > (wide.forward_us - narrow.forward_us) > grown / 1e3
+
+
+def test_a_network_without_weights_is_not_trained() -> None:
+    build = Builder()
+    with pytest.raises(ModelError, match="has no parameters to train"):
+        step_cost(build.graph(build.relu(build.input(4, 4))), COSTS)
