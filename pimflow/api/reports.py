@@ -153,6 +153,7 @@ class _Asking:
             what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
             units=weigh_units(graph, compiled.plan, priced, NEEDS, costs, compiled.machine.measured, self.tell),
             network=network,
+            steady=compiled.steady_report,
             tunings={} if compiled.network is None else self._tunings(compiled, compiled.network.adjacency, graph),
         )
 

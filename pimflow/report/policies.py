@@ -37,7 +37,9 @@ class PolicyResult:
         policy: its name.
         time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
+        interval_us: between two inferences; where none overlap (all objectives but throughput) what one takes.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
+        rate_speedup: of inferences a second: baseline over interval.
         energy_change: plan over baseline, less one: -0.26 saves 26 %.
         spent, baseline_spent: what time and energy are spent on.
         mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
@@ -54,8 +56,10 @@ class PolicyResult:
     baseline_us: float
     baseline_energy_mj: float
     baseline_conv_us: float
+    interval_us: float
     speedup: float
     conv_speedup: float
+    rate_speedup: float
     energy_change: float
     spent: Spending
     baseline_spent: Spending
@@ -114,6 +118,7 @@ def compare_graph(
 def policy_result(graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, measured: bool = False) -> PolicyResult:
     """A plan and its cost as one line of a comparison."""
     before, after = cost.baseline, cost.result
+    interval_us = after.time_us if plan.interval_us is None else plan.interval_us
     return PolicyResult(
         policy=plan.policy,
         time_us=after.time_us,
@@ -122,8 +127,10 @@ def policy_result(graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, 
         baseline_us=before.time_us,
         baseline_energy_mj=before.energy_mj,
         baseline_conv_us=before.conv_us,
+        interval_us=interval_us,
         speedup=cost.speedup,
         conv_speedup=cost.conv_speedup,
+        rate_speedup=before.time_us / interval_us if interval_us else 1.0,
         energy_change=after.energy_mj / before.energy_mj - 1 if before.energy_mj else 0.0,
         spent=after.spent,
         baseline_spent=before.spent,
@@ -217,12 +224,15 @@ class Comparison(Records):
 def _table(results: Sequence[PolicyResult]) -> str:
     """A table with a line per policy, and where the rows of MD-DP nodes run."""
     modes = tuple(dict.fromkeys(mode for result in results for mode in result.mode_share))
-    header = ("policy", "time (us)", "energy (mJ)", "speedup", "CONV speedup", *modes)
+    overlapping = any(result.plan.interval_us is not None for result in results)
+    rates = ("interval (us)", "rate") if overlapping else ()
+    header = ("policy", "time (us)", "energy (mJ)", *rates, "speedup", "CONV speedup", *modes)
     rows = [
         (
             result.policy,
             number(result.time_us),
             significant(result.energy_mj),
+            *((number(result.interval_us), f"{number(result.rate_speedup, 3)}x") if overlapping else ()),
             number(result.speedup, 3),
             number(result.conv_speedup, 3),
             *(f"{100 * result.mode_share[mode]:.0f} %" for mode in modes),
@@ -235,6 +245,10 @@ def _table(results: Sequence[PolicyResult]) -> str:
         if result.ratio_histogram:
             parts = ", ".join(f"{ratio} %: {count}" for ratio, count in result.ratio_histogram.items())
             lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
+    if overlapping:
+        lines.append(
+            "an inference every interval; rate: inferences a second over the host's; time, energy: one by itself"
+        )
     lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]
     lines += [f"{result.policy}: search{CUT_SHORT}" for result in results if not result.plan.complete]
     unknown = max((result.unknown_nodes for result in results), default=0)

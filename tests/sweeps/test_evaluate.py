@@ -11,7 +11,7 @@ import pimflow
 from pimflow.data import Table
 from pimflow.search import makespan_bound
 from pimflow.sweeps import evaluate as module
-from pimflow.sweeps.evaluate import Task, evaluate, key_of
+from pimflow.sweeps.evaluate import Task, evaluate, key_of, machine_of
 from pimflow.sweeps.study import Point
 
 POINT = Point("zoo:toy", "", "pimflow", "md-dp", Table({"pim.channels": 8}))
@@ -72,6 +72,23 @@ def test_figures_are_those_of_a_compilation(policy: str, target: str) -> None:
         assert outcome.figures["energy_mj"] == report.result.energy_mj
         assert outcome.figures["baseline_us"] == report.baseline.time_us
         assert outcome.machine == {"pim.channels": machine.values["pim.channels"]}
+
+
+def test_inferences_in_flight_have_an_interval_of_their_own() -> None:
+    points = replace(POINT, policy="pimflow"), replace(POINT, policy="gpu")
+    for point in points:
+        (alone,), (flying,) = (evaluate(task(point, objective=which)) for which in ("latency", "throughput"))
+        assert alone.figures["interval_us"] == alone.figures["time_us"]
+        assert alone.figures["rate_speedup"] == alone.figures["speedup"]
+        interval = flying.figures["interval_us"]
+        compiled = pimflow.compile(
+            "zoo:toy", target=machine_of(point), policy=point.policy, objective="throughput", use_cache=False
+        )
+        steady = compiled.steady_report
+        assert steady is not None
+        assert interval == pytest.approx(steady.interval_us, abs=1e-3)
+        assert (interval < flying.figures["time_us"]) == (point.policy == "pimflow")
+        assert flying.figures["rate_speedup"] == pytest.approx(flying.figures["baseline_us"] / interval)
 
 
 def test_what_cannot_be_is_an_outcome() -> None:

@@ -9,6 +9,7 @@ from pimflow.report.page.gains import Gain
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.run import Run
 from pimflow.report.page.waterfall import LEAST_US
+from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, significant
 from pimflow.targets.schema.origin import spelled
 
@@ -59,6 +60,8 @@ def _tiles(run: Run) -> Iterator[Markup]:
     energy, energy_alone = energies(result.energy_mj, alone.energy_mj)
     saved = 100 * (result.energy_mj / alone.energy_mj - 1) if alone.energy_mj else 0.0
     time, time_alone = significant(result.time_us), significant(alone.time_us)
+    if run.steady is not None:
+        yield _rate(run.steady)
     yield _tile("end to end", f"{run.report.speedup:.2f}x", f"{time} us; {run.host_alone} {time_alone} us")
     yield _tile("energy", f"{saved:+.0f} %", f"{energy}; {run.host_alone} {energy_alone}")
     costly = [row for row in run.report.nodes if row.time_us > 0]
@@ -73,6 +76,13 @@ def _tiles(run: Run) -> Iterator[Markup]:
         verified if run.verification else "not checked",
         "; ".join(run.verification) or "pimflow report --verify checks it",
     )
+
+
+def _rate(steady: SteadyReport) -> Markup:
+    """Of a plan for throughput: the page's charts show one inference by itself."""
+    each = f"{number(steady.inferences_per_s, 0)} a second, an inference every {significant(steady.interval_us)} us"
+    flying = f"{steady.in_flight} at once, {significant(steady.latency_us)} us each"
+    return _tile("inferences in flight", f"{steady.speedup:.2f}x", f"{each}; {flying}. Below: one by itself")
 
 
 def _tile(what: str, figure: str, note: str) -> Markup:

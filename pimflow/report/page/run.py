@@ -17,6 +17,7 @@ from pimflow.report.page.gantt import Schedule
 from pimflow.report.page.memory import Usage
 from pimflow.report.page.roofline import Ceiling
 from pimflow.report.plan_report import NodeRow, PlanReport, origin_of
+from pimflow.report.steady import SteadyReport
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.timeline import Timeline, regions
@@ -41,6 +42,7 @@ class Run:
         units: by node of the original, what the units beside the host are to it.
         network: of a graph network, its graph.
         tunings: strategies for its aggregations, by how many features each has.
+        steady: of a plan for throughput, several inferences in flight.
     """
 
     label: str
@@ -63,6 +65,7 @@ class Run:
     units: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
     network: NetworkReport | None = None
     tunings: Mapping[int, Tuning] = field(default_factory=dict)
+    steady: SteadyReport | None = None
 
     @property
     def title(self) -> str:

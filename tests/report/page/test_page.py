@@ -59,6 +59,16 @@ def test_what_stands_there_without_a_script(compiled: pimflow.CompiledModel) -> 
         assert axis in text
 
 
+def test_a_plan_for_throughput_says_how_many_a_second(compiled: pimflow.CompiledModel) -> None:
+    flying = pimflow.compile("zoo:toy", objective="throughput", check=False)
+    steady = flying.steady_report
+    assert steady is not None
+    page = pimflow.html_report(flying, what_if=0).html
+    assert f"{steady.speedup:.2f}x" in page
+    assert f"{steady.inferences_per_s:,.0f} a second" in page
+    assert "inferences in flight" not in pimflow.html_report(compiled, what_if=0).html
+
+
 def test_the_same_content_gives_the_same_bytes(compiled: pimflow.CompiledModel) -> None:
     assert pimflow.html_report(compiled).html == pimflow.html_report(compiled).html
 
