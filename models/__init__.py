@@ -21,7 +21,7 @@ from .builder import Net
 from .convnext import convnext_tiny
 from .densenet import densenet_121
 from .efficientnet import efficientnet_b0, efficientnet_b6
-from .gnn import RELATIONS, Edges, citations, gat, gcn, gin, rgcn, sage
+from .gnn import RELATIONS, Edges, citations, gat, gcn, gin, hgt, relational_layer, rgat, rgcn, sage
 from .gpt import gpt_2
 from .inception import googlenet, inception_v3
 from .lstm import lstm_classifier
@@ -48,6 +48,7 @@ __all__ = [
     "graph",
     "names",
     "networks",
+    "relational_layer",
     "rounded",
     "skeleton",
 ]
@@ -150,6 +151,8 @@ _NETWORKS = {
         Entry("gin", gin, 32, _PAPERS, 23_607, 63_778_816),
         Entry("gat", gat, 33, _PAPERS, 92_373, 249_569_280),
         Entry("rgcn", rgcn, 34, _PAPERS, 92_183, 249_569_280),
+        Entry("rgat", rgat, 35, _PAPERS, 49_941, 153_375_944),
+        Entry("hgt", hgt, 36, _PAPERS, 57_665, 157_777_920),
     )
 }
 

@@ -21,6 +21,7 @@ FEATURES, CLASSES = 1433, 7
 HIDDEN = 16
 HEADS, PER_HEAD = 8, 8
 RELATIONS = 3
+ENCODED = 32  # features behind the first product of relational attention, whose matrices are copied for every edge
 
 VERTICES, PAIRS = 2708, 5278
 """Of Cora (Sen et al., AI Magazine 29, 2008): papers, and citations, which lead both ways."""
@@ -67,9 +68,9 @@ def _drawn(group: tuple[Ints, npt.NDArray[np.float64]], number: float) -> int:
 class _Network:
     """A graph network under construction: x [N, F] and edge_index [2, E], in the forms of PyTorch's exporters."""
 
-    def __init__(self, net: Writer) -> None:
+    def __init__(self, net: Writer, features: int = FEATURES) -> None:
         self.net = net
-        self.x = net.value_input("x", ("num_nodes", FEATURES))
+        self.x = net.value_input("x", ("num_nodes", features))
         self.edges = net.value_input("edge_index", (2, "num_edges"), TensorProto.INT64)
         self.count = net.node("Shape", "num_nodes_of_x", self.x, start=0, end=1)
 
@@ -121,10 +122,35 @@ class _Network:
         """max(x, 0)."""
         return self.net.node("Relu", f"{name}.relu", x)
 
-    def finish(self, x: str) -> onnx.ModelProto:
+    def shares(self, logits: str, destination: str, heads: int, name: str) -> str:
+        """Softmax of logits [E, H] over the edges into each vertex, as [E, H, 1]."""
+        lowest = float(np.finfo(np.float32).min)
+        most = self.scatter(logits, destination, (heads,), f"{name}.most", lowest, "max")
+        shifted = self.net.node("Sub", f"{name}.shifted", logits, self.rows(most, destination, f"{name}.rows_most"))
+        powers = self.net.node("Exp", f"{name}.exp", shifted)
+        sums = self.scatter(powers, destination, (heads,), f"{name}.sums")
+        alpha = self.net.node("Div", f"{name}.alpha", powers, self.rows(sums, destination, f"{name}.rows_sums"))
+        return self.net.node("Unsqueeze", f"{name}.alphas", alpha, self.net.integers("last_axis", -1))
+
+    def heads(self, x: str, heads: int, size: int, name: str) -> str:
+        """[..., H * C] as [..., H, C]."""
+        return self.net.node("Reshape", name, x, self.net.integers(f"heads_{heads}_{size}", -1, heads, size))
+
+    def flat(self, x: str, columns: int, name: str) -> str:
+        """[..., H, C] as [..., H * C]."""
+        return self.net.node("Reshape", f"{name}.flat", x, self.net.integers(f"flat_{columns}", -1, columns))
+
+    def by_type(self, rows: str, kinds: str, weight: str, name: str, axis: int = 1) -> str:
+        """Rows of edges, each times the matrix of its type: a matrix is copied for every edge."""
+        picked = self.net.node("Gather", f"{name}.matrices", weight, kinds, axis=0)
+        at = self.net.integers(f"axis_{axis}", axis)
+        column = self.net.node("Unsqueeze", f"{name}.row", rows, at)
+        return self.net.node("Squeeze", name, self.net.node("MatMul", f"{name}.product", column, picked), at)
+
+    def finish(self, x: str, columns: int = CLASSES) -> onnx.ModelProto:
         """The model, whose output are scores of classes."""
         self.net.node("Identity", "scores", x, output="logits")
-        self.net.value_output("logits", ("num_nodes", CLASSES))
+        self.net.value_output("logits", ("num_nodes", columns))
         return self.net.finish()
 
 
@@ -213,13 +239,7 @@ def gat(net: Writer) -> onnx.ModelProto:
             score = net.node("ReduceSum", f"{name}.score_{end}", product, net.integers("last_axis", -1), keepdims=0)
             ends.append(network.rows(score, index, f"{name}.rows_{end}"))
         logits = net.node("LeakyRelu", f"{name}.logits", net.node("Add", f"{name}.ends", *ends), alpha=0.2)
-        lowest = float(np.finfo(np.float32).min)
-        most = network.scatter(logits, destination, (heads,), f"{name}.most", lowest, "max")
-        shifted = net.node("Sub", f"{name}.shifted", logits, network.rows(most, destination, f"{name}.rows_most"))
-        powers = net.node("Exp", f"{name}.exp", shifted)
-        sums = network.scatter(powers, destination, (heads,), f"{name}.sums")
-        alpha = net.node("Div", f"{name}.alpha", powers, network.rows(sums, destination, f"{name}.rows_sums"))
-        weights = net.node("Unsqueeze", f"{name}.alphas", alpha, net.integers("last_axis", -1))
+        weights = network.shares(logits, destination, heads, name)
         messages = net.node("Mul", f"{name}.messages", weights, network.rows(x, source, f"{name}.rows"))
         x = network.scatter(messages, destination, (heads, size), f"{name}.sum")
         x = net.node("Reshape", f"{name}.flat", x, net.integers(f"flat_{heads * size}", -1, heads * size))
@@ -262,3 +282,106 @@ def _of_relation(network: _Network, kinds: str, relation: int) -> tuple[str, str
         "Max", f"{name}.count", network.scatter(ones, destination, (), f"{name}.degree"), net.scalar("one", 1.0)
     )
     return source, destination, net.node("Reshape", f"{name}.column", count, net.integers("column_1", -1, 1))
+
+
+def rgat(net: Writer) -> onnx.ModelProto:
+    """Relational graph attention across all relations (Busbridge et al., 2019), as PyTorch Geometric's RGATConv has it.
+
+    Words become few features first; then a layer of four heads and one of one head.
+    """
+    network = _Network(net)
+    kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
+    x, width = network.relu(network.linear(network.x, FEATURES, ENCODED, "encoder"), "encoder"), ENCODED
+    for layer, (heads, size) in enumerate(((4, PER_HEAD), (1, CLASSES)), start=1):
+        name = f"conv{layer}"
+        x = _attended(network, x, kinds, width, (heads, size), RELATIONS, name)
+        x, width = (network.relu(x, name) if layer == 1 else x), heads * size
+    return network.finish(x)
+
+
+def _attended(
+    network: _Network, x: str, kinds: str, width: int, heads: tuple[int, int], relations: int, name: str
+) -> str:
+    """A layer of RGAT: both ends times the weights of the edge's type, a logit of each, messages from the sources."""
+    net, columns = network.net, heads[0] * heads[1]
+    source, destination = network.ends(network.edges, name)
+    weight = net.weight(f"{name}.weight", (relations, width, columns), 1.0 / np.sqrt(width))
+    ends, logits = [], []
+    for index, end in ((destination, "q"), (source, "k")):
+        made = network.by_type(network.rows(x, index, f"{name}.rows_{end}"), kinds, weight, f"{name}.typed_{end}")
+        attention = net.weight(f"{name}.{end}.weight", (columns, heads[0]), 1.0 / np.sqrt(columns))
+        logits.append(net.node("MatMul", f"{name}.score_{end}", made, attention))
+        ends.append(made)
+    score = net.node("LeakyRelu", f"{name}.logits", net.node("Add", f"{name}.ends", *logits), alpha=0.2)
+    shares = network.shares(score, destination, heads[0], name)
+    values = network.heads(ends[1], *heads, f"{name}.heads")
+    messages = net.node("Mul", f"{name}.messages", shares, values)
+    summed = network.flat(network.scatter(messages, destination, heads, f"{name}.sum"), columns, name)
+    return network.biased(summed, columns, name)
+
+
+def hgt(net: Writer) -> onnx.ModelProto:
+    """Two layers of a heterogeneous graph transformer (Hu et al., WWW 2020), papers being the one type of vertices.
+
+    As PyTorch Geometric's HGTConv computes it; matrices of relations are picked for every edge.
+    """
+    network = _Network(net)
+    kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
+    x = network.relu(network.linear(network.x, FEATURES, ENCODED, "encoder"), "encoder")
+    for layer in (1, 2):
+        name = f"conv{layer}"
+        out = _transformed(network, x, kinds, ENCODED, (4, ENCODED // 4), RELATIONS, name)
+        out = network.linear(_gelu(net, out, name), ENCODED, ENCODED, f"{name}.out")
+        skip = net.node("Sigmoid", f"{name}.skip", net.weight(f"{name}.skip.weight", (1,), 1.0))
+        left = net.node("Sub", f"{name}.rest", net.scalar("one", 1.0), skip)
+        kept = net.node("Mul", f"{name}.kept", x, left)
+        x = net.node("Add", name, net.node("Mul", f"{name}.new", out, skip), kept)
+    return network.finish(network.linear(x, ENCODED, CLASSES, "classes"))
+
+
+def _transformed(
+    network: _Network, x: str, kinds: str, width: int, heads: tuple[int, int], relations: int, name: str
+) -> str:
+    """Attention of HGT: keys and values times a matrix for every relation and head, a prior for each."""
+    net, columns = network.net, heads[0] * heads[1]
+    source, destination = network.ends(network.edges, name)
+    lines = {end: network.linear(x, width, columns, f"{name}.{end}") for end in ("k", "q", "v")}
+    split = {end: network.heads(line, *heads, f"{name}.heads_{end}") for end, line in lines.items()}
+    typed = {}
+    for end in ("k", "v"):
+        weight = net.weight(
+            f"{name}.{end}_rel.weight", (relations, heads[0], heads[1], heads[1]), 1.0 / np.sqrt(heads[1])
+        )
+        rows = network.rows(split[end], source, f"{name}.rows_{end}")
+        typed[end] = network.by_type(rows, kinds, weight, f"{name}.typed_{end}", axis=2)
+    query = network.rows(split["q"], destination, f"{name}.rows_q")
+    product = net.node("Mul", f"{name}.mul", query, typed["k"])
+    dot = net.node("ReduceSum", f"{name}.dot", product, net.integers("last_axis", -1), keepdims=0)
+    prior = net.node("Gather", f"{name}.priors", net.weight(f"{name}.p_rel.weight", (relations, heads[0]), 1.0), kinds)
+    root = net.scalar(f"root_{heads[1]}", float(np.sqrt(heads[1])))
+    logits = net.node("Div", f"{name}.logits", net.node("Mul", f"{name}.weighed", dot, prior), root)
+    messages = net.node("Mul", f"{name}.messages", network.shares(logits, destination, heads[0], name), typed["v"])
+    return network.flat(network.scatter(messages, destination, heads, f"{name}.sum"), columns, name)
+
+
+def _gelu(net: Writer, x: str, name: str) -> str:
+    """x (1 + erf(x / sqrt(2))) / 2."""
+    erf = net.node("Erf", f"{name}.erf", net.node("Div", f"{name}.over", x, net.scalar("root_two", float(np.sqrt(2)))))
+    half = net.node("Mul", f"{name}.half", x, net.scalar("half", 0.5))
+    return net.node("Mul", f"{name}.gelu", half, net.node("Add", f"{name}.above", erf, net.scalar("one", 1.0)))
+
+
+def relational_layer(net: Writer, kind: str, columns: int, relations: int, heads: int = 1) -> onnx.ModelProto:
+    """One layer alone, of as many features in as out: "rgcn" in its fast form, "rgat" or "hgt"."""
+    network = _Network(net, columns)
+    kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
+    if kind != "rgcn":
+        layer = _attended if kind == "rgat" else _transformed
+        split = (heads, columns // heads)
+        return network.finish(layer(network, network.x, kinds, columns, split, relations, "conv"), columns)
+    source, destination = network.ends(network.edges, "conv")
+    weight = net.weight("conv.weight", (relations, columns, columns), 1.0 / np.sqrt(columns))
+    messages = network.by_type(network.rows(network.x, source, "conv.rows"), kinds, weight, "conv.typed")
+    summed = network.scatter(messages, destination, (columns,), "conv.sum")
+    own = network.linear(network.x, columns, columns, "conv.root")
+    return network.finish(net.node("Add", "conv", summed, own), columns)

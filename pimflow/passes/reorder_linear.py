@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,20 +30,22 @@ class ReorderLinear(Pass):
 
     Args:
         leave: second products that stay as they are.
+        fold: whether weights that are constants are multiplied here. Where they are trained a node has to.
     """
 
     name: ClassVar[str] = "reorder-linear"
 
     leave: tuple[str, ...] = ()
+    fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrites the graph; the notes say of every product behind another why it stays."""
-        return rewritten(graph, self.leave, _one_product)
+        return rewritten(graph, self.leave, partial(_one_product, self.fold))
 
 
-def _one_product(graph: Graph, node: Node) -> Graph | Refusal | None:
+def _one_product(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     second = _second(graph, node)
-    return _reordered(graph, node, second) if isinstance(second, Second) else second
+    return _reordered(graph, node, second._replace(fold=fold)) if isinstance(second, Second) else second
 
 
 class Second(NamedTuple):
@@ -55,6 +58,7 @@ class Second(NamedTuple):
         pointers: where each type's rows begin; None for one matrix.
         heads: whether `weights` are [..., H, C], a vector for each head.
         bias: what is added; "" if nothing.
+        fold: whether its weights may be multiplied with others here.
     """
 
     rows: str
@@ -63,6 +67,7 @@ class Second(NamedTuple):
     pointers: Ints | None = None
     heads: bool = False
     bias: str = ""
+    fold: bool = True
 
 
 def _second(graph: Graph, node: Node) -> Second | Refusal | None:
@@ -184,7 +189,7 @@ def _product(
     """The weights of both products as one operand, [R, K, M]."""
     known = [write.graph.constants.get(name) for name in (first.inputs[1], second.weights)]
     left, right = known
-    if left is None or right is None:
+    if left is None or right is None or not second.fold:
         products = [one.op for one in (node, first) if one.op.is_matrix_product and not isinstance(one.op, Gemm)]
         if second.heads or of_type is not None or not products or len(write.shape(second.weights)) > 3:
             return Refusal("its weights are computed, and are laid out for another product")

@@ -8,6 +8,8 @@ import pytest
 
 import pimflow
 import pimflow_zoo
+from pimflow.sparse import Graph as Adjacency
+from pimflow_zoo.builder import Net
 from pimflow_zoo.gnn import citations
 
 RECOVERED = {
@@ -16,6 +18,8 @@ RECOVERED = {
     "gin": {"Spmm"},
     "gat": {"Spmm", "Sddmm", "EdgeSoftmax"},
     "rgcn": {"Spmm", "TypedLinear"},
+    "rgat": {"GatherPairs", "GatherRows", "Spmm", "EdgeSoftmax", "TypedLinear"},
+    "hgt": {"GatherPairs", "GatherRows", "Spmm", "EdgeSoftmax", "TypedLinear"},
 }
 
 
@@ -48,6 +52,16 @@ def test_parameters_and_products_are_those_that_are_published() -> None:
     assert pimflow_zoo.entry("gcn").parameters == 1433 * 16 + 16 + 16 * 7 + 7
     assert pimflow_zoo.entry("gcn").macs == 2708 * (1433 * 16 + 16 * 7)
     assert pimflow_zoo.entry("gat").parameters == 1433 * 64 + 3 * 64 + 64 * 7 + 3 * 7
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rgat", "hgt"])
+def test_a_relational_layer_alone_is_a_valid_model(kind: str) -> None:
+    layer = pimflow_zoo.relational_layer(Net(kind, 1), kind, 8, 5, heads=2)
+    onnx.checker.check_model(layer, full_check=True)
+    rng = np.random.default_rng(0)
+    edges = Adjacency.from_edge_index(rng.integers(0, 20, (2, 90)), 20, None, rng.integers(0, 5, 90))
+    compiled = pimflow.compile(layer, graph=edges, policy="gpu", use_cache=False)
+    assert compiled.verify(rtol=1e-5).passed
 
 
 def test_the_graph_is_like_coras() -> None:

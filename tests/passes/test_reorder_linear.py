@@ -98,6 +98,14 @@ def test_weights_that_are_computed_are_multiplied_when_it_runs() -> None:
     assert_same_values(graph, made)
 
 
+def test_weights_that_are_trained_are_not_multiplied_beforehand() -> None:
+    graph = attention(EDGES)
+    made = ReorderLinear(fold=False).run(graph).graph
+    assert [node.kind for node in made.nodes].count("MatMul") == 2
+    assert set(made.constants) >= {name for name in graph.constants if len(graph.shape(name)) == 3}
+    assert_same_values(graph, made, 2e-5)
+
+
 def biased(build: Builder, x: str) -> str:
     first = build.op(Gemm(), x, build.weights(6, 4), build.weights(4), name="first")
     return typed(build, first, 3, name="second")
