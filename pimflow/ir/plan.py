@@ -93,7 +93,7 @@ class Pipeline:
     """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
 
     Args:
-        run: the nodes, in order; each reads the one before (and possibly values from outside or earlier in the run).
+        run: the nodes, in order; each but the last is read by a later one (there may be branches).
         devices: the device of each node of the run.
         stage_rows: output rows of the last node that each stage makes, in the order in which stages are run;
             they sum to its H. Stage k's rows of the other nodes follow from the receptive field.
@@ -112,16 +112,25 @@ class Pipeline:
         return self.run
 
 
+Single = OnDevice | SplitRows | SplitColumns | SplitEdges | Pipeline
+
+
 @dataclass(frozen=True)
 class Parallel:
-    """Branches between a fork and its join, run at once: every branch is a sequence of decisions on one device."""
+    """Branches between a fork and its join, run at once: each is a sequence of decisions, and devices do not meet
+    before the end of all."""
 
-    branches: tuple[tuple[OnDevice, ...], ...]
+    branches: tuple[tuple[Single, ...], ...]
+
+    @property
+    def decisions(self) -> tuple[Single, ...]:
+        """Those of all branches, one branch after the other."""
+        return tuple(decision for branch in self.branches for decision in branch)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes this decision covers."""
-        return tuple(name for branch in self.branches for decision in branch for name in decision.nodes)
+        return tuple(name for decision in self.decisions for name in decision.nodes)
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,12 @@ class MemoryLimit:
     bound_us: float
 
 
-Decision = OnDevice | SplitRows | SplitColumns | SplitEdges | Pipeline | Parallel
+Decision = Single | Parallel
+
+
+def singles(decision: Decision) -> tuple[Single, ...]:
+    """A decision, or those of all its branches."""
+    return decision.decisions if isinstance(decision, Parallel) else (decision,)
 
 
 @dataclass(frozen=True, repr=False)

@@ -85,7 +85,7 @@ def passes_of(decision: Decision, host: str) -> tuple[DecisionPass, ...]:
         group, at_least = decision.group, decision.at_least
         return (EdgeSplit(decision.node, group, at_least, decision.choice, decision.device, host),)
     if isinstance(decision, Parallel):
-        return tuple(step for branch in decision.branches for placed in branch for step in passes_of(placed, host))
+        return tuple(step for item in decision.decisions for step in passes_of(item, host))
     return (
         Pipelining(decision.run, decision.devices, decision.stage_rows, decision.choice, decision.bottom_first, host),
     )

@@ -34,7 +34,8 @@ class Pipelining(RowwisePass):
     rows that nobody reads are not made.
 
     Args:
-        nodes: the run, in order: each node reads an earlier one (and possibly values from outside).
+        nodes: the run, in order: each node but the last is read by a later one. It may begin with several nodes that
+            read values from outside, and have branches.
         devices: the device of each node.
         stage_rows: output rows of the last node that each stage makes, in the order in which stages are run; all of
             its rows together.

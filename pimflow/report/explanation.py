@@ -11,6 +11,7 @@ from pimflow.errors import ArgumentError, TargetError, did_you_mean
 from pimflow.ir import Decision, Graph, Node, OnDevice, Pipeline, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
 from pimflow.ir.expansion import is_expandable
+from pimflow.ir.plan import Single, singles
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Measure, NodeRow, PlanReport, measure
 from pimflow.report.records import Records, Row
@@ -348,8 +349,8 @@ def _cut_out(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decisio
     return region, region.node(name), next(item for item in plan.decisions if name in item.nodes)
 
 
-def _alternatives(region: Graph, anchor: Node, chosen: Decision, costs: CostModel) -> Iterator[Alternative]:
-    host = costs.target.host
+def _alternatives(region: Graph, anchor: Node, whole: Decision, costs: CostModel) -> Iterator[Alternative]:
+    host, chosen = costs.target.host, next(item for item in singles(whole) if anchor.name in item.nodes)
     alone = Plan("explain", tuple(OnDevice(node.name, host) for node in region.nodes), 0.0, 0.0, host=host)
     on_host = isinstance(chosen, OnDevice) and chosen.device == host
     for what, model, is_chosen in (("alone", costs.host_only(), on_host), ("beside the others", costs, False)):
@@ -361,7 +362,7 @@ def _alternatives(region: Graph, anchor: Node, chosen: Decision, costs: CostMode
         yield Alternative(_said(decision, region, anchor, host), arranged, measure(graph, costs), decision == chosen)
 
 
-def _ways(region: Graph, chosen: Decision, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
+def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
     """What can be decided of a region, units' choices one by one and splits on a grid, and what the plan decided."""
     choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
     spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, edges=True))

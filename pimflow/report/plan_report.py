@@ -19,7 +19,6 @@ from pimflow.ir import (
     Decision,
     Graph,
     Node,
-    OnDevice,
     Parallel,
     Pipeline,
     Plan,
@@ -30,6 +29,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.ir.expansion import is_expandable
+from pimflow.ir.plan import Single, singles
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
 from pimflow.runtime.timeline import Event, Timeline, build_timeline
@@ -379,14 +379,16 @@ class _NodeRows:
             for name in decision.nodes
         )
 
-    def _row(self, region: int, decision: Decision, name: str) -> NodeRow:
+    def _row(self, region: int, whole: Decision, name: str) -> NodeRow:
+        decision = next(item for item in singles(whole) if name in item.nodes)
         node, events = self._original.node(name), self._events.get(name, ())
         every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
         made, cycles, commands, violations = self._work_of_units(name, every, whole=is_expandable(node.op))
+        why = self._why(decision, node) + self._way(name)
         return NodeRow(
             name=name,
             op=node.kind,
-            mode=_mode(decision, name),
+            mode=_mode(decision),
             fractions=self._edge_fractions(decision)
             if isinstance(decision, SplitEdges)
             else {unit: count / every for unit, count in made.items()},
@@ -395,7 +397,7 @@ class _NodeRows:
             time_us=busy_us(events),
             spent=self._spent[name].ordered(self._devices),
             commands=commands,
-            why=self._why(decision, node) + self._way(name),
+            why=f"beside another branch; {why}" if isinstance(whole, Parallel) else why,
             region=region,
             unknown=self._costs.unknown(self._original, node),
             violations=violations,
@@ -439,7 +441,7 @@ class _NodeRows:
         every = sum(edges.values())
         return {unit: edges.get(unit, 0) / every for unit in self._units}
 
-    def _why(self, decision: Decision, node: Node) -> str:
+    def _why(self, decision: Single, node: Node) -> str:
         if isinstance(decision, SplitRows) and node.name == decision.node:
             rows, on_host = node_rows(self._original, node), decision.gpu_rows
             unit = self._label(decision.device)
@@ -460,8 +462,7 @@ class _NodeRows:
             stages = " + ".join(str(count) for count in decision.stage_rows)
             device = self._label(_device_in(decision, node.name))
             return f"on {device} in {len(decision.stage_rows)} stages, of {stages} rows of {decision.run[-1]}"
-        beside = "beside another branch; " if isinstance(decision, Parallel) else ""
-        return beside + self._why_there(node)
+        return self._why_there(node)
 
     def _label(self, device: str) -> str:
         """A device in a sentence: "the GPU", "PIM"."""
@@ -492,15 +493,12 @@ class _NodeRows:
         return ", ".join([f"{host_us:.2f} us{whole} on {self._label(self._host)}", *times])
 
 
-def _mode(decision: Decision, name: str) -> str:
+def _mode(decision: Single) -> str:
     if isinstance(decision, SplitRows | SplitColumns | SplitEdges):
         return "md-dp"
     if isinstance(decision, Pipeline):
         return "pipeline"
-    if isinstance(decision, OnDevice):
-        return decision.device
-    placed = {single.node: single for branch in decision.branches for single in branch}
-    return placed[name].device
+    return decision.device
 
 
 def _device_in(decision: Pipeline, name: str) -> str:

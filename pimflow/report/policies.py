@@ -9,6 +9,7 @@ from typing import Any
 
 from pimflow.ir import Graph, Plan, SplitColumns, SplitEdges, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir.plan import singles
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.basis import gpu_basis
@@ -154,7 +155,7 @@ def _mode_share(graph: Graph, cost: PlanCosts, devices: Sequence[str]) -> dict[s
 def _ratio_histogram(graph: Graph, plan: Plan, cost: PlanCosts) -> dict[int, int]:
     counts: Counter[int] = Counter()
     fractions = {row.name: row.fractions for row in cost.nodes}
-    for decision in plan.decisions:
+    for decision in (item for some in plan.decisions for item in singles(some)):
         if isinstance(decision, SplitRows):
             rows = node_rows(graph, graph.node(decision.node))
             counts[10 * round(10 * (rows - decision.gpu_rows) / rows)] += 1

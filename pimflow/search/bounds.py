@@ -44,6 +44,7 @@ from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.ops.base import RowPart
+from pimflow.ir.plan import singles
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
@@ -265,17 +266,15 @@ class Bounds:
 
     def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:
         """The device of every node that decisions place whole."""
-        placed = [decision for decision in decisions if isinstance(decision, OnDevice)]
-        parallel = (decision for decision in decisions if isinstance(decision, Parallel))
-        placed += [item for decision in parallel for branch in decision.branches for item in branch]
-        return {decision.node: decision.device for decision in placed}
+        single = [item for decision in decisions for item in singles(decision)]
+        return {item.node: item.device for item in single if isinstance(item, OnDevice)}
 
     def _steps(self, decision: Decision, where: Mapping[str, str]) -> _Steps:
         """The parts of a decision; none of one whose parts are not told here."""
         if isinstance(decision, OnDevice):
             return _side_by_side([self._whole(decision, where)])
         if isinstance(decision, Parallel):
-            return _side_by_side([self._whole(placed, where) for branch in decision.branches for placed in branch])
+            return _at_once([self._steps(item, where) for item in decision.decisions])
         if isinstance(decision, (SplitRows, Pipeline)):
             return self._row_steps(decision)
         if isinstance(decision, SplitColumns):
@@ -436,6 +435,19 @@ class Bounds:
 def _side_by_side(parts: Sequence[tuple[str, _Part]]) -> _Steps:
     """Parts of which none reads another, with their devices."""
     return _Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
+
+
+def _at_once(several: Sequence[_Steps]) -> _Steps:
+    """The parts of decisions that run at once; what one reads of another is left out."""
+    devices: list[str] = []
+    parts: list[_Part] = []
+    reads: list[Sequence[int]] = []
+    for steps in several:
+        first = len(parts)
+        devices += steps.devices
+        parts += steps.parts
+        reads += [[first + source for source in sources] for sources in steps.reads]
+    return _Steps(devices, parts, reads)
 
 
 def _shortest(steps: _Steps) -> float:

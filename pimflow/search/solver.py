@@ -287,9 +287,10 @@ def price_space(
         fresh = [entry for entry in chosen if not tried.issuperset(entry.payload)]
         if not fresh or search.out_of_time:
             break
+        search.vary(candidates.joins([_interval(entry) for entry in chosen]))
         for entry in fresh:
             tried.update(entry.payload)
-            search.vary(candidates.variations(Interval(entry.start, entry.stop, entry.us, entry.payload)))
+            search.vary(candidates.variations(_interval(entry)))
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -306,6 +307,10 @@ def price_space(
         policy.objective,
         pricer,
     )
+
+
+def _interval(entry: Entry[Decisions]) -> Interval[Decisions]:
+    return Interval(entry.start, entry.stop, entry.us, entry.payload)
 
 
 class _Search:
@@ -456,5 +461,5 @@ def leaves_host(decision: Decision, host: str) -> bool:
     if isinstance(decision, OnDevice):
         return decision.device != host
     if isinstance(decision, Parallel):
-        return any(placed.device != host for branch in decision.branches for placed in branch)
+        return any(leaves_host(item, host) for item in decision.decisions)
     return True

@@ -235,6 +235,23 @@ def test_any_kernel_of_a_run_may_leave_the_host() -> None:
     assert_same_values(graph, rewritten)
 
 
+@pytest.mark.parametrize("devices", ["pgg", "gpg", "ggp", "pgp"])
+def test_branches_are_cut_into_stages_together(devices: str) -> None:
+    build = Builder()
+    x = build.input(2, 4, 12, 5)
+    main = build.conv(build.conv(x, 8, 3, 2, 1, name="first"), 8, 3, 1, 1, name="second")
+    other = build.conv(x, 8, 1, 2, name="other")
+    graph = build.graph(build.relu(build.add(main, other, name="sum"), name="last"))
+    run = ("first", "second", "other", "sum")
+    assert pipeline_refusal(graph, run) is None
+    rewritten = applied(graph, pipeline(run, devices + "g", (2, 1, 3)), OnDevice("last", "gpu"))
+    assert_same_values(graph, rewritten)
+    assert_stages_wait_for_no_later_stage(rewritten)
+    assert_nothing_is_computed_twice(graph, rewritten)
+    stages = [node.placement.stage for node in rewritten.nodes if node.placement.origin == "other"]
+    assert set(stages) == {0, 1, 2}
+
+
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
@@ -243,7 +260,7 @@ def test_any_kernel_of_a_run_may_leave_the_host() -> None:
         (pipeline(("expand", "clip1"), "p", (7, 7)), "1 devices for 2 nodes"),
         (pipeline(("expand", "clip1"), "pg", (7, 6)), "do not make up the 14 rows"),
         (pipeline(("expand", "clip1"), "pg", (0, 14)), "do not make up the 14 rows"),
-        (pipeline(("expand", "dw"), "pg", (7, 7)), "reads nothing that the run makes"),
+        (pipeline(("expand", "dw"), "pg", (7, 7)), "expand: is not read within the run"),
     ],
 )
 def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Pipeline, Plan, SplitRows
+from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare_graph, policy_result
@@ -76,6 +76,23 @@ def test_split_row_by_row() -> None:
     assert row.busy_us["pim"] == pytest.approx(pim_us)
     assert gpu_us <= row.busy_us["gpu"] <= gpu_us + moved + 1e-9
     assert row.why == "21 of 28 rows on the GPU while PIM makes 7"
+
+
+def test_rows_of_divided_branches_say_what_is_decided_of_each_node() -> None:
+    graph = fire_modules()
+    branches = Parallel(
+        (
+            (SplitRows("conv2", 7, "auto", ("relu3",)),),
+            (OnDevice("conv4", "pim", "auto"), OnDevice("relu5", "gpu")),
+        )
+    )
+    rows = rows_by_name(report_of(graph, plan_of(graph, branches)))
+    assert {name: rows[name].mode for name in branches.nodes} == {
+        "conv2": "md-dp", "relu3": "md-dp", "conv4": "pim", "relu5": "gpu",
+    }  # fmt: skip
+    assert rows["conv2"].fractions["pim"] == 0.75
+    assert rows["conv2"].why.startswith("beside another branch; 7 of 28 rows on the GPU")
+    assert len({rows[name].region for name in branches.nodes}) == 1
 
 
 def test_whole_nodes_say_what_the_other_device_would_take() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Builder, Decision, Graph, Refusal
+from pimflow.ir import Builder, Decision, Graph, Parallel, Refusal
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidates
-from pimflow.search.chain import solve_chain
+from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Costs, Pricer
@@ -102,6 +102,25 @@ def test_a_machine_on_which_free_places_cost_something_is_told_nothing() -> None
     candidates = list(Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, ""))))
     bounds = Bounds(graph, FakeCosts())
     assert all(bounds.exactly_us(candidate.decisions) is None for candidate in candidates)
+
+
+def test_bounds_of_divided_branches_are_below_their_price() -> None:
+    """Branches at once take no less than any of them, nor than what each device does in all."""
+    graph, costs = GRAPHS["fire"], FakeCosts()
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    branches = [one for one in candidates if isinstance(one.decisions[0], Parallel)]
+    told = 0
+    for one in branches:
+        for other in candidates.variations(Interval(one.start, one.stop, 1.0, one.decisions)):
+            cost = pricer.cost(other.decisions)
+            assert cost is not None
+            by_arithmetic, by_parts = pricer.least(other.decisions), bounds.tighten(other.decisions)
+            while by_parts > by_arithmetic:
+                by_arithmetic, by_parts = by_parts, bounds.tighten(other.decisions)
+            assert 0 < by_parts <= cost * (1 + 1e-9), other
+            told += by_parts > 0.8 * cost
+    assert told > 10, "a bound that says nothing is none"
 
 
 class CountingUnit(FakeUnit):

@@ -128,8 +128,62 @@ def test_branches_run_beside_each_other_on_different_devices() -> None:
     assert parallel
     for decision in parallel:
         assert len(decision.branches) == 2
-        on_pim = [any(item.device == "pim" for item in branch) for branch in decision.branches]
+        on_pim = [
+            any(isinstance(item, OnDevice) and item.device == "pim" for item in branch) for branch in decision.branches
+        ]
         assert sorted(on_pim) == [False, True]
+
+
+def downsampled() -> Graph:
+    """A residual block whose other branch is a convolution: conv0 and conv1, beside them conv2, and their sum."""
+    net = ConvNet("downsampled")
+    x = net.input(1, 32, 8, 8)
+    return net.graph(net.add(net.layer(net.layer(x, 64), 64, 3), net.layer(x, 64)))
+
+
+def test_runs_go_through_branches() -> None:
+    _, offered = candidates_of(downsampled(), "auto")
+    runs = {one.decisions[0].run for one in offered if isinstance(one.decisions[0], Pipeline)}
+    whole = ("conv0", "conv1", "conv2", "add3")
+    assert runs == {whole, whole[:2], whole[1:], whole[2:]}, "conv1 and conv2 alone exchange nothing"
+    _, published = candidates_of(downsampled(), "pimflow")
+    assert not any(isinstance(one.decisions[0], Pipeline) for one in published)
+
+
+def test_a_run_has_few_branches_at_once() -> None:
+    net = ConvNet("wide")
+    x = net.input(1, 32, 8, 8)
+    branches = [net.layer(x, 32) for _ in range(4)]
+    graph = net.graph(net.concat(1, *branches))
+    _, offered = candidates_of(graph, "auto")
+    runs = [one.decisions[0].run for one in offered if isinstance(one.decisions[0], Pipeline)]
+    assert max(map(len, runs)) == 4, "three of the branches and what joins them"
+
+
+def test_chosen_neighbours_in_different_branches_are_joined() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    first = (OnDevice("conv0", "gpu"), SplitRows("conv1", 3, "auto"))
+    other, behind = OnDevice("conv2", "pim", "auto"), OnDevice("add3", "gpu")
+    each: list[Decision] = [*first, other, behind]
+    payloads: list[tuple[Decision, ...]] = [(decision,) for decision in each]
+    chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
+    joined = {(one.start, one.stop, one.decisions) for one in maker.joins(chosen)}
+    assert joined == {(0, 3, (Parallel((first, (other,))),)), (1, 3, (Parallel((first[1:], (other,))),))}
+    assert list(maker.joins(chosen)) == [], "each once"
+    assert list(candidates_of(downsampled(), "pimflow")[0].joins(chosen)) == []
+
+
+def test_units_in_branches_are_decided_anew() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))
+    near = {one.decisions[0] for one in maker.variations(Interval(1, 3, 1.0, (parallel,)))}
+    assert all(isinstance(one, Parallel) and len(set(one.decisions) & set(parallel.decisions)) == 1 for one in near)
+    found = {item for one in near if isinstance(one, Parallel) for item in one.decisions} - set(parallel.decisions)
+    assert {item.gpu_rows for item in found if isinstance(item, SplitRows) and item.node == "conv1"} == {1, 2, 4, 5, 7}
+    assert {item.gpu_rows for item in found if isinstance(item, SplitRows) and item.node == "conv2"} == {2, 4, 6}
+    assert {item.gpu_columns for item in found if isinstance(item, SplitColumns)} == {16, 32, 48}
+    placed = {(item.node, item.device) for item in found if isinstance(item, OnDevice)}
+    assert placed == {("conv1", "gpu"), ("conv1", "pim"), ("conv2", "pim")}
 
 
 @given(st.integers(1, 300), st.sampled_from([Fraction(1, 10), Fraction(1, 3), Fraction(1, 20), Fraction(1, 2)]))

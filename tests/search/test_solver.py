@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.ir import Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir import Builder, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
 from pimflow.runtime.timeline import build_timeline
@@ -23,6 +23,7 @@ from pimflow.search.solver import cache_scope, leaves_host, price_space, prove, 
 from support.costs import FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 from support.passes import rewritten
+from support.values import assert_same_values
 
 GRAPHS = {
     "inverted": inverted_residuals(),
@@ -100,6 +101,21 @@ def test_every_kind_of_decision_is_chosen_somewhere() -> None:
         for decision in default_plan(name, policy).decisions
     }
     assert chosen == {OnDevice, SplitRows, Pipeline, Parallel}
+
+
+def test_divided_branches_meet_at_their_end_alone() -> None:
+    """Two products of one input: the GPU works on a part of one for as long as PIM needs for all else."""
+    build = Builder(seed=3)
+    x = build.input(1, 24, 160)
+    graph = build.graph(build.concat(2, *(build.matmul(x, columns) for columns in (2000, 2000))))
+    plan = plan_for(graph, "auto")
+    parallel = next(decision for decision in plan.decisions if isinstance(decision, Parallel))
+    divided = [item for item in parallel.decisions if not isinstance(item, OnDevice)]
+    assert divided
+    assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan), rel=1e-9)
+    apart = Plan("apart", (*parallel.decisions, *plan.decisions[1:]), 0.0, 0.0)
+    assert plan.predicted_us < recomputed_us(graph, apart), "devices need not wait for each other after every product"
+    assert_same_values(graph, rewritten(graph, plan, FakeCosts()))
 
 
 def test_pim_sends_everything_it_can_to_pim() -> None:

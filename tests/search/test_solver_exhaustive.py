@@ -33,6 +33,7 @@ Found = Iterator[tuple[int, int, tuple[Decision, ...]]]
 """The units first .. last-1, and what may be decided of them."""
 MAX_FOLLOWERS = 8
 MAX_RUN = 12
+MAX_WAITING = 3
 FEW_ROWS = 16
 
 
@@ -147,24 +148,24 @@ class Everything:
         for count in range(16, columns, 16):
             yield index, index + 1, (SplitColumns(anchor.name, count, "auto", tuple(n.name for n in followers)),)
 
-    def _runs(self, most: int) -> Iterator[tuple[int, int]]:
-        """Units first .. last-1, each of which reads what the one before makes."""
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Units first .. last-1, all but the last read by a later one, of which at most 3 wait for that at once."""
         for first in range(len(self.units)):
-            last, heavy = first, 0
-            while last < len(self.units) and (last == first or self._reads(last, last - 1)):
-                heavy += not self.units[last][0].op.is_elementwise
-                last += 1
-                if heavy > most or last - first > 2 * most:
+            for last in range(first + 1, len(self.units) + 1):
+                run = range(first, last)
+                waiting = [unit for unit in run if not any(self._reads(reader, unit) for reader in run)]
+                heavy = sum(not self.units[unit][0].op.is_elementwise for unit in run)
+                if heavy > MAX_RUN or len(run) > 2 * MAX_RUN or len(waiting) > MAX_WAITING:
                     break
-                if last - first > 1:
+                if len(run) > 1 and waiting == [last - 1]:
                     yield first, last
 
     def _reads(self, reader: int, maker: int) -> bool:
         made = {name for node in self.units[maker] for name in node.outputs}
-        return not made.isdisjoint(self.units[reader][0].inputs)
+        return reader != maker and any(not made.isdisjoint(node.inputs) for node in self.units[reader])
 
     def _pipelines(self) -> Found:
-        for first, last in self._runs(MAX_RUN):
+        for first, last in self._runs():
             run = self.units[first:last]
             names = tuple(node.name for unit in run for node in unit)
             if pipeline_refusal(self.graph, names) is not None:
@@ -179,10 +180,11 @@ class Everything:
 
     def _patterns(self) -> Found:
         """PIMFlow's, in stages as equal as can be, bottom rows first."""
-        for first, last in self._runs(3):
+        for first, last in combinations(range(len(self.units) + 1), 2):
             run = self.units[first:last]
             kinds = "".join(self._kind(unit[0]) for unit in run)
-            if kinds not in ("pd", "dp", "pdp"):
+            chain = all(unit[0].inputs[0] in [node.output for node in before] for before, unit in pairwise(run))
+            if kinds not in ("pd", "dp", "pdp") or not chain:
                 continue
             names, rows = tuple(node.name for unit in run for node in unit), self._rows(run[-1][-1])
             devices = _devices(run, [kind == "p" for kind in kinds])

@@ -82,12 +82,7 @@ def node_columns(graph: Graph, node: Node) -> int:
 
 
 def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
-    """Why the nodes cannot be a run: each reads an earlier one, and each but the last is read by a later one."""
-    made: set[str] = set()
-    for node in nodes:
-        if made and made.isdisjoint(node.inputs):
-            return Refusal(f"{node.name}: reads nothing that the run makes")
-        made.update(node.outputs)
+    """Why the nodes cannot be a run, branches and all: each but the last is read by a later one."""
     read = {name for node in nodes for name in node.inputs}
     for node in nodes[:-1]:
         if read.isdisjoint(node.outputs):
@@ -155,7 +150,7 @@ def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal 
 def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
     position = graph.position
-    first = position[next(iter(members))]  # all others depend on it
+    first = min(position[name] for name in members)
     seen: set[str] = set()
     waiting = [node]
     while waiting:

@@ -10,7 +10,7 @@ search goes on from those that it chooses (`variations`). Of a small graph all a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pimflow.ir import Decision, Graph
 from pimflow.search.candidates import branches as concurrent
@@ -49,6 +49,7 @@ class Candidates:
         self.policy = policy
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
+        self._joined: set[Candidate] = set()
         self.scene.exhaustive = exhaustive and self._versions() <= MOST_VERSIONS
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -74,3 +75,12 @@ class Candidates:
         yield from variations(self.scene, self.policy, chosen)
         yield from columns.variations(self.scene, chosen)
         yield from edges.variations(self.scene, chosen)
+        yield from concurrent.variations(self.scene, chosen)
+
+    def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+        """Decisions of a cover without a meeting point between them; each once."""
+        concurrently = any(space.concurrent for space in self.policy.spaces)
+        for candidate in concurrent.joins(self.scene, chosen) if concurrently else ():
+            if candidate not in self._joined:
+                self._joined.add(candidate)
+                yield candidate

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pimflow.codegen.backend import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice
-from pimflow.search.order import Unit, execution_order, units_of
+from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of
 from pimflow.search.pricing import Pricer
 
 
@@ -38,7 +39,15 @@ class Scene:
         self.order = execution_order(graph)
         self.units = units_of(self.order)
         self._unit_at = {unit.start: index for index, unit in enumerate(self.units)}
+        self._made_by = {
+            name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
+        }
         self._pricer = pricer
+
+    @cached_property
+    def fork_joins(self) -> tuple[ForkJoin, ...]:
+        """Where branches are."""
+        return fork_joins(self.graph, self.order)
 
     def destinations(self, choice: str) -> list[Destination]:
         """Every device beside the host, with what a policy's choice means to it."""
@@ -60,6 +69,10 @@ class Scene:
     def units_from(self, unit: Unit) -> Iterator[Unit]:
         """The unit and all after it."""
         yield from self.units[self._unit_at[unit.start] :]
+
+    def read_by(self, unit: Unit) -> set[int]:
+        """Where the units start that a unit reads, as far as there are some."""
+        return {self._made_by[name] for node in unit.nodes for name in node.inputs if name in self._made_by}
 
     def on_host(self, nodes: Sequence[Node]) -> tuple[Decision, ...]:
         """Every node on the host."""

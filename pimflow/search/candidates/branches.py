@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, product
 
-from pimflow.ir import Node, OnDevice, Parallel
+from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitRows
+from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir.plan import Single, singles
+from pimflow.search.candidates import columns
 from pimflow.search.candidates.base import Candidate, Destination, Scene
-from pimflow.search.order import branches_of, fork_joins
+from pimflow.search.chain import Interval
+from pimflow.search.order import branches_of
 from pimflow.search.policy import Space
 
 MAX_REGION_NODES = 24
@@ -39,7 +44,7 @@ def versions(scene: Scene, space: Space, destination: Destination, most: int) ->
 
 def _stretches(scene: Scene, space: Space) -> Iterator[tuple[int, int, Branches]]:
     """Where branches are: start, stop, and the nodes of each."""
-    for region in fork_joins(scene.graph, scene.order) if space.concurrent else ():
+    for region in scene.fork_joins if space.concurrent else ():
         if region.stop - region.start > MAX_REGION_NODES:
             continue
         starts = [unit.start for unit in scene.units if region.start <= unit.start < region.stop]
@@ -80,3 +85,95 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
             for branch in split
         )
     )
+
+
+def joins(scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+    """Chosen decisions that follow each other in different branches, without a meeting point between them."""
+    for region in scene.fork_joins:
+        if region.stop - region.start > MAX_REGION_NODES:
+            continue
+        inside = [one for one in chosen if region.start <= one.start and one.stop <= region.stop]
+        for first, last in combinations(range(len(inside)), 2):
+            yield from _joined(scene, inside[first : last + 1])
+
+
+def _joined(scene: Scene, window: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+    start, stop = window[0].start, window[-1].stop
+    split = branches_of(scene.graph, scene.order[start:stop])
+    items = [item for interval in window for decision in interval.payload for item in singles(decision)]
+    if not 2 <= len(split) <= MAX_BRANCHES or all(_stays(item, scene.host) for item in items):
+        return
+    branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
+    branches = tuple(
+        tuple(item for item in items if branch_of[item.nodes[0]] == branch) for branch in range(len(split))
+    )
+    yield Candidate(start, stop, (Parallel(branches),))
+
+
+def _stays(item: Single, host: str) -> bool:
+    return isinstance(item, OnDevice) and item.device == host
+
+
+def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+    """Concurrent branches in which one unit is decided otherwise: whole on another device, or divided otherwise."""
+    parallel = chosen.payload[0]
+    if not isinstance(parallel, Parallel):
+        return
+    for place, branch in enumerate(parallel.branches):
+        for first, last in _units(scene, branch):
+            for way in _other_ways(scene, branch[first:last]):
+                changed = (*branch[:first], *way, *branch[last:])
+                branches = (*parallel.branches[:place], changed, *parallel.branches[place + 1 :])
+                yield Candidate(chosen.start, chosen.stop, (Parallel(branches),))
+
+
+def _units(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
+    """The decisions first .. last-1 about a node and what is fused into it."""
+    starts: list[int] = []
+    names: set[str] = set()
+    for index, item in enumerate(branch):
+        if scene.graph.node(item.nodes[0]).placement.fused_into not in names:
+            starts.append(index)
+            names = set()
+        names.update(item.nodes)
+    yield from zip(starts, (*starts[1:], len(branch)), strict=True)
+
+
+def _other_ways(scene: Scene, items: Sequence[Single]) -> Iterator[tuple[Single, ...]]:
+    """What else may be decided of one unit."""
+    now = items[0]
+    names = [name for item in items for name in item.nodes]
+    anchor, behind = scene.graph.node(names[0]), tuple(names[1:])
+    for destination in scene.destinations("auto") if not isinstance(now, Pipeline) else ():
+        if not scene.can_run(anchor, destination):
+            continue
+        followers = tuple(OnDevice(name, scene.host) for name in behind)
+        for placed in (
+            OnDevice(anchor.name, scene.host),
+            OnDevice(anchor.name, destination.device, destination.choice),
+        ):
+            if placed != now:
+                yield (placed, *followers)
+        yield from _divisions(scene, anchor, now, behind, destination)
+
+
+def _divisions(
+    scene: Scene, anchor: Node, now: Single, behind: tuple[str, ...], destination: Destination
+) -> Iterator[tuple[Single, ...]]:
+    """A little more or less of what is divided on the host; quarters of what is not."""
+    device, choice = destination.device, destination.choice
+    if not anchor.op.is_sparse:
+        by_rows = now if isinstance(now, SplitRows) else SplitRows(anchor.name, 0, choice, behind, device)
+        for count in _counts(by_rows.gpu_rows, node_rows(scene.graph, anchor), 1):
+            yield (replace(by_rows, gpu_rows=count),)
+    if columns.divides(scene, anchor):
+        by_columns = now if isinstance(now, SplitColumns) else SplitColumns(anchor.name, 0, choice, behind, device)
+        for count in _counts(by_columns.gpu_columns, node_columns(scene.graph, anchor), columns.ALIGNMENT):
+            yield (replace(by_columns, gpu_columns=count),)
+
+
+def _counts(now: int, all_of_them: int, step: int) -> list[int]:
+    """Numbers near one, 1, 2 or 4 steps away; quarters of all where there is none (0)."""
+    near = [now + steps * step for steps in (-4, -2, -1, 1, 2, 4)]
+    counts = near if now else [quarters * all_of_them // 4 // step * step for quarters in (1, 2, 3)]
+    return [count for count in dict.fromkeys(counts) if 0 < count < all_of_them]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from pimflow.ir import Decision, SplitColumns
+from pimflow.ir import Decision, Node, SplitColumns
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.passes.apply_plan import why_not
 from pimflow.search.candidates.base import Candidate, Destination, Scene
@@ -45,10 +45,13 @@ def versions(scene: Scene, space: Space, destination: Destination, most: int) ->
 
 def _units(scene: Scene, space: Space, destination: Destination) -> Iterator[Unit]:
     """The products, and the convolutions of few rows, that a space divides by columns."""
-    for unit in scene.runnable_units(destination) if space.columns else ():
-        op = unit.anchor.op
-        if op.is_contraction and (op.is_matrix_product or node_rows(scene.graph, unit.anchor) < FEW_ROWS):
-            yield unit
+    units = scene.runnable_units(destination) if space.columns else ()
+    return (unit for unit in units if divides(scene, unit.anchor))
+
+
+def divides(scene: Scene, node: Node) -> bool:
+    """Whether a node is a product, or a convolution of few rows."""
+    return node.op.is_contraction and (node.op.is_matrix_product or node_rows(scene.graph, node) < FEW_ROWS)
 
 
 def _candidates(scene: Scene, unit: Unit, destination: Destination, counts: list[int]) -> Iterator[Candidate]:

@@ -15,6 +15,8 @@ from pimflow.search.order import Unit
 from pimflow.search.policy import Policy, Space
 
 SHORT_RUN = 4
+MOST_OPEN = 3
+"""Branches that a run may have at once."""
 _PATTERNS = frozenset({("pointwise", "depthwise"), ("depthwise", "pointwise"), ("pointwise", "depthwise", "pointwise")})
 
 
@@ -22,11 +24,16 @@ def patterns(scene: Scene, space: Space, destination: Destination) -> Iterator[C
     """1x1 -> depthwise, depthwise -> 1x1 and 1x1 -> depthwise -> 1x1, bottom rows first so that halos are ready."""
     if space.runs != "patterns":
         return
-    for run in _neighbours(scene, 3):
+    for run in _neighbours(scene, 3, most_open=1):
         kinds = tuple(_pattern_kind(scene, unit, destination) for unit in run)
-        if kinds in _PATTERNS:
+        if kinds in _PATTERNS and all(_follows(unit, before) for before, unit in pairwise(run)):
             devices = [destination.device if kind == "pointwise" else scene.host for kind in kinds]
             yield from _pipelines(scene, run, devices, space, destination, bottom_first=True)
+
+
+def _follows(unit: Unit, before: Unit) -> bool:
+    """Whether the anchor itself reads what the unit before it makes, not only what is fused into it."""
+    return any(name in node.outputs for name in unit.anchor.inputs for node in before.nodes)
 
 
 def _pattern_kind(scene: Scene, unit: Unit, destination: Destination) -> str:
@@ -91,22 +98,27 @@ def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination)
     return [choice for choice in dict.fromkeys(choices) if len(set(choice)) == 2]
 
 
-def _neighbours(scene: Scene, longest: int) -> Iterator[tuple[Unit, ...]]:
-    """Consecutive units, two or more, in which each reads what the one before makes.
+def _neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
+    """Consecutive units, two or more, of which each but the last is read by a later one.
 
     Units without a window or a product (a residual add) do not count towards the length.
+
+    Args:
+        scene: the units.
+        longest: how many a run may have.
+        most_open: how many may wait at once for what reads them: 1 in a chain, more where there are branches.
     """
     for first in scene.units:
         run: list[Unit] = []
         heavy = 0
+        unread: set[int] = set()
         for unit in scene.units_from(first):
-            if run and not _reads(unit, run[-1]):
-                break
             heavy += is_heavy(unit)
-            if heavy > longest or len(run) > 2 * longest:
+            unread = (unread - scene.read_by(unit)) | {unit.start}
+            if heavy > longest or len(run) > 2 * longest or len(unread) > most_open:
                 break
             run.append(unit)
-            if len(run) > 1:
+            if len(run) > 1 and len(unread) == 1:
                 yield tuple(run)
 
 
@@ -200,8 +212,3 @@ def halved_stages(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for place, rows in enumerate(stage_rows):
         if rows > 1:
             yield (*stage_rows[:place], rows // 2, rows - rows // 2, *stage_rows[place + 1 :])
-
-
-def _reads(reader: Unit, maker: Unit) -> bool:
-    made = {output for node in maker.nodes for output in node.outputs}
-    return any(name in made for name in reader.anchor.inputs)
