@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pimflow.api.reports import HtmlReport as HtmlReport
     from pimflow.api.reports import html_report as html_report
     from pimflow.api.sweeps import sweep as sweep
+    from pimflow.api.training import train as train
     from pimflow.codegen import ConvProblem as ConvProblem
     from pimflow.codegen import MatmulProblem as MatmulProblem
     from pimflow.compiled import CompiledModel as CompiledModel
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pimflow.report.profile import Profile as Profile
     from pimflow.report.records import Listing as Listing
     from pimflow.report.traces import TracesReport as TracesReport
+    from pimflow.report.training import Training as Training
     from pimflow.search import policies as policies
     from pimflow.search.price_cache import cache_clear as cache_clear
     from pimflow.search.price_cache import cache_info as cache_info
@@ -84,6 +86,7 @@ _HOME = {
     "SweepResult": "pimflow.sweeps.result",
     "Target": "pimflow.targets",
     "TracesReport": "pimflow.report.traces",
+    "Training": "pimflow.report.training",
     "Verification": "pimflow.verify.compare",
     "cache_clear": "pimflow.search.price_cache",
     "cache_info": "pimflow.search.price_cache",
@@ -108,6 +111,7 @@ _HOME = {
     "sweep": "pimflow.api.sweeps",
     "target_names": "pimflow.targets",
     "target_text": "pimflow.targets",
+    "train": "pimflow.api.training",
     "zoo": "pimflow.api.machines",
     "zoo_model": "pimflow.api.machines",
 }
@@ -133,6 +137,7 @@ __all__ = [
     "SweepResult",
     "Target",
     "TracesReport",
+    "Training",
     "Verification",
     "__version__",
     "cache_clear",
@@ -158,6 +163,7 @@ __all__ = [
     "sweep",
     "target_names",
     "target_text",
+    "train",
     "zoo",
     "zoo_model",
 ]

@@ -29,6 +29,7 @@ FORMATS = {
     "sweep": 1,
     "targets": 1,
     "timeline": 1,
+    "train": 1,
     "tune-graph": 1,
     "verification": 1,
     "verify": 1,

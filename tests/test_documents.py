@@ -36,6 +36,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "simulate": ("{trace}",),
     "sweep": ("{sweep}", "-o", "{tmp}/runs", "-j", "1"),
     "targets list": (),
+    "train": ("zoo:toy", "--target", "a100-ssd"),
     "tune-graph": ("{graph}", "--features", "64", "--baselines", "--backward"),
     "verify": ("{folder}",),
     "zoo list": (),

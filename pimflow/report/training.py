@@ -1,0 +1,228 @@
+"""A training step, and what becomes of the activations that it saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pimflow.report.records import Records, Row
+from pimflow.report.tables import render_table
+from pimflow.runtime.offload.run import Channel, Run, follow
+from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.trace import Trace
+from pimflow.sparse.memory import size_text
+from pimflow.targets import TargetRecord
+from pimflow.targets.schema.memory import Ssd
+
+Activations = Literal["auto", "keep", "offload", "recompute", "rule"]
+"""What may be done with activations: whatever pays, nothing, one of both, or what SSDTrain's rule says."""
+
+_DAY_US = 24 * 3600 * 1e6
+_YEAR_DAYS = 365.0
+_MB, _TB = 1e6, 1e12
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """What a step's stores mean to the drives.
+
+    Args:
+        written_bytes: a step.
+        tb_a_day: while nothing but such steps runs.
+        years: until what the drives are rated for has been written; None if nothing is written.
+    """
+
+    written_bytes: int
+    tb_a_day: float
+    years: float | None
+
+    @classmethod
+    def of(cls, run: Run, trace: Trace, ssd: Ssd) -> Endurance:
+        """Of steps that run one after the other."""
+        written = run.bytes_of("store", trace)
+        tb_a_day = written / _TB * _DAY_US / run.time_us if run.time_us else 0.0
+        return cls(written, tb_a_day, ssd.endurance_tb_written / tb_a_day / _YEAR_DAYS if tb_a_day else None)
+
+
+@dataclass(frozen=True, repr=False)
+class Training(Records):
+    """A training step on a machine; a row for each saved activation.
+
+    Args:
+        model: how it was named.
+        model_sha256: of its bytes.
+        machine: what it runs on.
+        gpu_basis: what the GPU's times stand on.
+        loss, optimiser: of the step.
+        activations: what might be done with them.
+        trace: the step.
+        found: the plan, and what it comes to.
+        parameters: elements of what is trained.
+        state_bytes: weights, gradients, the optimiser's state, inputs and results.
+        available_bytes: what the GPU has left for activations; None where the machine does not say.
+        endurance: of the drives; None without SSDs.
+    """
+
+    model: str
+    model_sha256: str
+    machine: TargetRecord
+    gpu_basis: str
+    loss: str
+    optimiser: str
+    activations: Activations
+    trace: Trace
+    found: Found
+    parameters: int
+    state_bytes: int
+    available_bytes: int | None
+    endurance: Endurance | None
+
+    @property
+    def kept(self) -> Run:
+        """The step with all activations kept."""
+        return follow(self.trace, type(self.found.plan)())
+
+    @property
+    def fits(self) -> bool:
+        """Whether activations, at their peak, fit beside the state."""
+        return self.available_bytes is None or self.found.run.peak_bytes <= self.available_bytes
+
+    @property
+    def title(self) -> str:
+        """The model, the machine, and the peak."""
+        return f"{self.model} trained on {self.machine.name}: activations take {size_text(self.found.run.peak_bytes)}"
+
+    def records(self) -> list[Row]:
+        """A row per saved activation, in the order in which they are made; times from the start of the step."""
+        trace, run = self.trace, self.found.run
+        ends = {(transfer.kind, transfer.buffer): transfer for transfer in run.transfers}
+        rows = []
+        for buffer in trace.saved:
+            stored, loaded = ends.get(("store", buffer)), ends.get(("load", buffer))
+            rows.append(
+                {
+                    "name": trace.buffers[buffer].name,
+                    "bytes": trace.buffers[buffer].bytes,
+                    "made_us": run.starts_us[trace.made(buffer)] + trace.kernels[trace.made(buffer)].time_us,
+                    "read_us": run.starts_us[trace.returns(buffer)],
+                    "becomes": self._fate(buffer),
+                    "store_us": None if stored is None else [stored.begin_us, stored.end_us],
+                    "load_us": None if loaded is None else [loaded.begin_us, loaded.end_us],
+                }
+            )
+        return rows
+
+    def _fate(self, buffer: int) -> str:
+        if buffer in self.found.plan.recomputed:
+            return "recomputed"
+        return "offloaded" if buffer in self.found.plan.offloaded else "kept"
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values, with a row per saved activation."""
+        trace, run, kept = self.trace, self.found.run, self.kept
+        endurance = self.endurance
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "target": self.machine.name,
+            "machine": self.machine.as_json(),
+            "gpu_basis": self.gpu_basis,
+            "loss": self.loss,
+            "optimiser": self.optimiser,
+            "nodes": {"forward": trace.turn, "backward": len(trace.kernels) - trace.turn},
+            "parameters": self.parameters,
+            "state_bytes": self.state_bytes,
+            "available_bytes": self.available_bytes,
+            "fits": self.fits,
+            "kept": {
+                "time_us": kept.time_us,
+                "forward_us": trace.forward_us,
+                "peak_bytes": kept.peak_bytes,
+                "saved_bytes": trace.saved_bytes,
+            },
+            "plan": {
+                "activations": self.activations,
+                "time_us": run.time_us,
+                "stall_us": run.stall_us,
+                "recompute_us": run.recompute_us,
+                "peak_bytes": run.peak_bytes,
+                "peak_us": run.peak_us,
+                "offloaded_bytes": self._bytes(self.found.plan.offloaded),
+                "recomputed_bytes": self._bytes(self.found.plan.recomputed),
+            },
+            "ssd": None
+            if endurance is None
+            else {
+                "written_bytes": endurance.written_bytes,
+                "tb_a_day": endurance.tb_a_day,
+                "years": endurance.years,
+            },
+            "saved": self.records(),
+        }
+
+    def _bytes(self, buffers: Any) -> int:
+        return sum(self.trace.buffers[buffer].bytes for buffer in buffers)
+
+    def text(self) -> str:
+        """Figures, and a table of the saved activations."""
+        return "\n".join([*self._figures(), "", self._table()])
+
+    def _figures(self) -> list[str]:
+        trace, run, kept = self.trace, self.found.run, self.kept
+        less = 100 * (run.peak_bytes / kept.peak_bytes - 1) if kept.peak_bytes else 0.0
+        slower = 100 * (run.time_us / kept.time_us - 1) if kept.time_us else 0.0
+        backward = len(trace.kernels) - trace.turn
+        saved = f"{size_text(trace.saved_bytes)} in {len(trace.saved)} activations"
+        state = f"{size_text(self.state_bytes)} with gradients, state, inputs and results"
+        planned = f"peak {size_text(run.peak_bytes)} ({less:+.1f} %), step {_ms(run.time_us)} ({slower:+.1f} %)"
+        waits = f"waits {_ms(run.stall_us)}, recomputes {_ms(run.recompute_us)}"
+        lines = [
+            self.title,
+            f"  step          {_ms(kept.time_us)} with all activations kept, {_ms(trace.forward_us)} of it forward",
+            f"  nodes         {trace.turn} forward, {backward} backward",
+            f"  parameters    {self.parameters:,}; {state}",
+            f"  saved         {saved}; at the peak {size_text(kept.peak_bytes)} are alive",
+            f"  {self.activations:12s}  {planned}: {waits}",
+        ]
+        if self.available_bytes is not None:
+            verdict = "fit" if self.fits else "do not fit"
+            lines.append(f"  GPU memory    {size_text(self.available_bytes)} are left for activations: they {verdict}")
+        if self.endurance is not None:
+            lines.append(f"  SSD           {_life(self.endurance)}")
+        return lines
+
+    def _table(self) -> str:
+        rows = [
+            (
+                row["name"],
+                f"{row['bytes'] / _MB:,.2f}",
+                f"{row['made_us'] / 1e3:,.3f}",
+                f"{row['read_us'] / 1e3:,.3f}",
+                row["becomes"],
+                _span(row["store_us"]),
+                _span(row["load_us"]),
+            )
+            for row in self.records()
+        ]
+        columns = ("saved", "MB", "made ms", "read ms", "becomes", "stored ms", "loaded ms")
+        return render_table(columns, rows)
+
+
+def _ms(time_us: float) -> str:
+    return f"{time_us / 1e3:,.3f} ms"
+
+
+def _span(times: list[float] | None) -> str:
+    return "" if times is None else f"{times[0] / 1e3:,.3f} - {times[1] / 1e3:,.3f}"
+
+
+def _life(endurance: Endurance) -> str:
+    if endurance.years is None:
+        return "nothing is written"
+    a_step = f"{size_text(endurance.written_bytes)} written a step, {endurance.tb_a_day:,.1f} TB a day"
+    return f"{a_step}: {endurance.years:,.1f} years of what the drives are rated for"
+
+
+def channel_of(ssd: Ssd | None) -> Channel | None:
+    """The way to a machine's SSDs; None where it has none."""
+    return None if ssd is None else Channel.of(ssd)

@@ -1,0 +1,61 @@
+"""SSDTrain's adaptive rule, the published baseline: Wu et al., DAC 2025 (arXiv 2408.10013).
+
+Going through the forward pass, everything is offloaded until the first tensor for which what has been offloaded
+before it and twice itself, over the time from then until its gradient is due at backward passes of twice the
+forward's time, asks for more than the drives write: from there on everything stays. Tensors of fewer than 8 Mi
+elements stay. In the backward pass, as a module begins, what the one before it saved is asked back.
+"""
+
+from __future__ import annotations
+
+from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.trace import Trace
+
+LEAST_ELEMENTS = 8 << 20
+"""Smaller tensors stay."""
+
+
+def adaptive_rule(
+    trace: Trace, channel: Channel, modules: tuple[int, ...] = (), least_elements: int = LEAST_ELEMENTS
+) -> ActivationPlan:
+    """What the rule makes of a step.
+
+    Args:
+        trace: the step.
+        channel: of which the rule knows the rate of writing.
+        modules: kernels of the forward pass at which modules begin; none: every saved buffer is one's.
+        least_elements: smaller tensors stay.
+    """
+    offloaded: list[int] = []
+    before_bytes, before_us, reached = 0, 0.0, 0
+    for buffer in trace.saved:
+        made = trace.made(buffer)
+        before_us += sum(kernel.time_us for kernel in trace.kernels[reached:made])
+        reached = max(reached, made)
+        size = trace.buffers[buffer].bytes
+        if trace.buffers[buffer].elements < least_elements:
+            continue
+        left_us = 3 * trace.forward_us - 2 * before_us
+        if before_bytes + 2 * size > channel.write_bytes_per_us * left_us:
+            break
+        offloaded.append(buffer)
+        before_bytes += size
+    return ActivationPlan(_one_module_ahead(trace, offloaded, modules))
+
+
+def _one_module_ahead(trace: Trace, offloaded: list[int], modules: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """When each is asked back: as the backward pass of the module behind its own begins."""
+    starts = sorted(modules) or sorted({trace.made(buffer) for buffer in trace.saved})
+
+    def module(buffer: int) -> int:
+        return sum(start <= trace.made(buffer) for start in starts)
+
+    begins: dict[int, int] = {}  # where the backward pass of every module begins
+    for buffer in trace.saved:
+        begins[module(buffer)] = min(trace.returns(buffer), begins.get(module(buffer), trace.returns(buffer)))
+    loads = []
+    for buffer in offloaded:
+        behind = [begin for other, begin in begins.items() if other > module(buffer)]
+        asked = max((begin for begin in behind if begin <= trace.returns(buffer)), default=trace.turn)
+        loads.append((buffer, asked))
+    return tuple(sorted(loads, key=lambda load: (load[1], trace.returns(load[0]), load[0])))

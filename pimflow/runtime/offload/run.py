@@ -1,0 +1,295 @@
+"""Follows a training step whose activations are kept, offloaded or recomputed: when everything runs, and what is alive.
+
+Three things happen at once: the GPU runs kernels one after the other; one channel to the SSDs serves stores and
+loads, one at a time, in the order in which they are asked for; memory is taken and given back. A store is asked for
+once its buffer is made, and the buffer given back when it is stored and the forward pass has read it for the last
+time. A load is asked for as a certain kernel is about to start, and takes its memory as it begins. A kernel waits for
+what it reads. What is wanted back before it is stored is forwarded: it never left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pimflow.runtime.offload.trace import Trace
+from pimflow.targets.schema.memory import Ssd
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The way to the SSDs and back, in bytes a microsecond, one transfer at a time."""
+
+    write_bytes_per_us: float
+    read_bytes_per_us: float
+    latency_us: float = 0.0
+
+    @classmethod
+    def of(cls, ssd: Ssd) -> Channel:
+        """Of a target's SSDs: the slower of the drives and of the link to them."""
+        write, read = (min(rate, ssd.link_gb_per_s) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
+        return cls(1e3 * write, 1e3 * read, ssd.latency_us)
+
+    def store_us(self, size: int) -> float:
+        """Of so many bytes."""
+        return self.latency_us + size / self.write_bytes_per_us
+
+    def load_us(self, size: int) -> float:
+        """Of so many bytes."""
+        return self.latency_us + size / self.read_bytes_per_us
+
+
+@dataclass(frozen=True)
+class ActivationPlan:
+    """What becomes of the saved buffers; those that are named nowhere are kept.
+
+    Args:
+        loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking.
+        recomputed: of every recomputed buffer the kernels that make it again, right before the backward pass reads it.
+    """
+
+    loads: tuple[tuple[int, int], ...] = ()
+    recomputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def offloaded(self) -> frozenset[int]:
+        """The offloaded buffers."""
+        return frozenset(buffer for buffer, _ in self.loads)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A store or a load of one buffer."""
+
+    kind: str
+    buffer: int
+    begin_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a plan comes to.
+
+    Args:
+        time_us: of the step.
+        stall_us: of it, kernels waited for loads.
+        recompute_us: of it, kernels ran again.
+        peak_bytes: the most activations that were alive at a time.
+        peak_us: when.
+        transfers: stores and loads, in order.
+        starts_us: of every kernel of the trace.
+        changes: (time, bytes, buffer): what was taken (or given back, if negative), in order of time.
+    """
+
+    time_us: float
+    stall_us: float
+    recompute_us: float
+    peak_bytes: int
+    peak_us: float
+    transfers: tuple[Transfer, ...]
+    starts_us: tuple[float, ...]
+    changes: tuple[tuple[float, int, int], ...]
+
+    def bytes_of(self, kind: str, trace: Trace) -> int:
+        """Bytes of all stores, or of all loads."""
+        return sum(trace.buffers[transfer.buffer].bytes for transfer in self.transfers if transfer.kind == kind)
+
+
+@dataclass
+class _Queue:
+    """The channel: requests wait in order until it is free."""
+
+    channel: Channel
+    trace: Trace
+    free_us: float = 0.0
+    waiting: deque[tuple[float, str, int]] = field(default_factory=deque)
+    done: dict[tuple[str, int], Transfer] = field(default_factory=dict)
+
+    def ask(self, now: float, kind: str, buffer: int) -> None:
+        self.waiting.append((now, kind, buffer))
+
+    def advance(self, now: float) -> None:
+        """Begins all that begins before a time."""
+        while self.waiting and max(self.free_us, self.waiting[0][0]) < now:
+            self._begin()
+
+    def finish(self, kind: str, buffer: int) -> float:
+        """When a transfer that was asked for ends; all before it have begun."""
+        while (kind, buffer) not in self.done:
+            self._begin()
+        return self.done[kind, buffer].end_us
+
+    def _begin(self) -> None:
+        asked, kind, buffer = self.waiting.popleft()
+        begin, size = max(self.free_us, asked), self.trace.buffers[buffer].bytes
+        self.free_us = begin + (self.channel.store_us(size) if kind == "store" else self.channel.load_us(size))
+        self.done[kind, buffer] = Transfer(kind, buffer, begin, self.free_us)
+
+    def withdraw(self, buffer: int) -> None:
+        """Takes back a store that has not begun."""
+        self.waiting = deque(request for request in self.waiting if request[1:] != ("store", buffer))
+
+
+def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None, limit_bytes: int | None = None) -> Run:
+    """Goes through a step.
+
+    Args:
+        trace: the step.
+        plan: what becomes of its saved buffers.
+        channel: to the SSDs; needed if anything is offloaded.
+        limit_bytes: a kernel whose results would not fit beside what is alive waits for stores, if there are any.
+    """
+    return _Follower(trace, plan, channel or Channel(1.0, 1.0), limit_bytes).run()
+
+
+class _Follower:
+    """One run through a step."""
+
+    def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel, limit_bytes: int | None) -> None:
+        self.limit_bytes = float("inf") if limit_bytes is None else limit_bytes
+        self.trace = trace
+        self.plan = plan
+        self.queue = _Queue(channel, trace)
+        self.now = 0.0
+        self.stall_us = 0.0
+        self.recompute_us = 0.0
+        self.starts: list[float] = []
+        self.changes: list[tuple[float, int, int]] = []
+        self.alive: set[int] = set()
+        self.alive_bytes = 0
+        self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was through with them
+        self.forwarded: set[int] = set()
+        self.stores: dict[int, list[int]] = {}
+        for buffer in plan.offloaded:
+            self.stores.setdefault(trace.made(buffer), []).append(buffer)
+        self.asks: dict[int, list[int]] = {}
+        for buffer, before in plan.loads:
+            self.asks.setdefault(before, []).append(buffer)
+        self.again: dict[int, list[int]] = {}
+        for buffer in plan.recomputed:
+            self.again.setdefault(trace.returns(buffer), []).append(buffer)
+        self.ends = _ends(trace, plan)
+
+    def run(self) -> Run:
+        for place in range(len(self.trace.kernels)):
+            self._ask_back(place)
+            for buffer in self.again.get(place, ()):
+                self._make_again(buffer)
+            self.starts.append(self._execute(place, place))
+            for buffer in self.stores.get(place, ()):
+                self.queue.ask(self.now, "store", buffer)
+        peak, when = self._peak()
+        transfers = tuple(sorted(self.queue.done.values(), key=lambda transfer: transfer.begin_us))
+        times = (self.now, self.stall_us, self.recompute_us)
+        return Run(*times, peak, when, transfers, tuple(self.starts), tuple(sorted(self.changes)))
+
+    def _ask_back(self, place: int) -> None:
+        self._release(self.now)
+        for buffer in self.asks.get(place, ()):
+            if buffer in self.leaving:
+                if ("store", buffer) not in self.queue.done:
+                    self.queue.withdraw(buffer)
+                del self.leaving[buffer]
+                self.forwarded.add(buffer)
+                continue
+            self.queue.ask(self.now, "load", buffer)
+
+    def _release(self, now: float) -> None:
+        """Gives back what is stored by a time, and was read for the last time before it left."""
+        self.queue.advance(now)
+        for buffer, left_us in list(self.leaving.items()):
+            stored = self.queue.done.get(("store", buffer))
+            if stored is not None and stored.end_us <= now:
+                del self.leaving[buffer]
+                self._give_back(buffer, max(stored.end_us, left_us))
+
+    def _make_again(self, buffer: int) -> None:
+        """Kernels of the forward pass once more; what they need beside what is there lives until they are through."""
+        kernels = self.plan.recomputed[buffer]
+        before = set(self.alive)
+        started = self.now
+        for place in kernels:
+            self._execute(place, None)
+        self.recompute_us += self.now - started
+        for other in sorted(self.alive - before - {*self.trace.saved}):
+            self._give_back(other, self.now)
+
+    def _execute(self, place: int, original: int | None) -> float:
+        """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
+        kernel, start = self.trace.kernels[place], self.now
+        for buffer in kernel.reads:
+            start = max(start, self._arrival(buffer, original is None or original >= self.trace.turn))
+        start = self._with_room(start, {*kernel.reads, *kernel.writes} - self.alive)
+        self.stall_us += start - self.now
+        for buffer in (*kernel.reads, *kernel.writes):
+            self._take(buffer, start)
+        self.now = start + kernel.time_us
+        if original is not None:
+            for buffer in self.ends.get(original, ()):
+                self._leave(buffer, original)
+        return start
+
+    def _with_room(self, start: float, taken: set[int]) -> float:
+        """When there is room for what a kernel takes: it waits for one store after the other."""
+        size = sum(self.trace.buffers[buffer].bytes for buffer in taken if not self.trace.buffers[buffer].fixed)
+        self._release(start)
+        while self.alive_bytes + size > self.limit_bytes and self.leaving:
+            start = max(start, min(self.queue.finish("store", buffer) for buffer in self.leaving))
+            self._release(start)
+        return start
+
+    def _arrival(self, buffer: int, backward: bool) -> float:
+        if not backward or buffer not in self.plan.offloaded or buffer in self.forwarded or buffer in self.alive:
+            return 0.0
+        end = self.queue.finish("load", buffer)
+        self._take(buffer, self.queue.done["load", buffer].begin_us)
+        return end
+
+    def _take(self, buffer: int, now: float) -> None:
+        if buffer not in self.alive and not self.trace.buffers[buffer].fixed:
+            self.alive.add(buffer)
+            self.alive_bytes += self.trace.buffers[buffer].bytes
+            self.changes.append((now, self.trace.buffers[buffer].bytes, buffer))
+
+    def _give_back(self, buffer: int, now: float) -> None:
+        if buffer in self.alive:
+            self.alive.discard(buffer)
+            self.alive_bytes -= self.trace.buffers[buffer].bytes
+            self.changes.append((now, -self.trace.buffers[buffer].bytes, buffer))
+
+    def _leave(self, buffer: int, place: int) -> None:
+        """A buffer is touched for the last time, or for the last time in the forward pass."""
+        if place < self.trace.turn and buffer in self.plan.offloaded:
+            self.leaving[buffer] = self.now
+            return
+        self._give_back(buffer, self.now)
+
+    def _peak(self) -> tuple[int, float]:
+        alive = peak = 0
+        when = 0.0
+        for time_us, size, _ in sorted(self.changes):
+            alive += size
+            if alive > peak:
+                peak, when = alive, time_us
+        return peak, when
+
+
+def _ends(trace: Trace, plan: ActivationPlan) -> dict[int, list[int]]:
+    """By kernel the buffers that it is the last to touch, or the last before they leave."""
+    away, saved = {*plan.offloaded, *plan.recomputed}, frozenset(trace.saved)
+    later = dict.fromkeys(range(len(trace.buffers)), -1)
+    for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
+        for place in kernels:
+            for read in trace.kernels[place].reads:
+                later[read] = max(later[read], trace.returns(buffer))
+    ends: dict[int, list[int]] = {}
+    for buffer, places in enumerate(trace.uses):
+        if not places or trace.buffers[buffer].fixed:
+            continue
+        last = max(places[-1], later[buffer]) if buffer in saved else places[-1]
+        ends.setdefault(last, []).append(buffer)
+        if buffer in away:
+            ends.setdefault(trace.leaves(buffer), []).append(buffer)
+    return ends

@@ -1,0 +1,232 @@
+"""Which activations to keep, offload and recompute, and when to ask them back.
+
+A plan is judged by following it. What is offloaded is asked back as late as no kernel waits for: from the last load
+to the first, each ends where it is needed or where the next begins. Search starts from the best "keep from the i-th
+on" and from nothing offloaded, then takes what is alive at the peak, the longest unused first, and offloads or
+recomputes it while that makes the plan better; at last it keeps again what does not lower the peak.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
+from pimflow.runtime.offload.trace import Trace
+
+MOST_PREFIXES = 48
+"""Of "keep from the i-th on", evenly spread where there are more."""
+
+LEAST_SHARE = 1e-3
+"""Of all that is saved: smaller buffers stay."""
+
+LONGEST_CHAIN = 8
+"""Kernels that one buffer may be recomputed by."""
+
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a plan.
+
+    Args:
+        offload: whether anything may be offloaded.
+        recompute: whether anything may be recomputed.
+        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more.
+        limit_bytes: what activations may take; None: as little as possible.
+    """
+
+    offload: bool = True
+    recompute: bool = True
+    slower_percent: float = 0.0
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan and what it comes to."""
+
+    plan: ActivationPlan
+    run: Run
+
+
+def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = None) -> Found:
+    """The best plan that the search finds.
+
+    Args:
+        trace: the step.
+        channel: to the SSDs; None: nothing can be offloaded.
+        wish: what is asked of it.
+    """
+    return _Search(trace, channel, wish or Wish()).best()
+
+
+def asked_back(
+    trace: Trace, channel: Channel, offloaded: Iterable[int], recomputed: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[int, int], ...]:
+    """For every offloaded buffer the kernel before which it is asked back, in order: as late as no kernel waits for."""
+    ends = _ends(trace, recomputed)
+    needed = {buffer: _needed(trace, buffer, recomputed) for buffer in offloaded}
+    stored, free = {}, 0.0
+    for buffer in sorted(needed, key=lambda buffer: (trace.made(buffer), buffer)):
+        free = max(free, ends[trace.made(buffer)]) + channel.store_us(trace.buffers[buffer].bytes)
+        stored[buffer] = free
+    loads = []
+    following = float("inf")
+    for buffer in sorted(needed, key=lambda buffer: (needed[buffer], buffer), reverse=True):
+        place = needed[buffer]
+        due = ends[place - 1] if place else 0.0
+        following = min(due, following) - channel.load_us(trace.buffers[buffer].bytes)
+        latest = bisect_right(ends, following)  # the kernel that starts next at that time, or before
+        ready = bisect_left(ends, max(stored[buffer], ends[trace.leaves(buffer)])) + 1
+        loads.append((buffer, min(place, max(latest, ready))))
+    return tuple(reversed(loads))
+
+
+def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> list[float]:
+    """When every kernel ends, if none waits."""
+    again: dict[int, float] = {}
+    for buffer, chain in recomputed.items():
+        place = trace.returns(buffer)
+        again[place] = again.get(place, 0.0) + sum(trace.kernels[kernel].time_us for kernel in chain)
+    return list(accumulate(kernel.time_us + again.get(place, 0.0) for place, kernel in enumerate(trace.kernels)))
+
+
+def _needed(trace: Trace, buffer: int, recomputed: Mapping[int, tuple[int, ...]]) -> int:
+    """Where a buffer has to be back: for the backward pass, or for what is recomputed from it."""
+    places = [
+        trace.returns(other)
+        for other, kernels in recomputed.items()
+        if any(buffer in trace.kernels[place].reads for place in kernels)
+    ]
+    return min([trace.returns(buffer), *places])
+
+
+@dataclass
+class _Search:
+    """One search; `tried` has what each choice came to."""
+
+    trace: Trace
+    channel: Channel | None
+    wish: Wish
+    tried: dict[tuple[frozenset[int], frozenset[int]], Found] = field(default_factory=dict)
+
+    def best(self) -> Found:
+        """From the best start, improved until nothing helps."""
+        self.allowed_us = self.trace.time_us * (1 + self.wish.slower_percent / 100 + _SLACK)
+        least = LEAST_SHARE * self.trace.saved_bytes
+        self.large = [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
+        starts = [self._look(frozenset(), frozenset())]
+        if self.channel is not None and self.wish.offload:
+            starts += [self._look(frozenset(prefix), frozenset()) for prefix in self._prefixes()]
+        found = min(starts, key=self._key)
+        improved = self._improved(found)
+        return self._thinned(improved)
+
+    def _prefixes(self) -> list[list[int]]:
+        count = len(self.large)
+        steps = min(count, MOST_PREFIXES)
+        return [self.large[: round(count * step / steps)] for step in range(1, steps + 1)]
+
+    def _key(self, found: Found) -> tuple[float, ...]:
+        """The smaller, the better: what is out of bounds, what is asked for, what is written and made again."""
+        run, limit = found.run, self.wish.limit_bytes
+        spent = (run.bytes_of("store", self.trace), run.recompute_us)
+        if limit is None:
+            return (max(0.0, run.time_us - self.allowed_us), run.peak_bytes, *spent)
+        late = max(0.0, run.time_us - self.allowed_us)
+        return (max(0, run.peak_bytes - limit), late, *spent)
+
+    def _look(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
+        key = (offloaded, recomputed)
+        if key not in self.tried:
+            self.tried[key] = self._followed(offloaded, recomputed)
+        return self.tried[key]
+
+    def _followed(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
+        again = {
+            buffer: chain
+            for buffer in sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
+            if (chain := chain_of(self.trace, buffer, recomputed)) is not None
+        }
+        loads = asked_back(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
+        plan = ActivationPlan(loads, again)
+        return Found(plan, follow(self.trace, plan, self.channel, self.wish.limit_bytes))
+
+    def _improved(self, found: Found) -> Found:
+        """Offloads or recomputes, one buffer at a time, what is alive at the peak."""
+        while True:
+            better = next(
+                (other for other in self._changed(found) if self._key(other) < self._key(found)),
+                None,
+            )
+            if better is None:
+                return found
+            found = better
+
+    def _changed(self, found: Found) -> Iterable[Found]:
+        offloaded, recomputed = found.plan.offloaded, frozenset(found.plan.recomputed)
+        for buffer in self._at_the_peak(found):
+            if self.channel is not None and self.wish.offload and buffer not in offloaded:
+                yield self._look(offloaded | {buffer}, recomputed - {buffer})
+            if self.wish.recompute and buffer not in recomputed:
+                again = recomputed | {buffer}
+                if chain_of(self.trace, buffer, again) is not None:
+                    yield self._look(offloaded - {buffer}, again)
+
+    def _at_the_peak(self, found: Found) -> list[int]:
+        """Saved buffers that are there at the peak, those first that are not needed for the longest time."""
+        alive: dict[int, int] = {}
+        for time_us, size, buffer in found.run.changes:
+            if time_us > found.run.peak_us:
+                break
+            alive[buffer] = alive.get(buffer, 0) + size
+        there = [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
+        starts = found.run.starts_us
+
+        def unused_us(buffer: int) -> float:
+            return starts[self.trace.returns(buffer)] - starts[self.trace.leaves(buffer)]
+
+        return sorted(there, key=lambda buffer: (-unused_us(buffer), buffer))
+
+    def _thinned(self, found: Found) -> Found:
+        """Keeps again what need not be offloaded or recomputed."""
+        for buffer in (*found.plan.offloaded, *found.plan.recomputed):
+            offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
+            other = self._look(offloaded, recomputed)
+            if self._key(other) < self._key(found):
+                found = other
+        return found
+
+
+def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int, ...] | None:
+    """The kernels that make a saved buffer again, in order; None where that takes too many, or what is not there.
+
+    What they read has to be saved too, or to be an input, or is made again with it.
+    """
+    there, again = set(trace.saved), set(recomputed)
+    place, chain = trace.returns(buffer), set()
+    waiting, seen = [buffer], {buffer}
+    while waiting:
+        current = waiting.pop()
+        made = [
+            kernel for kernel in trace.uses[current] if kernel < trace.turn and current in trace.kernels[kernel].writes
+        ]
+        if not made:
+            return None
+        chain.update(made)
+        for kernel in made:
+            for read in trace.kernels[kernel].reads:
+                if read in seen or trace.buffers[read].fixed:
+                    continue
+                seen.add(read)
+                if read not in there:
+                    waiting.append(read)
+                elif read in again and trace.returns(read) > place:
+                    return None
+        if len(chain) > LONGEST_CHAIN:
+            return None
+    return tuple(sorted(chain))

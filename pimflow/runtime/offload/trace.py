@@ -1,0 +1,153 @@
+"""`Trace`: the kernels of a training step in order, and the buffers of the memory planner that they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pimflow.errors import ModelError
+from pimflow.ir import Graph
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.memory.plan import plan_memory
+from pimflow.runtime.timeline import build_timeline
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A node of the step: how long it runs, and which buffers (by number) it reads and writes."""
+
+    name: str
+    time_us: float
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A region of the arena: all values that share it, views and what is computed in place included.
+
+    Args:
+        name: its first value.
+        bytes: its size.
+        elements: of its largest value.
+        fixed: an input of the step or a result that stays: it is there throughout, and is no activation.
+    """
+
+    name: str
+    bytes: int
+    elements: int
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A training step as a machine goes through it.
+
+    Args:
+        kernels: in the order in which they run, one after the other.
+        turn: how many of them are the forward pass.
+        buffers: what they touch.
+        modules: kernels of the forward pass at which a module begins: those of contractions.
+    """
+
+    kernels: tuple[Kernel, ...]
+    turn: int
+    buffers: tuple[Buffer, ...]
+    modules: tuple[int, ...] = ()
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """For every buffer the kernels that touch it, in order."""
+        uses: list[list[int]] = [[] for _ in self.buffers]
+        for place, kernel in enumerate(self.kernels):
+            for buffer in {*kernel.reads, *kernel.writes}:
+                uses[buffer].append(place)
+        return tuple(map(tuple, uses))
+
+    @cached_property
+    def saved(self) -> tuple[int, ...]:
+        """Buffers that the forward pass makes and the backward pass reads, in the order in which they are made."""
+        found = [
+            buffer
+            for buffer, places in enumerate(self.uses)
+            if places and not self.buffers[buffer].fixed and places[0] < self.turn <= places[-1]
+        ]
+        return tuple(sorted(found, key=lambda buffer: (self.uses[buffer][0], buffer)))
+
+    def made(self, buffer: int) -> int:
+        """The last kernel of the forward pass that writes a saved buffer: from then on it may be stored."""
+        return self._stay[buffer][0]
+
+    def leaves(self, buffer: int) -> int:
+        """The last kernel of the forward pass that touches a saved buffer."""
+        return self._stay[buffer][1]
+
+    def returns(self, buffer: int) -> int:
+        """The first kernel of the backward pass that touches a saved buffer."""
+        return self._stay[buffer][2]
+
+    @cached_property
+    def _stay(self) -> dict[int, tuple[int, int, int]]:
+        stay = {}
+        for buffer in self.saved:
+            places = self.uses[buffer]
+            ahead = [place for place in places if place < self.turn]
+            made = [place for place in ahead if buffer in self.kernels[place].writes]
+            stay[buffer] = (max(made, default=ahead[0]), ahead[-1], places[len(ahead)])
+        return stay
+
+    @property
+    def saved_bytes(self) -> int:
+        """What is saved in all."""
+        return sum(self.buffers[buffer].bytes for buffer in self.saved)
+
+    @cached_property
+    def time_us(self) -> float:
+        """Of all kernels."""
+        return sum(kernel.time_us for kernel in self.kernels)
+
+    @cached_property
+    def forward_us(self) -> float:
+        """Of the forward pass."""
+        return sum(kernel.time_us for kernel in self.kernels[: self.turn])
+
+
+def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostModel) -> Trace:
+    """The trace of a training step on the host.
+
+    Args:
+        graph: the step, cleaned up as everything that is priced.
+        forward: names of the nodes of its forward pass.
+        costs: prices its nodes.
+
+    Raises:
+        ModelError: a value's size depends on data.
+    """
+    plan = plan_memory(graph)
+    unknown = [name for name in plan.outside if graph.value(name).shape is None]
+    if unknown:
+        raise ModelError(f"the size of {unknown[0]!r} depends on data, so no activations are planned")
+    host = costs.host_only()
+    times = build_timeline(graph, costs.target, host).region_us
+    ends = {*graph.inputs, *graph.outputs}
+    fixed = {plan.places[name].region for name in ends if name in plan.places}
+    names: dict[int, str] = {}
+    elements: dict[int, int] = {}
+    for name, spot in plan.places.items():
+        names.setdefault(spot.region, name)
+        elements[spot.region] = max(elements.get(spot.region, 0), graph.value(name).elements)
+    buffers = tuple(
+        Buffer(names[index], region.bytes, elements[index], index in fixed) for index, region in enumerate(plan.regions)
+    )
+
+    def touched(values: Sequence[str]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(plan.places[name].region for name in values if name in plan.places))
+
+    kernels = tuple(
+        Kernel(node.name, time_us, touched(node.inputs), touched(node.outputs))
+        for node, time_us in zip(graph.nodes, times, strict=True)
+    )
+    turn = max((place + 1 for place, kernel in enumerate(kernels) if kernel.name in forward), default=0)
+    modules = tuple(place for place, node in enumerate(graph.nodes[:turn]) if node.op.is_contraction)
+    return Trace(kernels, turn, buffers, modules)

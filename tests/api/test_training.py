@@ -1,0 +1,89 @@
+"""`pimflow.train`: a training step of a model, and what becomes of its activations."""
+
+from __future__ import annotations
+
+import pytest
+
+import pimflow
+from pimflow.errors import ModelError, OptionError, TargetError
+from pimflow.report.training import Activations, Training
+from pimflow.runtime.offload.run import Channel
+from support.offload import Clock
+
+RESNET = "zoo:resnet-18"
+
+
+def trained(activations: Activations = "auto", **options: float) -> Training:
+    limit, slower = options.get("limit_gib"), options.get("slower_percent", 0.0)
+    return pimflow.train(RESNET, target="a100-ssd", activations=activations, limit_gib=limit, slower_percent=slower)
+
+
+@pytest.fixture(scope="module")
+def kept() -> Training:
+    return trained("keep")
+
+
+def test_keeping_everything_is_the_step_as_it_is(kept: Training) -> None:
+    assert kept.found.run == kept.kept
+    assert kept.found.run.time_us == pytest.approx(kept.trace.time_us)
+    assert {row["becomes"] for row in kept} == {"kept"}
+    assert kept.parameters == 11_689_512
+    assert kept.fits
+
+
+def test_the_peak_holds_all_that_is_saved(kept: Training) -> None:
+    """And what the last layers work on beside it; the whole step takes more, but not at once."""
+    trace = kept.trace
+    assert trace.saved_bytes < kept.kept.peak_bytes < sum(buffer.bytes for buffer in trace.buffers if not buffer.fixed)
+    assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size behind it"
+
+
+def test_a_plan_takes_less_and_no_longer(kept: Training) -> None:
+    planned = trained()
+    assert planned.found.run.peak_bytes < 0.9 * kept.kept.peak_bytes
+    assert planned.found.run.time_us <= kept.kept.time_us * (1 + 1e-6)
+    assert planned.endurance is not None
+    assert planned.endurance.written_bytes == sum(row["bytes"] for row in planned if row["store_us"] is not None)
+    a_day = planned.endurance.written_bytes * 86400e6 / planned.found.run.time_us / 1e12
+    assert planned.endurance.tb_a_day == pytest.approx(a_day)
+    assert planned.endurance.years == pytest.approx(1_168_000 / a_day / 365)
+
+
+def test_the_peak_is_the_one_that_a_replay_measures() -> None:
+    """By a clock that ticks every fifth of a microsecond, which is what times and peaks differ by."""
+    planned = pimflow.train("zoo:toy", target="a100-ssd", slower_percent=10)
+    channel = Channel(24_400.0, 24_600.0, 10.0)
+    time_us, peak = Clock(planned.trace, planned.found.plan, channel, tick_us=0.02).run()
+    assert planned.found.run.time_us == pytest.approx(time_us, rel=0.05)
+    assert planned.found.run.peak_bytes == pytest.approx(peak, rel=0.05)
+
+
+def test_what_does_not_fit_becomes_a_plan_that_fits(kept: Training) -> None:
+    limit = 0.55 * kept.kept.peak_bytes / 2**30
+    planned = trained(limit_gib=limit)
+    assert planned.available_bytes == round(limit * 2**30)
+    assert planned.fits
+    assert planned.found.run.peak_bytes <= planned.available_bytes
+    assert not trained("keep", limit_gib=limit).fits
+
+
+def test_the_rule_is_the_published_one() -> None:
+    """No tensor of a ResNet-18 of one image has 8 Mi elements: all stay."""
+    assert {row["becomes"] for row in trained("rule")} == {"kept"}
+
+
+def test_without_ssds_nothing_is_offloaded() -> None:
+    planned = pimflow.train("zoo:toy", slower_percent=50)
+    assert planned.endurance is None
+    assert {row["becomes"] for row in planned} == {"kept", "recomputed"}
+    with pytest.raises(TargetError, match=r"'pimflow' has no SSDs; choose a target with a table \[memory.ssd\]"):
+        pimflow.train("zoo:toy", activations="offload")
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(OptionError, match=r"unknown use of activations 'forget'.*auto, keep"):
+        pimflow.train("zoo:toy", activations="forget")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="no negative numbers"):
+        pimflow.train("zoo:toy", slower_percent=-1.0)
+    with pytest.raises(ModelError, match="'lstm2' has no gradient: LSTM has no gradient rule"):
+        pimflow.train("zoo:lstm-classifier")

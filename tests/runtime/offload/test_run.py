@@ -1,0 +1,92 @@
+"""Following a training step: against a clock that ticks, and by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
+from pimflow.runtime.offload.search import asked_back
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from support.offload import Clock, chain
+
+
+def test_nothing_is_moved() -> None:
+    run = follow(chain(4), ActivationPlan())
+    assert (run.time_us, run.stall_us, run.peak_bytes, run.transfers) == (12_000.0, 0.0, 4_000_000, ())
+
+
+def test_one_buffer_that_comes_back_in_time() -> None:
+    """Stored from 1 to 2 ms, when the second layer has read it; asked back as that layer's backward pass begins."""
+    run = follow(chain(4), ActivationPlan(((0, 6),)), Channel(1000.0, 1000.0))
+    assert [(transfer.kind, transfer.begin_us, transfer.end_us) for transfer in run.transfers] == [
+        ("store", 1000.0, 2000.0),
+        ("load", 8000.0, 9000.0),
+    ]
+    assert (run.time_us, run.stall_us, run.peak_bytes) == (12_000.0, 0.0, 3_000_000)
+
+
+def test_one_buffer_that_comes_late() -> None:
+    run = follow(chain(4), ActivationPlan(((0, 7),)), Channel(1000.0, 500.0))
+    assert (run.time_us, run.stall_us) == (14_000.0, 2000.0)
+
+
+def test_what_is_asked_back_before_it_is_stored_never_left() -> None:
+    """One store has not begun and is withdrawn; one is under way, and what it writes is in vain."""
+    slow = Channel(100.0, 100.0)
+    run = follow(chain(2), ActivationPlan(((1, 2), (0, 3))), slow)
+    assert [(transfer.kind, transfer.buffer) for transfer in run.transfers] == [("store", 0)]
+    assert (run.time_us, run.stall_us, run.peak_bytes) == (6000.0, 0.0, 2_000_000)
+
+
+def test_one_buffer_that_is_made_again() -> None:
+    """From the one before it, which is there; it takes its layer's forward pass once more."""
+    run = follow(chain(4), ActivationPlan((), {1: (1,)}))
+    assert (run.time_us, run.recompute_us, run.peak_bytes) == (13_000.0, 1000.0, 3_000_000)
+
+
+def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
+    """The input of the layer is read by nothing else behind the turn."""
+    buffers = (Buffer("x", 10, 10), Buffer("y", 20, 20), Buffer("z", 40, 40), Buffer("t", 5, 5))
+    kernels = (
+        Kernel("a", 1.0, (), (0,)),
+        Kernel("b", 1.0, (0,), (3,)),
+        Kernel("c", 1.0, (3,), (1,)),
+        Kernel("d", 1.0, (1,), (2,)),
+        Kernel("d'", 1.0, (2,), ()),
+        Kernel("c'", 1.0, (1, 0), ()),
+    )
+    trace = Trace(kernels, 4, buffers)
+    assert trace.saved == (0, 1, 2)
+    run = follow(trace, ActivationPlan((), {1: (1, 2)}))
+    assert run.time_us == 8.0
+    assert run.changes[-2:] == ((8.0, -20, 1), (8.0, -10, 0))
+    assert (5.0, 5, 3) in run.changes
+    assert (7.0, -5, 3) in run.changes, "what it is made by is gone as soon as it is made"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
+    """Layers of any size, any of them offloaded and others recomputed, over a fast or a slow channel."""
+    layers = data.draw(st.integers(2, 7))
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=layers, max_size=layers))
+    times = data.draw(st.lists(st.integers(1, 6), min_size=2 * layers, max_size=2 * layers))
+    plain = chain(layers)
+    kernels = tuple(
+        Kernel(kernel.name, 10.0 * time, kernel.reads, kernel.writes)
+        for kernel, time in zip(plain.kernels, times, strict=True)
+    )
+    buffers = tuple(Buffer(f"saved{layer}", 100 * size, size) for layer, size in enumerate(sizes))
+    trace = Trace(kernels, layers, buffers)
+    channel = Channel(data.draw(st.sampled_from([2.0, 5.0, 20.0])), data.draw(st.sampled_from([2.0, 5.0, 20.0])))
+    fates = data.draw(st.lists(st.sampled_from(["keep", "offload", "again"]), min_size=layers, max_size=layers))
+    again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again" and fates[layer - 1] != "again"}
+    offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
+    plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again)
+    limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))
+    run = follow(trace, plan, channel, limit)
+    time_us, peak = Clock(trace, plan, channel, float("inf") if limit is None else limit).run()
+    assert run.time_us == pytest.approx(time_us, rel=0.05)
+    assert run.peak_bytes == pytest.approx(peak, rel=0.05)

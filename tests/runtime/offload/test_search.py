@@ -1,0 +1,115 @@
+"""Plans for activations: no worse than any "keep from the i-th on", and better where the SSDs cannot keep up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pimflow.runtime.offload.rule import adaptive_rule
+from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
+from pimflow.runtime.offload.search import Wish, asked_back, chain_of, plan_activations
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from support.offload import Clock, chain
+
+LAYERS = 24
+RELOADED = 1_000_000 / 2000.0
+
+
+def random_chain(seed: int) -> Trace:
+    rng = np.random.default_rng(seed)
+    plain = chain(12)
+    buffers = tuple(Buffer(buffer.name, int(rng.integers(1, 40)) * 50_000, 1) for buffer in plain.buffers)
+    kernels = tuple(
+        Kernel(kernel.name, float(rng.integers(2, 30)) * 100, kernel.reads, kernel.writes) for kernel in plain.kernels
+    )
+    return Trace(kernels, plain.turn, buffers)
+
+
+def least_of_prefixes(trace: Trace, channel: Channel) -> int:
+    """The least peak of all "keep from the i-th on" that do not slow the step down, by trying each."""
+    runs = (
+        follow(trace, ActivationPlan(asked_back(trace, channel, trace.saved[:count], {})), channel)
+        for count in range(len(trace.saved) + 1)
+    )
+    return min(run.peak_bytes for run in runs if run.time_us <= trace.time_us * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4, 0.8, 1.2, 4.0])
+def test_where_the_rule_waits_the_search_does_not(rate: float) -> None:
+    """At the same peak or a lower one."""
+    trace, channel = chain(LAYERS), Channel(rate * RELOADED, rate * RELOADED)
+    rule = follow(trace, adaptive_rule(trace, channel, least_elements=0), channel)
+    found = plan_activations(trace, channel, Wish(recompute=False)).run
+    assert found.stall_us == 0
+    assert found.peak_bytes <= rule.peak_bytes
+    assert rule.stall_us > 0.1 * trace.time_us or rate > 0.8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
+    trace = random_chain(seed)
+    for rate in (0.3, 1.0):
+        channel = Channel(rate * RELOADED, rate * RELOADED, 10.0)
+        found = plan_activations(trace, channel, Wish(recompute=False))
+        assert found.run.time_us <= trace.time_us * (1 + 1e-6)
+        assert found.run.peak_bytes <= least_of_prefixes(trace, channel)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_peak_is_the_one_that_a_replay_measures(seed: int) -> None:
+    trace, channel = random_chain(seed), Channel(0.4 * RELOADED, 0.4 * RELOADED)
+    found = plan_activations(trace, channel, Wish(slower_percent=5))
+    time_us, peak = Clock(trace, found.plan, channel).run()
+    assert found.run.peak_bytes == pytest.approx(peak, rel=0.01)
+    assert found.run.time_us == pytest.approx(time_us, rel=0.01)
+
+
+def test_a_limit_is_met_as_fast_as_can_be() -> None:
+    """Half of what is saved, over a channel that cannot keep up: some layers wait, and no more than have to."""
+    trace, channel = chain(LAYERS), Channel(0.2 * RELOADED, 0.2 * RELOADED)
+    limit = 12_000_000
+    found = plan_activations(trace, channel, Wish(recompute=False, limit_bytes=limit)).run
+    assert found.peak_bytes <= limit
+    again = plan_activations(trace, channel, Wish(limit_bytes=limit)).run
+    assert again.peak_bytes <= limit
+    assert again.time_us < found.time_us
+
+
+def test_without_ssds_everything_that_helps_is_recomputed() -> None:
+    trace = chain(8)
+    found = plan_activations(trace, None, Wish(slower_percent=100))
+    assert found.run.transfers == ()
+    assert found.run.recompute_us > 0
+    assert found.run.peak_bytes < follow(trace, ActivationPlan()).peak_bytes
+    assert plan_activations(trace, None, Wish()).plan == ActivationPlan()
+
+
+def test_nothing_is_written_in_vain() -> None:
+    """The last layers are wanted back at once: offloading them would lower no peak."""
+    trace, channel = chain(LAYERS), Channel(1e6, 1e6)
+    found = plan_activations(trace, channel, Wish(recompute=False))
+    assert LAYERS - 1 not in found.plan.offloaded
+    fewer = min(
+        follow(
+            trace, ActivationPlan(asked_back(trace, channel, found.plan.offloaded - {buffer}, {})), channel
+        ).peak_bytes
+        for buffer in found.plan.offloaded
+    )
+    assert fewer > found.run.peak_bytes
+
+
+def test_what_can_be_made_again() -> None:
+    """From what is saved, over what is not; not from what is only made again itself later."""
+    buffers = tuple(Buffer(name, 10, 10) for name in "abcd")
+    kernels = (
+        Kernel("a", 1.0, (), (0,)),
+        Kernel("b", 1.0, (0,), (1,)),
+        Kernel("c", 1.0, (1,), (2,)),
+        Kernel("c'", 1.0, (2,), (3,)),
+        Kernel("a'", 1.0, (0, 3), ()),
+    )
+    trace = Trace(kernels, 3, buffers)
+    assert trace.saved == (0, 2)
+    assert chain_of(trace, 2, {2}) == (1, 2)
+    assert chain_of(trace, 2, {0, 2}) is None
+    assert chain_of(trace, 0, {0}) == (0,)

@@ -1,0 +1,153 @@
+"""A training step in ticks of a clock: what runs, what is moved and what is alive, told by other means."""
+
+from __future__ import annotations
+
+from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+
+
+def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, backward: float = 2.0) -> Trace:
+    """Layers that each save one buffer; the backward pass of one takes so many times its forward pass."""
+    buffers = tuple(Buffer(f"saved{layer}", layer_bytes, layer_bytes) for layer in range(layers))
+    ahead = [Kernel(f"forward{layer}", layer_us, (layer - 1,) if layer else (), (layer,)) for layer in range(layers)]
+    back = [Kernel(f"backward{layer}", backward * layer_us, (layer,), ()) for layer in reversed(range(layers))]
+    return Trace((*ahead, *back), layers, buffers)
+
+
+class Clock:
+    """One step, tick by tick.
+
+    Args:
+        trace, plan, channel: of which nothing is used but their figures.
+        limit_bytes: what activations may take, where a kernel can wait for it.
+        tick_us: a tick.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        plan: ActivationPlan,
+        channel: Channel,
+        limit_bytes: float = float("inf"),
+        tick_us: float = 1.0,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.trace, self.plan, self.channel, self.tick_us = trace, plan, channel, tick_us
+        self.program = self._program()
+        self.resident: set[int] = set()
+        self.stored: set[int] = set()
+        self.storing: list[int] = []
+        self.requests: list[tuple[str, int]] = []
+        self.moving: tuple[str, int, float] | None = None
+        self.recalled: set[int] = set()
+
+    def _program(self) -> list[tuple[int, bool]]:
+        """Kernels in the order in which they run, and whether each is run again."""
+        program: list[tuple[int, bool]] = []
+        for place in range(len(self.trace.kernels)):
+            for buffer, kernels in self.plan.recomputed.items():
+                if place == min(use for use in self.trace.uses[buffer] if use >= self.trace.turn):
+                    program += [(kernel, True) for kernel in kernels]
+            program.append((place, False))
+        return program
+
+    def run(self) -> tuple[float, int]:
+        """The time that the step takes, and the most bytes alive."""
+        now, peak, step = 0.0, 0, 0
+        left: float | None = None
+        while step < len(self.program):
+            place, again = self.program[step]
+            if left is None:
+                self._recall(step)
+                if self._is_there(step):
+                    left = self.trace.kernels[place].time_us
+                    self.resident |= {*self.trace.kernels[place].reads, *self.trace.kernels[place].writes}
+            peak = max(peak, self._bytes(self.resident))
+            self._move()
+            if left is not None:
+                left -= self.tick_us
+            now += self.tick_us
+            if left is not None and left <= 1e-9:
+                left = None
+                self._done(step, place, again)
+                step += 1
+        return now, peak
+
+    def _bytes(self, buffers: set[int]) -> int:
+        return sum(self.trace.buffers[buffer].bytes for buffer in buffers if not self.trace.buffers[buffer].fixed)
+
+    def _recall(self, step: int) -> None:
+        own = next(place for place, again in self.program[step:] if not again)
+        for buffer, before in self.plan.loads:
+            if buffer in self.recalled or before > own:
+                continue
+            self.recalled.add(buffer)
+            if buffer in self.stored:
+                self.requests.append(("load", buffer))
+            elif ("store", buffer) in self.requests:
+                self.requests.remove(("store", buffer))
+
+    def _is_there(self, step: int) -> bool:
+        place, again = self.program[step]
+        kernel = self.trace.kernels[place]
+        new = {*kernel.reads, *kernel.writes} - self.resident
+        taken = self._bytes(self.resident) + self._bytes(new)
+        leaves = [b for b in self.storing if b in self.resident and b not in self.stored and b not in self.recalled]
+        if taken > self.limit_bytes and leaves:
+            return False
+        if place < self.trace.turn and not again:
+            return True
+        arriving = {buffer for kind, buffer in self.requests if kind == "load"}
+        if self.moving is not None and self.moving[0] == "load":
+            arriving.add(self.moving[1])
+        return not arriving & set(self.trace.kernels[place].reads)
+
+    def _move(self) -> None:
+        if self.moving is None and self.requests:
+            kind, buffer = self.requests.pop(0)
+            size = self.trace.buffers[buffer].bytes
+            takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
+            self.moving = (kind, buffer, takes)
+            if kind == "load":
+                self.resident.add(buffer)
+        if self.moving is None:
+            return
+        kind, buffer, left = self.moving
+        self.moving = (kind, buffer, left - self.tick_us)
+        if left - self.tick_us > 1e-9:
+            return
+        self.moving = None
+        if kind == "store" and buffer not in self.recalled:
+            self.stored.add(buffer)
+            self._drop()
+
+    def _drop(self) -> None:
+        """What is stored and has been read for the last time before it leaves."""
+        for buffer in self.storing:
+            if buffer in self.stored and buffer not in self.recalled:
+                self.resident.discard(buffer)
+
+    def _done(self, step: int, place: int, again: bool) -> None:
+        kernels = self.trace.kernels
+        for buffer in sorted(self.plan.offloaded):
+            ahead = [use for use in self.trace.uses[buffer] if use < self.trace.turn]
+            if not again and place == max(use for use in ahead if buffer in kernels[use].writes):
+                self.requests.append(("store", buffer))
+            if not again and place == ahead[-1]:
+                self.storing.append(buffer)
+        self._drop()
+        rest = self.program[step + 1 :]
+        needed = {buffer for other, _ in rest for buffer in kernels[other].reads}
+        for buffer in list(self.resident):
+            if buffer not in needed or self._comes_again(buffer, rest):
+                self.resident.discard(buffer)
+
+    def _comes_again(self, buffer: int, rest: list[tuple[int, bool]]) -> bool:
+        """Whether a buffer is made again before it is read."""
+        for other, _ in rest:
+            kernel = self.trace.kernels[other]
+            if buffer in kernel.reads:
+                return False
+            if buffer in kernel.writes:
+                return True
+        return True
