@@ -403,6 +403,11 @@ class Backend(ABC, Generic[W, P]):
     def cost(self, work: W, choice: str) -> UnitCost | Refusal:
         """What work costs under a choice, or why it cannot run there."""
 
+    def time_us(self, work: W, choice: str) -> float | Refusal:
+        """The time of `cost` alone, which a backend may know sooner."""
+        cost = self.cost(work, choice)
+        return cost if isinstance(cost, Refusal) else cost.time_us
+
     def least_us(self, work: W, choice: str) -> float:
         """What work takes at least under a choice, by arithmetic alone: no more than its `cost`, and 0 if in doubt.
 

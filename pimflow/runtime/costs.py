@@ -197,11 +197,15 @@ class CostModel:
         """What a unit's work costs under a choice, or why it cannot run there."""
         return self.units[device].cost(work, choice)
 
+    def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
+        """The time of `unit_cost` alone."""
+        return self.units[device].time_us(work, choice)
+
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
         work = self.work(graph, node, device)
-        cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)
-        return cost if isinstance(cost, Refusal) else None
+        told = work if isinstance(work, Refusal) else self.unit_time_us(device, work, choice)
+        return told if isinstance(told, Refusal) else None
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
         """Copies of a unit's operands and results over its link; None where it reaches the host's memory itself."""

@@ -118,6 +118,9 @@ class Costs(Protocol):
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice."""
 
+    def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
+        """The time of that alone."""
+
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
         """What the copies of a node cost; None if there are none."""
 
@@ -133,13 +136,14 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Part:
-    """What a part takes: at least, as long as there is something pending.
+    """What a part takes: at least, as long as there is something pending. What is `priced` tells its energy later.
 
     `kernels_us` are its kernels, one after the other, where there are several; `whole` is whether nothing else costs.
     """
 
     us: float
     pending: _Pending | None = None
+    priced: _Pending | None = None
     avoidable_us: float = 0.0  # of a part among others
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
@@ -190,7 +194,13 @@ class Bounds:
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
-        return sum(part.energy_mj for steps in self._steps_of(decisions) for part in steps.parts)
+        return sum(self._spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
+
+    def _spent_mj(self, part: _Part) -> float:
+        if part.priced is not None:
+            cost = self._costs.unit_cost(part.priced.device, part.priced.work, part.priced.choice)
+            part.energy_mj, part.priced = (0.0 if isinstance(cost, Refusal) else cost.energy_mj), None
+        return part.energy_mj
 
     def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
         """How long the decisions keep every device busy at least; infinite if they cannot be carried out."""
@@ -427,9 +437,9 @@ class Bounds:
     def _price(self, part: _Part) -> None:
         assert part.pending is not None
         self.priced += 1
-        cost = self._costs.unit_cost(part.pending.device, part.pending.work, part.pending.choice)
-        part.us, part.energy_mj = (math.inf, 0.0) if isinstance(cost, Refusal) else (cost.time_us, cost.energy_mj)
-        part.pending = None
+        told = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
+        part.us = math.inf if isinstance(told, Refusal) else told
+        part.priced, part.pending = part.pending, None
 
 
 def _side_by_side(parts: Sequence[tuple[str, _Part]]) -> _Steps:

@@ -103,6 +103,9 @@ class FakeCosts:
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         return self.units[device].cost(work, choice)
 
+    def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
+        return self.units[device].time_us(work, choice)
+
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         work = self.work(graph, node, device)
         cost = work if isinstance(work, Refusal) else self.unit_cost(device, work, choice)

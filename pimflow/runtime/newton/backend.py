@@ -198,6 +198,13 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         search, problem = self._searched(work)
         return search.choose(problem, choice)
 
+    def time_us(self, work: NewtonWork, choice: str) -> float | Refusal:
+        """As the search of mappings timed it, without making streams; the default for what has a `cost` of its own."""
+        if isinstance(work, SpmmProblem) or type(self).cost is not NewtonBackend.cost:
+            return super().time_us(work, choice)
+        search, problem = self._searched(work)
+        return search.time_us(problem, choice)
+
     def least_us(self, work: NewtonWork, choice: str) -> float:
         """Of products COMPs and what has to interrupt them; of sums over edges their COMPs."""
         if isinstance(work, SpmmProblem):

@@ -130,13 +130,18 @@ def channel_totals(
     return ChannelTotals(tuple(channels), cycles, commands, prea, ref, closed, energy)
 
 
+def kernel_us(cycles: int, profile: TimingProfile) -> float:
+    """The launch, and so many cycles of the slowest channel, placement included."""
+    return profile.pim.launch_us + cycles / profile.pim.clock_mhz
+
+
 def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
     """The cost of a program whose classes have been timed."""
     pim = program.pim
     total = channel_totals(program.classes, timings, profile)
     placing = placement_cycles(program, profile)
     return PimCost(
-        time_us=pim.launch_us + (total.cycles + placing) / pim.clock_mhz,
+        time_us=kernel_us(total.cycles + placing, profile),
         cycles=total.cycles,
         commands=total.commands,
         prea=total.prea,

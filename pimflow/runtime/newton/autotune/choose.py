@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 
 from pimflow.codegen import MatrixProblem
@@ -23,7 +23,7 @@ from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
-from pimflow.runtime.newton.cost import PimCost, placement_cycles, price, time_classes
+from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
@@ -64,6 +64,11 @@ class MappingSearch:
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.cost
 
+    def time_us(self, problem: MatrixProblem, policy: str) -> float | Refusal:
+        """What `choose` says of the time alone."""
+        chosen = self._chosen(problem, policy)
+        return chosen if isinstance(chosen, Refusal) else chosen.time_us
+
     def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
         """What `choose` priced."""
         chosen = self._chosen(problem, policy)
@@ -85,7 +90,7 @@ class MappingSearch:
         except (ValueError, DataError):
             return None
         outlined = outline(problem, mapping, self.profile.pim)
-        return None if isinstance(outlined, Refusal) else _priced(outlined, self.timer)
+        return None if isinstance(outlined, Refusal) else _Chosen(outlined, self.timer)
 
     def _key(self, problem: MatrixProblem, policy: str) -> str:
         text = f"{policy} {self.profile.pim.operand} {problem}"
@@ -94,7 +99,7 @@ class MappingSearch:
     def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         chosen = self._search(problem, policy)
         if not isinstance(chosen, Refusal):
-            mapping = encode(chosen.program.mapping)
+            mapping = encode(chosen.outline.mapping)
             self._learnt[self._key(problem, policy)] = json.dumps(mapping, separators=(",", ":"))
         return chosen
 
@@ -109,8 +114,8 @@ class MappingSearch:
                 race.enter(newton)
             return race.result()
         ranked = candidates(problem, self.profile)
-        for parts in sorted({entry.mapping.buffer_parts for entry in ranked}):
-            self._enter_auto(race, [entry for entry in ranked if entry.mapping.buffer_parts == parts])
+        for parts in sorted({entry.buffer_parts for entry in ranked}):
+            self._enter_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
         race.enter(map(_reopening, likely))
         race.enter_rebalanced()
         if race.best is None:
@@ -125,11 +130,11 @@ class MappingSearch:
         is better, the closed forms say of all alike; the best is timed with the other one as well.
         """
         full = [entry for entry in ranked if not entry.thinned]
-        for held in sorted({entry.mapping.fills_held for entry in full}):
-            race.enter(_shortlist([entry for entry in full if entry.mapping.fills_held <= held]))
+        for held in sorted({entry.fills_held for entry in full}):
+            race.enter(_shortlist([entry for entry in full if entry.fills_held <= held]))
             race.enter_other_order()
-        thinned = [entry.mapping for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
-        race.enter(thinned[:_THINNED_SHORTLIST])
+        thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
+        race.enter(entry.mapping for entry in thinned[:_THINNED_SHORTLIST])
         race.enter_other_order()
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
@@ -146,15 +151,27 @@ class MappingSearch:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The fastest program of a problem, and what it costs."""
+    """The fastest mapping of a problem; its program, and what that costs in all, when asked for.
 
-    program: PimProgram
-    cost: PimCost
+    `cycles` are those of the slowest channel, placement included, if they are known.
+    """
 
+    outline: Outline
+    timer: StreamTimer
+    cycles: int | None = None
 
-def _priced(outlined: Outline, timer: StreamTimer) -> _Chosen:
-    program = outlined.program()
-    return _Chosen(program, price(program, time_classes(program, timer), timer.profile))
+    @cached_property
+    def program(self) -> PimProgram:
+        return self.outline.program()
+
+    @cached_property
+    def cost(self) -> PimCost:
+        return price(self.program, time_classes(self.program, self.timer), self.timer.profile)
+
+    @property
+    def time_us(self) -> float:
+        """As `cost` has it."""
+        return self.cost.time_us if self.cycles is None else kernel_us(self.cycles, self.timer.profile)
 
 
 @dataclass
@@ -168,7 +185,7 @@ class _Race:
     profile: TimingProfile
     timer: StreamTimer
     best: Outline | None = None
-    cycles: float = math.inf
+    cycles: int | None = None
     refusal: Refusal | None = None
     channels: dict[int, int] = field(default_factory=dict)
     entered: set[Mapping] = field(default_factory=set)
@@ -202,10 +219,10 @@ class _Race:
             self.enter_other_order()
 
     def result(self) -> _Chosen | Refusal:
-        """The fastest, priced."""
+        """The fastest."""
         if self.best is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
-        return _priced(self.best, self.timer)
+        return _Chosen(self.best, self.timer, self.cycles)
 
     def _time(self, mapping: Mapping) -> None:
         outlined = outline(self.problem, mapping, self.profile.pim)
@@ -215,11 +232,11 @@ class _Race:
             return
         channels: dict[int, int] = {}
         cycles = self._cycles(outlined, channels)
-        if cycles < self.cycles:
+        if cycles is not None:
             self.best, self.cycles, self.channels = outlined, cycles, channels
 
-    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> float:
-        """Of the slowest channel, placement included; infinite if that is not faster than what has been timed.
+    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> int | None:
+        """Of the slowest channel, placement included; None if that is not faster than what has been timed.
 
         `channels` is told what the first of those with like streams take, placement apart.
         """
@@ -227,11 +244,15 @@ class _Race:
         loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.classes), reverse=True)
         slowest = 0
         for comps, channel in loads:
-            if placing + max(slowest, comps * self.profile.comp_cycles) >= self.cycles:
-                return math.inf
+            if self._is_slow(placing + max(slowest, comps * self.profile.comp_cycles)):
+                return None
             channels[channel] = self.timer.cycles(outlined, channel)
             slowest = max(slowest, channels[channel])
-        return placing + slowest
+        return None if self._is_slow(placing + slowest) else placing + slowest
+
+    def _is_slow(self, cycles: float) -> bool:
+        """Whether so many cycles are not fewer than what has been timed."""
+        return self.cycles is not None and cycles >= self.cycles
 
 
 def _reopening(mapping: Mapping) -> Mapping:
@@ -243,9 +264,6 @@ def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
     """The candidates with the best estimates, and the best of every kind, as estimates err differently by kind."""
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:
-        mapping = entry.mapping
-        buffering = (mapping.order, mapping.fills_held, mapping.prefetch)
-        layout = (mapping.tiles_per_row > 0, mapping.window_block > 0, mapping.groups[0].weight_groups is None)
-        first.setdefault((*buffering, *layout), entry)
+        first.setdefault(entry.kind, entry)
     near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
     return [entry.mapping for entry in (*ranked[:_SHORTLIST], *near)]

@@ -7,9 +7,9 @@ without loss, so K is cut the way that needs the fewest fills, and further only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
@@ -57,13 +57,43 @@ class _Scheme:
     thinned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
-    """A mapping and what it is estimated to take; `thinned`: its fills hold fewer pixels than fit."""
+    """A mapping, made when it is asked for, and what it is estimated to take.
+
+    Args:
+        scheme: all of it but the channel groups.
+        made: makes it, for buffers in one part.
+        buffer_parts: into how many parts buffers are divided.
+    """
 
     cycles: float
-    mapping: Mapping
-    thinned: bool = False
+    scheme: _Scheme
+    made: Callable[[], Mapping] = field(compare=False)
+    buffer_parts: int = 1
+
+    @cached_property
+    def mapping(self) -> Mapping:
+        """The mapping."""
+        mapping = self.made()
+        return mapping if self.buffer_parts == 1 else replace(mapping, buffer_parts=self.buffer_parts)
+
+    @property
+    def thinned(self) -> bool:
+        """Whether its fills hold fewer pixels than fit."""
+        return self.scheme.thinned
+
+    @property
+    def fills_held(self) -> int:
+        """As in `Mapping`."""
+        return self.scheme.held
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What its estimate may err by: loop order, buffers, and how weights lie."""
+        scheme = self.scheme
+        layout = (scheme.width > 0, scheme.window_block > 0, scheme.spread)
+        return scheme.order, scheme.held, scheme.prefetch, *layout
 
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
@@ -72,7 +102,7 @@ def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate
     parts = profile.pim.buffer_parts
     if parts > 1:
         divided = _candidates(problem, profile.on(profile.pim.in_parts(parts)))
-        found += [replace(entry, mapping=replace(entry.mapping, buffer_parts=parts)) for entry in divided]
+        found += [replace(entry, buffer_parts=parts) for entry in divided]
     found.sort(key=lambda candidate: candidate.cycles)
     return found
 
@@ -307,13 +337,19 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
             yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
             continue
         cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
-        yield Candidate(cycles * shape.groups, _mapping(scheme, shape, sizes, counts, pim), scheme.thinned)
+        yield Candidate(cycles * shape.groups, scheme, partial(_mapping, scheme, shape, sizes, counts, pim))
 
 
 def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
     """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
     spent = [0.0] * len(sizes)
     counts = _share_class(shape.groups, 1, [_Price(0.0, cycles) for cycles in each], spent)
+    return Candidate(max(spent), scheme, partial(_spread_mapping, scheme, shape, sizes, counts, pim))
+
+
+def _spread_mapping(
+    scheme: _Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[int], pim: PimSpec
+) -> Mapping:
     runs = tuple(_run(scheme, chunk, chunk[2]) for chunk in scheme.chunks)
     shares = tuple(Share(index, 0, shape.pixels) for index in range(len(runs)))
     ends = list(accumulate(counts))
@@ -322,7 +358,7 @@ def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequen
         for size, count, end in zip(sizes, counts, ends, strict=True)
         if count
     )
-    return Candidate(max(spent), _with_groups(scheme, runs, groups, pim), scheme.thinned)
+    return _with_groups(scheme, runs, groups, pim)
 
 
 def _price(
