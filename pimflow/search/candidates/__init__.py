@@ -30,7 +30,7 @@ __all__ = ["KINDS", "Candidate", "Candidates"]
 
 KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
-MOST_VERSIONS = 30_000
+MOST_VERSIONS = 8_000
 """Graphs with no more versions of pipelines, concurrent branches and splits of columns are searched exhaustively: that
 takes a second or two."""
 
