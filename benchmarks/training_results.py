@@ -118,7 +118,7 @@ def transformers() -> str:
     assert target.memory is not None
     ssd = target.memory.ssd
     assert ssd is not None
-    channel, costs, parts = Channel.of(ssd), CostModel(target), []
+    channel, costs, parts = Channel.of(ssd, target.any_gpu), CostModel(target), []
     for features, layers in MODELS:
         step = training_step(transformer(features, layers), Differentiate("cross-entropy", optimiser="sgd"))
         trace = trace_of(BEHIND.run(step.graph).graph, step.forward, costs)
@@ -184,7 +184,8 @@ pimflow train zoo:toy --target a100-ssd --loss cross-entropy
 ```
 
 How a step is followed: the GPU runs one kernel after the other, one channel serves stores and loads in the order in
-which they are asked for, and memory is taken and given back
+which they are asked for, and memory is taken and given back. What is moved passes the GPU's memory, so that kernels
+are slower meanwhile by its share of that memory's bandwidth, as if memory bound them all
 ([architecture.md](architecture.md#activations-that-do-not-fit)). Tests hold that against a clock that ticks, and the
 search against every "keep from the i-th layer on".
 
@@ -196,6 +197,8 @@ this follows from shapes. A peak is of activations alone: all that is alive besi
 inputs and results. Years are until what the drives are rated for has been written, by such steps one after the other.
 
 {transformers}
+
+No plan that is not said to be slower waits for the drives; what its step takes longer is that share.
 
 **Published** (Wu et al., SSDTrain, DAC 2025; arXiv 2408.10013): activation peak -47 %, step time as without.
 **Ours**: the table. **Why they differ**, as far as can be told without their traces: theirs is the peak of PyTorch's

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import read_model
-from pimflow.errors import OptionError, TargetError, choice
+from pimflow.data import Limits
+from pimflow.errors import ModelError, TargetError, choice
 from pimflow.ir import Graph
 from pimflow.options import OptionKeywords, Options, read_argument, takes_options
 from pimflow.passes import (
@@ -19,7 +21,7 @@ from pimflow.passes import (
     RemoveDeadCode,
     RemoveIdentity,
 )
-from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, TrainingStep, training_step
+from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, TrainingStep, parameters, training_step
 from pimflow.report.basis import gpu_basis
 from pimflow.report.training import Activations, Endurance, Training, channel_of
 from pimflow.runtime.costs import CostModel
@@ -27,7 +29,8 @@ from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
 from pimflow.runtime.offload.trace import Trace, trace_of
-from pimflow.targets import TargetRecord
+from pimflow.targets import Target, TargetRecord
+from pimflow.targets.schema.memory import Ssd
 
 if TYPE_CHECKING:
     import onnx
@@ -57,15 +60,17 @@ def train(
 
     Each saved activation is kept, offloaded to the machine's SSDs and asked back, or recomputed. The plan has the least
     peak that the search finds at no more time than `slower_percent` allows; where that does not fit into the GPU's
-    memory (or into `limit_gib`), the fastest that fits.
+    memory, the fastest that fits. With `limit_gib` it is the cheapest that fits: the fastest, and of these the one that
+    writes least, so that all is kept where there is room for it.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
         loss: "sum" (of outputs times given gradients), "mean-squared" or "cross-entropy".
         optimiser: "none", "sgd", "momentum" or "adam".
-        activations: "auto"; "keep" all; "offload" or "recompute" alone; or "rule", SSDTrain's.
+        activations: "auto", of all ways and their mixtures the best; "keep" all; "offload" or "recompute" alone; or
+            "rule", SSDTrain's.
         limit_gib: what activations may take; by default what the machine's GPU memory leaves.
-        slower_percent: how much longer the step may take for a lower peak.
+        slower_percent: how much longer the step may take for a lower peak, beside what transfers slow kernels by.
         options: as for `compile`; of these the machine and the shapes.
 
     Returns:
@@ -77,21 +82,16 @@ def train(
     loss = choice("loss", read_argument("loss", str, loss), get_args(Loss))
     optimiser = choice("optimiser", read_argument("optimiser", str, optimiser), get_args(Optimiser))
     activations = choice("use of activations", read_argument("activations", str, activations), get_args(Activations))
-    slower = read_argument("slower_percent", float, slower_percent)
-    if slower < 0 or (limit_gib is not None and limit_gib <= 0):
-        raise OptionError("'limit_gib' and 'slower_percent' are no negative numbers", "leave them out")
+    slower = read_argument("slower_percent", Annotated[float, Limits(least=0)], slower_percent)
+    limit = read_argument("limit_gib", Annotated[float, Limits(above=0)] | None, limit_gib)
     source, asked = model_source(model), Options.of(**options)
     machine = Machine.of(asked)
-    ssd = None if machine.target.memory is None else machine.target.memory.ssd
-    if ssd is None and activations in ("offload", "rule"):
-        raise TargetError(f"{machine.target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
-    graph = BEFORE.run(read_model(source, asked).graph).graph
-    step = training_step(graph, Differentiate(loss, optimiser=optimiser))
-    clean = BEHIND.run(step.graph).graph
-    trace = trace_of(clean, step.forward, machine.costs)
-    state = clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
-    available = _available(machine.costs, state) if limit_gib is None else round(limit_gib * _GIB)
-    found = _planned(trace, channel_of(ssd), activations, slower, available)
+    ssd = _drives(machine.target, activations)
+    step = _step(read_model(source, asked).graph, Differentiate(loss, optimiser=optimiser))
+    trace, state = _priced(step, machine.costs)
+    available = _available(machine.costs, state) if limit is None else round(limit * _GIB)
+    wish = Wish(activations != "recompute", activations != "offload", slower, available)
+    found = _planned(trace, channel_of(machine.target), activations, wish, least=limit is None)
     return Training(
         source.text,
         source.sha256,
@@ -102,15 +102,39 @@ def train(
         activations,
         trace,
         found,
-        _trained(graph, step),
+        sum(step.graph.value(name).elements for name in step.gradients),
         state,
         available,
         None if ssd is None else Endurance.of(found.run, trace, ssd),
     )
 
 
-def _trained(graph: Graph, step: TrainingStep) -> int:
-    return sum(graph.value(name).elements for name in step.gradients)
+def _drives(target: Target, activations: Activations) -> Ssd | None:
+    """The machine's SSDs, if it has any and needs some."""
+    ssd = None if target.memory is None else target.memory.ssd
+    if ssd is None and activations in ("offload", "rule"):
+        raise TargetError(f"{target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
+    return ssd
+
+
+def _step(model: Graph, options: Differentiate) -> TrainingStep:
+    """Of all parameters of a model.
+
+    Raises:
+        ModelError: it has none, or an operator has no gradient.
+    """
+    graph = BEFORE.run(model).graph
+    names = parameters(graph, model)
+    if not names:
+        raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")
+    return training_step(graph, replace(options, wrt=names))
+
+
+def _priced(step: TrainingStep, costs: CostModel) -> tuple[Trace, int]:
+    """The step as the host goes through it, and the bytes that stay throughout."""
+    clean = BEHIND.run(step.graph).graph
+    trace = trace_of(clean, step.forward, costs)
+    return trace, clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
 
 
 def _available(costs: CostModel, state_bytes: int) -> int | None:
@@ -118,19 +142,24 @@ def _available(costs: CostModel, state_bytes: int) -> int | None:
     return None if memory is None else max(0, memory.gpu.usable_bytes - state_bytes)
 
 
-def _planned(
-    trace: Trace, channel: Channel | None, activations: Activations, slower: float, available: int | None
-) -> Found:
-    """The plan that is asked for; one that fits where the first does not."""
+def _planned(trace: Trace, channel: Channel | None, activations: Activations, wish: Wish, *, least: bool) -> Found:
+    """The plan that is asked for.
+
+    Args:
+        trace: the step.
+        channel: to the SSDs; None without.
+        activations: what may be done.
+        wish: of the search.
+        least: whether the peak is to be as low as possible; the limit then only counts where that does not fit.
+    """
     if activations == "keep":
         return Found(ActivationPlan(), follow(trace, ActivationPlan()))
     if activations == "rule":
         assert channel is not None
         plan = adaptive_rule(trace, channel, trace.modules)
         return Found(plan, follow(trace, plan, channel))
-    wish = Wish(activations != "recompute", activations != "offload", slower)
-    found = plan_activations(trace, channel, wish)
-    if available is None or found.run.peak_bytes <= available:
-        return found
-    tight = Wish(wish.offload, wish.recompute, slower, available)
-    return plan_activations(trace, channel, tight)
+    limit = wish.limit_bytes
+    if not least:
+        return plan_activations(trace, channel, wish)
+    found = plan_activations(trace, channel, replace(wish, limit_bytes=None))
+    return found if limit is None or found.run.peak_bytes <= limit else plan_activations(trace, channel, wish)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pimflow.errors import ModelError, OptionError, did_you_mean
 from pimflow.ir import UNPLACED, BatchNorm, Conv2d, Gemm, Graph, Node, OnnxOp, Refusal, TypedLinear
-from pimflow.ir.gradients import GRADIENTS, TRAINING_FORMS, Tape, is_float
+from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
 from pimflow.passes.base import Pass, PassResult
 
@@ -89,8 +89,15 @@ def training_step(graph: Graph, options: Differentiate) -> TrainingStep:
     return _Writer(graph, options, targets).write()
 
 
-def parameters(graph: Graph) -> tuple[str, ...]:
+def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
     """The constants that are trained, in the order in which nodes read them.
+
+    Args:
+        graph: to be trained.
+        model: what it was before constants were folded: what was computed of no parameter (zeros to add to) is none.
+
+    Returns:
+        names of constants.
 
     Float constants of more than one element, none of them huge or not finite, that are an operand of a contraction, the
     scale or shift of a norm, a table that rows are looked up in, or an operand of another elementwise op on a computed
@@ -100,9 +107,22 @@ def parameters(graph: Graph) -> tuple[str, ...]:
     for node in graph.nodes:
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
-                if _is_trainable(graph, name):
+                if _is_trainable(graph, name) and (model is None or _is_made_of_parameters(model, name)):
                     found[name] = None
     return tuple(found)
+
+
+def _is_made_of_parameters(model: Graph, name: str) -> bool:
+    """Whether what may have been folded into a constant was computed of one that may be trained."""
+    waiting, seen = [name], {name}
+    while waiting:
+        current = waiting.pop()
+        maker = model.producer(current)
+        if maker is None and (current not in model.values or _is_trainable(model, current)):
+            return True
+        waiting += [] if maker is None else [read for read in maker.inputs if read and read not in seen]
+        seen.update(waiting)
+    return False
 
 
 _TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
@@ -114,6 +134,8 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
     op, count = node.op, len(node.inputs)
     if isinstance(op, (BatchNorm,)):
         yield from (1, 2)
+    elif isinstance(op, OnnxOp) and (trained := TRAINED_INPUTS.get((op.domain, op.op_type))) is not None:
+        yield from (place for place in trained if place < count)
     elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear)) or _multiplies(op):
         yield from range(min(count, 3))
     elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
@@ -196,7 +218,7 @@ class _Writer:
         if self.options.optimiser != "none":
             results = self._optimised(gradients)
         names = {made: wanted for wanted, made in {"loss": loss, **results}.items() if wanted not in self.tape.values}
-        nodes = [_renamed(node, names) for node in (*forward, *self.tape.nodes)]
+        nodes = [renamed(node, names) for node in (*forward, *self.tape.nodes)]
         step = self._graph(nodes, names, [names.get(name, name) for name in (loss, *results.values())])
         given = {name: names.get(gradient, gradient) for name, gradient in gradients.items()}
         return TrainingStep(step, step.outputs[0], given, frozenset(node.name for node in nodes[:count]))
@@ -342,10 +364,3 @@ class _Writer:
     def _moment(self, name: str, what: str, sample: str, decay: float) -> str:
         tape = self.tape
         return tape.add(tape.scaled(self._state(name, what), decay), tape.scaled(sample, 1 - decay))
-
-
-def _renamed(node: Node, names: dict[str, str]) -> Node:
-    if not names.keys() & {*node.inputs, *node.outputs}:
-        return node
-    inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
-    return replace(node, inputs=inputs, outputs=outputs)

@@ -11,7 +11,7 @@ from pimflow.runtime.offload.run import Channel, Run, follow
 from pimflow.runtime.offload.search import Found
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
-from pimflow.targets import TargetRecord
+from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
 Activations = Literal["auto", "keep", "offload", "recompute", "rule"]
@@ -103,7 +103,7 @@ class Training(Records):
                 {
                     "name": trace.buffers[buffer].name,
                     "bytes": trace.buffers[buffer].bytes,
-                    "made_us": run.starts_us[trace.made(buffer)] + trace.kernels[trace.made(buffer)].time_us,
+                    "made_us": run.ends_us[trace.made(buffer)],
                     "read_us": run.starts_us[trace.returns(buffer)],
                     "becomes": self._fate(buffer),
                     "store_us": None if stored is None else [stored.begin_us, stored.end_us],
@@ -145,6 +145,7 @@ class Training(Records):
                 "time_us": run.time_us,
                 "stall_us": run.stall_us,
                 "recompute_us": run.recompute_us,
+                "slowed_us": run.slowed_us,
                 "peak_bytes": run.peak_bytes,
                 "peak_us": run.peak_us,
                 "offloaded_bytes": self._bytes(self.found.plan.offloaded),
@@ -175,7 +176,7 @@ class Training(Records):
         saved = f"{size_text(trace.saved_bytes)} in {len(trace.saved)} activations"
         state = f"{size_text(self.state_bytes)} with gradients, state, inputs and results"
         planned = f"peak {size_text(run.peak_bytes)} ({less:+.1f} %), step {_ms(run.time_us)} ({slower:+.1f} %)"
-        waits = f"waits {_ms(run.stall_us)}, recomputes {_ms(run.recompute_us)}"
+        waits = f"waits {_ms(run.stall_us)}, recomputes {_ms(run.recompute_us)}, slowed by {_ms(run.slowed_us)}"
         lines = [
             self.title,
             f"  step          {_ms(kept.time_us)} with all activations kept, {_ms(trace.forward_us)} of it forward",
@@ -223,6 +224,7 @@ def _life(endurance: Endurance) -> str:
     return f"{a_step}: {endurance.years:,.1f} years of what the drives are rated for"
 
 
-def channel_of(ssd: Ssd | None) -> Channel | None:
+def channel_of(target: Target) -> Channel | None:
     """The way to a machine's SSDs; None where it has none."""
-    return None if ssd is None else Channel.of(ssd)
+    ssd = None if target.memory is None else target.memory.ssd
+    return None if ssd is None else Channel.of(ssd, target.any_gpu)

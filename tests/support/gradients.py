@@ -19,6 +19,8 @@ from pimflow.ir import Array, Graph, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
+from support.recurrences import RECURRENCES
+from support.values import run_in_ort
 
 Floats = npt.NDArray[np.float64]
 
@@ -113,6 +115,10 @@ class BatchNormalization(OpRun):
 def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
     """Computes the outputs of a graph."""
     model, names = to_onnx(graph), list(graph.outputs)
+    own: list[type[OpRun]] = [Erf, Gelu, Conv, ConvTranspose, BatchNormalization, *RECURRENCES]
+    if any(node.kind in {kind.__name__ for kind in RECURRENCES} for node in graph.nodes):
+        runs = ReferenceEvaluator(model, new_ops=own)  # ONNX Runtime tells only as it runs that it cannot
+        return lambda inputs: dict(zip(names, runs.run(names, dict(inputs)), strict=True))
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     except Exception as error:  # of classes that are private, and not the same in all versions
@@ -120,7 +126,7 @@ def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
             reason in str(error) for reason in ("NOT_IMPLEMENTED", "Type Error", "not a registered", "max supported")
         ):
             raise
-        reference = ReferenceEvaluator(model, new_ops=[Erf, Gelu, Conv, ConvTranspose, BatchNormalization])
+        reference = ReferenceEvaluator(model, new_ops=own)
         return lambda inputs: dict(zip(names, reference.run(names, dict(inputs)), strict=True))
     return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
@@ -186,3 +192,35 @@ def doubled(graph: Graph) -> Graph:
             for name, array in graph.constants.items()
         },
     )
+
+
+def run_by_reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """By ONNX's own evaluator."""
+    names = list(graph.outputs)
+    return dict(zip(names, ReferenceEvaluator(to_onnx(graph)).run(names, dict(inputs)), strict=True))
+
+
+def check_training_form(
+    graph: Graph,
+    inputs: Mapping[str, Array] | None = None,
+    run: Callable[[Graph, Mapping[str, Array]], dict[str, Array]] = run_in_ort,
+) -> TrainingStep:
+    """The loss of a step is that of the model as it is run elsewhere: what is written out is what was there.
+
+    Args:
+        graph: of float32.
+        inputs: values of inputs; by default random.
+        run: what runs the model.
+    """
+    rng = np.random.default_rng(2)
+    step = training_step(graph, Differentiate(inputs=True))
+    verify_graph(step.graph)
+    given: dict[str, Array] = {
+        name: rng.standard_normal(step.graph.shape(name)).astype(np.float32) for name in step.graph.inputs
+    }
+    given |= inputs or {}
+    model = run(graph, {name: given[name] for name in graph.inputs})
+    terms = [np.asarray(model[name] * np.asarray(given[f"{name}.gradient"], np.float64)) for name in graph.outputs]
+    expected, scale = sum(float(term.sum()) for term in terms), sum(float(np.abs(term).sum()) for term in terms)
+    assert abs(float(run_in_ort(step.graph, given)[step.loss]) - expected) <= 1e-5 * scale
+    return step

@@ -63,9 +63,9 @@ class Clock:
                     left = self.trace.kernels[place].time_us
                     self.resident |= {*self.trace.kernels[place].reads, *self.trace.kernels[place].writes}
             peak = max(peak, self._bytes(self.resident))
-            self._move()
+            speed = self._move()
             if left is not None:
-                left -= self.tick_us
+                left -= self.tick_us * speed
             now += self.tick_us
             if left is not None and left <= 1e-9:
                 left = None
@@ -93,7 +93,7 @@ class Clock:
         new = {*kernel.reads, *kernel.writes} - self.resident
         taken = self._bytes(self.resident) + self._bytes(new)
         leaves = [b for b in self.storing if b in self.resident and b not in self.stored and b not in self.recalled]
-        if taken > self.limit_bytes and leaves:
+        if self._bytes(new) and taken > self.limit_bytes and leaves:
             return False
         if place < self.trace.turn and not again:
             return True
@@ -102,7 +102,8 @@ class Clock:
             arriving.add(self.moving[1])
         return not arriving & set(self.trace.kernels[place].reads)
 
-    def _move(self) -> None:
+    def _move(self) -> float:
+        """Moves for a tick; returns how fast kernels are beside that."""
         if self.moving is None and self.requests:
             kind, buffer = self.requests.pop(0)
             size = self.trace.buffers[buffer].bytes
@@ -111,15 +112,16 @@ class Clock:
             if kind == "load":
                 self.resident.add(buffer)
         if self.moving is None:
-            return
+            return 1.0
         kind, buffer, left = self.moving
+        rate = self.channel.write_bytes_per_us if kind == "store" else self.channel.read_bytes_per_us
         self.moving = (kind, buffer, left - self.tick_us)
-        if left - self.tick_us > 1e-9:
-            return
-        self.moving = None
-        if kind == "store" and buffer not in self.recalled:
-            self.stored.add(buffer)
-            self._drop()
+        if left - self.tick_us <= 1e-9:
+            self.moving = None
+            if kind == "store" and buffer not in self.recalled:
+                self.stored.add(buffer)
+                self._drop()
+        return 1 - rate / self.channel.memory_bytes_per_us
 
     def _drop(self) -> None:
         """What is stored and has been read for the last time before it leaves."""

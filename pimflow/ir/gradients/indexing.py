@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pimflow.ir.gradients.tape import (
     SCATTER_OPSET,
     Gradients,
@@ -12,6 +14,7 @@ from pimflow.ir.gradients.tape import (
     text,
 )
 from pimflow.ir.graph import Node
+from pimflow.ir.ops.movement import Concat
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
 
@@ -44,11 +47,18 @@ def _gather_elements(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, .
 def _gather_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     if tape.opset < SCATTER_OPSET:
         return no_scatter(tape.opset)
-    if integer(op, "batch_dims"):
-        return Refusal(f"{op.op_type} with batch_dims has no gradient rule")
-    shape = tape.shape(node.inputs[0])
-    inputs = (tape.zeros(shape, gradients[0]), node.inputs[1], gradients[0])
+    shape, index = tape.shape(node.inputs[0]), _with_batch(tape, node.inputs[1], integer(op, "batch_dims"))
+    inputs = (tape.zeros(shape, gradients[0]), index, gradients[0])
     return (tape.onnx("ScatterND", inputs, shape, reduction="add"), "")
+
+
+def _with_batch(tape: Tape, index: str, dims: int) -> str:
+    """Indices into all axes, of indices into those behind the batch."""
+    batch, places = tape.shape(index)[:dims], tape.shape(index)[:-1]
+    if not dims:
+        return index
+    own = np.moveaxis(np.indices(batch), 0, -1).reshape(*batch, *(1,) * (len(places) - dims), dims)
+    return tape.op(Concat(len(places)), tape.spread(tape.constant(own, "batch"), (*places, dims)), index)
 
 
 @differentiates("ScatterElements")

@@ -110,14 +110,12 @@ def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
         return (node,)
     x, (scale, shift) = node.inputs[0], node.inputs[1:3]
     shape = tape.shape(x)
-    axes, written = (0, *range(2, len(shape))), len(tape.nodes)
-    tape.within(node.name)
-    mean = tape.mean(x, axes)
-    apart = tape.sub(x, mean)
-    variance = tape.mean(tape.mul(apart, apart), axes)
-    vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
-    before = tape.nodes[written:]
-    del tape.nodes[written:]
+    axes = (0, *range(2, len(shape)))
+    with tape.aside(node.name) as before:
+        mean = tape.mean(x, axes)
+        apart = tape.sub(x, mean)
+        variance = tape.mean(tape.mul(apart, apart), axes)
+        vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
     tape.keep(node, mean, variance)
     return (*before, Node(op, (x, scale, shift, *vectors), node.outputs, node.name, node.placement, node.tags))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,47 @@ TrainingForm = Callable[["Tape", Node, Any], tuple[Node, ...]]
 
 TRAINING_FORMS: Registry[type[Op], TrainingForm] = Registry("training forms")
 """Ops that a training step computes otherwise."""
+
+ONNX_TRAINING_FORMS: Registry[tuple[str, str], TrainingForm] = Registry("training forms of ONNX operators")
+"""Likewise of operators that stay ONNX's own, by domain and op_type."""
+
+TRAINED_INPUTS: Registry[tuple[str, str], tuple[int, ...]] = Registry("trained inputs of ONNX operators")
+"""Which inputs of operators that are written out are parameters, by domain and op_type."""
+
+Writing = Callable[["Tape", Node, Any], Sequence[str] | Refusal]
+"""Writes what an operator stands for, and returns its results ("" where one is not made)."""
+
+
+@TRAINING_FORMS.register(OnnxOp)
+def _kept_form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    form = ONNX_TRAINING_FORMS.get((op.domain, op.op_type))
+    return (node,) if form is None else form(tape, node, op)
+
+
+def writes_out(*op_types: str, domain: str = "", trained: tuple[int, ...] = ()) -> Callable[[Writing], Writing]:
+    """A decorator: a training step computes some ONNX operators as the nodes that a function writes.
+
+    Their gradients are those of these nodes. Where the function refuses, the operator has none.
+
+    Args:
+        op_types, domain: the operators.
+        trained: which of their inputs are parameters where they are constants.
+
+    Raises:
+        ValueError: an operator has a training form or a gradient already.
+    """
+
+    def register(write: Writing) -> Writing:
+        def form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+            return tape.written_out(node, lambda: write(tape, node, op))
+
+        keys = [(domain, op_type) for op_type in op_types]
+        ONNX_TRAINING_FORMS.register(*keys)(form)
+        ONNX_GRADIENTS.register(*keys)(lambda tape, node, op, gradients: tape.refused[node.name])
+        TRAINED_INPUTS.register(*keys)(trained)
+        return write
+
+    return register
 
 
 def differentiates(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
@@ -95,6 +138,7 @@ class Tape:
         self.constants = dict(graph.constants)
         self._value_names = FreshNames(graph.values)
         self._node_names = FreshNames(graph.node_by_name)
+        self.refused: dict[str, Refusal] = {}
         self._wanted = set(wanted)
         self._parts: dict[str, list[str]] = {}
         self._extra: dict[str, tuple[str, ...]] = {}
@@ -134,6 +178,43 @@ class Tape:
     def kept(self, node: Node) -> tuple[str, ...]:
         """What `keep` was told of a node."""
         return self._extra.get(node.name, ())
+
+    @contextmanager
+    def aside(self, scope: str) -> Iterator[list[Node]]:
+        """What is written meanwhile goes to a list of its own, and is named after `scope`."""
+        behind, self.nodes = self.nodes, []
+        self.within(scope)
+        try:
+            yield self.nodes
+        finally:
+            self.nodes = behind
+
+    def written_out(self, node: Node, write: Callable[[], Sequence[str] | Refusal]) -> tuple[Node, ...]:
+        """The nodes that `write` writes, with the results of a node of the model; that node where it refuses."""
+        if any(name and self.value(name).shape is None for name in (*node.inputs, *node.outputs)):
+            self.refused[node.name] = Refusal(f"{node.kind}: the sizes of its operands or results depend on data")
+            return (node,)
+        with self.aside(node.name) as written:
+            made = write()
+        if not isinstance(made, Refusal):
+            made = self._complete(node, made)
+        if isinstance(made, Refusal):
+            self.refused[node.name] = made
+            return (node,)
+        names = {value: name for value, name in zip(made, node.outputs, strict=False) if value and name}
+        nodes = [renamed(new, names) for new in written]
+        for new in nodes:
+            if not self._wanted.isdisjoint(new.inputs):
+                self._wanted.update(name for name in new.outputs if is_float(self.dtype(name)))
+        return tuple(nodes)
+
+    def _complete(self, node: Node, made: Sequence[str]) -> Sequence[str] | Refusal:
+        """What was made, or that a result that something reads was not."""
+        for place, name in enumerate(node.outputs):
+            read = name and (name in self.graph.outputs or self.graph.users(name))
+            if read and not (place < len(made) and made[place]):
+                return Refusal(f"{node.kind}: its result {place} is not made in training")
+        return made
 
     # ---- what is there
 
@@ -291,6 +372,15 @@ class Tape:
         """Elements start .. stop-1 along one axis; `x` itself if these are all."""
         return x if (start, stop) == (0, self.shape(x)[axis]) else self.op(Slice(axis, start, stop), x)
 
+    def split(self, x: str, axis: int, count: int) -> tuple[str, ...]:
+        """`x` in so many equal parts along one axis."""
+        shape = self.shape(x)
+        size = shape[axis] // count
+        made = [((*shape[:axis], size, *shape[axis + 1 :]), self.dtype(x))] * count
+        if self.opset >= 13:
+            return self._write(OnnxOp("Split", "", (("axis", axis),)), (x, self.integers(*(size,) * count)), made)
+        return self._write(OnnxOp("Split", "", (("axis", axis), ("split", (size,) * count))), (x,), made)
+
     def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
         """`x` with zeros around it; `x` itself if there are none."""
         return self.op(Pad(tuple(before), tuple(after)), x) if any((*before, *after)) else x
@@ -351,6 +441,8 @@ class Tape:
     def scatter_add(self, index: str, updates: str, shape: Shape) -> str | Refusal:
         """Zeros of a shape to whose rows (the first axis) `updates` are added: [*index dims, *shape[1:]] by index."""
         column = self.reshape(index, (*self.shape(index), 1))
+        if self.dtype(column) != "int64":  # which a Gather may read, and a ScatterND may not
+            column = self.cast(column, "int64")
         inputs = (self.zeros(shape, updates), column, updates)
         known = self.array(index)
         if known is not None and len(np.unique(known % shape[0])) == known.size:
@@ -358,6 +450,14 @@ class Tape:
         if self.opset < SCATTER_OPSET:
             return no_scatter(self.opset)
         return self.onnx("ScatterND", inputs, shape, reduction="add")
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """A node that reads and makes some values under other names."""
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)
 
 
 def no_scatter(opset: int) -> Refusal:

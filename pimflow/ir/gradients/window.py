@@ -13,6 +13,7 @@ from pimflow.ir.gradients.contraction import Windows, spread_back
 from pimflow.ir.gradients.reduction import shared_out
 from pimflow.ir.gradients.tape import (
     GRADIENTS,
+    ONNX_TRAINING_FORMS,
     SCATTER_OPSET,
     TRAINING_FORMS,
     Gradients,
@@ -39,11 +40,9 @@ def _with_indices(tape: Tape, node: Node, op: Pool2d) -> tuple[Node, ...]:
     return (_max_pool(tape, node, OnnxOp("MaxPool", "", tuple(sorted(attributes.items())))),)
 
 
-@TRAINING_FORMS.register(OnnxOp)
+@ONNX_TRAINING_FORMS.register(("", "MaxPool"))
 def _kept_with_indices(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
-    if (op.domain, op.op_type) != ("", "MaxPool") or integer(op, "storage_order"):
-        return (node,)
-    return (_max_pool(tape, node, op),)
+    return (node if integer(op, "storage_order") else _max_pool(tape, node, op),)
 
 
 def _max_pool(tape: Tape, node: Node, op: OnnxOp) -> Node:

@@ -5,31 +5,44 @@ loads, one at a time, in the order in which they are asked for; memory is taken 
 once its buffer is made, and the buffer given back when it is stored and the forward pass has read it for the last
 time. A load is asked for as a certain kernel is about to start, and takes its memory as it begins. A kernel waits for
 what it reads. What is wanted back before it is stored is forwarded: it never left.
+
+What is moved passes the GPU's memory too: meanwhile kernels are slower by its share of that memory's bandwidth, as if
+memory bound all of them.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pimflow.runtime.offload.trace import Trace
+from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.memory import Ssd
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The way to the SSDs and back, in bytes a microsecond, one transfer at a time."""
+    """The way to the SSDs and back, one transfer at a time, and the GPU's memory, in bytes a microsecond."""
 
     write_bytes_per_us: float
     read_bytes_per_us: float
     latency_us: float = 0.0
+    memory_bytes_per_us: float = math.inf
 
     @classmethod
-    def of(cls, ssd: Ssd) -> Channel:
+    def of(cls, ssd: Ssd, gpu: Gpu) -> Channel:
         """Of a target's SSDs: the slower of the drives and of the link to them."""
         write, read = (min(rate, ssd.link_gb_per_s) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
-        return cls(1e3 * write, 1e3 * read, ssd.latency_us)
+        memory = gpu.memory_channels * gpu.channel_gb_per_s
+        return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
+
+    def speed(self, kind: str) -> float:
+        """Of kernels during a transfer, beside that without one."""
+        rate = self.write_bytes_per_us if kind == "store" else self.read_bytes_per_us
+        return max(0.0, 1 - rate / self.memory_bytes_per_us)
 
     def store_us(self, size: int) -> float:
         """Of so many bytes."""
@@ -75,21 +88,24 @@ class Run:
     Args:
         time_us: of the step.
         stall_us: of it, kernels waited for loads.
-        recompute_us: of it, kernels ran again.
+        recompute_us: of it, kernels that ran again.
+        slowed_us: of it, kernels took longer beside transfers.
         peak_bytes: the most activations that were alive at a time.
         peak_us: when.
         transfers: stores and loads, in order.
-        starts_us: of every kernel of the trace.
+        starts_us, ends_us: of every kernel of the trace.
         changes: (time, bytes, buffer): what was taken (or given back, if negative), in order of time.
     """
 
     time_us: float
     stall_us: float
     recompute_us: float
+    slowed_us: float
     peak_bytes: int
     peak_us: float
     transfers: tuple[Transfer, ...]
     starts_us: tuple[float, ...]
+    ends_us: tuple[float, ...]
     changes: tuple[tuple[float, int, int], ...]
 
     def bytes_of(self, kind: str, trace: Trace) -> int:
@@ -106,6 +122,7 @@ class _Queue:
     free_us: float = 0.0
     waiting: deque[tuple[float, str, int]] = field(default_factory=deque)
     done: dict[tuple[str, int], Transfer] = field(default_factory=dict)
+    order: list[Transfer] = field(default_factory=list)  # the same as they begin
 
     def ask(self, now: float, kind: str, buffer: int) -> None:
         self.waiting.append((now, kind, buffer))
@@ -121,11 +138,32 @@ class _Queue:
             self._begin()
         return self.done[kind, buffer].end_us
 
+    def slowed_us(self, start: float, work_us: float) -> float:
+        """How much longer a kernel takes that starts at a time and takes so long where nothing is moved."""
+        now, left, more = start, work_us, 0.0
+        while (transfer := self._under_way(now, now + left)) is not None:
+            ahead = max(0.0, transfer.begin_us - now)
+            now, left = now + ahead, left - ahead
+            speed, span = self.channel.speed(transfer.kind), transfer.end_us - now
+            if left <= speed * span:
+                return more + left / speed - left
+            now, left, more = transfer.end_us, left - speed * span, more + (1 - speed) * span
+        return more
+
+    def _under_way(self, now: float, end: float) -> Transfer | None:
+        """The first transfer that ends behind a time, if it begins before another."""
+        if self.free_us <= now and self.waiting and max(self.free_us, self.waiting[0][0]) < end:
+            self._begin()
+        place = bisect_right(self.order, now, key=lambda transfer: transfer.end_us)
+        found = self.order[place] if place < len(self.order) else None
+        return found if found is not None and found.begin_us < end else None
+
     def _begin(self) -> None:
         asked, kind, buffer = self.waiting.popleft()
         begin, size = max(self.free_us, asked), self.trace.buffers[buffer].bytes
         self.free_us = begin + (self.channel.store_us(size) if kind == "store" else self.channel.load_us(size))
         self.done[kind, buffer] = Transfer(kind, buffer, begin, self.free_us)
+        self.order.append(self.done[kind, buffer])
 
     def withdraw(self, buffer: int) -> None:
         """Takes back a store that has not begun."""
@@ -155,12 +193,15 @@ class _Follower:
         self.now = 0.0
         self.stall_us = 0.0
         self.recompute_us = 0.0
+        self.slowed_us = 0.0
         self.starts: list[float] = []
+        self.through: list[float] = []
         self.changes: list[tuple[float, int, int]] = []
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was through with them
         self.forwarded: set[int] = set()
+        self.taken = 0  # transfers of which the memory is accounted for
         self.stores: dict[int, list[int]] = {}
         for buffer in plan.offloaded:
             self.stores.setdefault(trace.made(buffer), []).append(buffer)
@@ -178,12 +219,13 @@ class _Follower:
             for buffer in self.again.get(place, ()):
                 self._make_again(buffer)
             self.starts.append(self._execute(place, place))
+            self.through.append(self.now)
             for buffer in self.stores.get(place, ()):
                 self.queue.ask(self.now, "store", buffer)
         peak, when = self._peak()
-        transfers = tuple(sorted(self.queue.done.values(), key=lambda transfer: transfer.begin_us))
-        times = (self.now, self.stall_us, self.recompute_us)
-        return Run(*times, peak, when, transfers, tuple(self.starts), tuple(sorted(self.changes)))
+        times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
+        kernels = (tuple(self.starts), tuple(self.through))
+        return Run(*times, peak, when, tuple(self.queue.order), *kernels, tuple(sorted(self.changes)))
 
     def _ask_back(self, place: int) -> None:
         self._release(self.now)
@@ -197,8 +239,14 @@ class _Follower:
             self.queue.ask(self.now, "load", buffer)
 
     def _release(self, now: float) -> None:
-        """Gives back what is stored by a time, and was read for the last time before it left."""
+        """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
         self.queue.advance(now)
+        for transfer in self.queue.order[self.taken :]:
+            if transfer.begin_us >= now:
+                break
+            self.taken += 1
+            if transfer.kind == "load":
+                self._take(transfer.buffer, transfer.begin_us)
         for buffer, left_us in list(self.leaving.items()):
             stored = self.queue.done.get(("store", buffer))
             if stored is not None and stored.end_us <= now:
@@ -209,10 +257,9 @@ class _Follower:
         """Kernels of the forward pass once more; what they need beside what is there lives until they are through."""
         kernels = self.plan.recomputed[buffer]
         before = set(self.alive)
-        started = self.now
         for place in kernels:
             self._execute(place, None)
-        self.recompute_us += self.now - started
+            self.recompute_us += self.trace.kernels[place].time_us
         for other in sorted(self.alive - before - {*self.trace.saved}):
             self._give_back(other, self.now)
 
@@ -225,7 +272,9 @@ class _Follower:
         self.stall_us += start - self.now
         for buffer in (*kernel.reads, *kernel.writes):
             self._take(buffer, start)
-        self.now = start + kernel.time_us
+        slowed_us = self.queue.slowed_us(start, kernel.time_us)
+        self.now = start + kernel.time_us + slowed_us
+        self.slowed_us += slowed_us
         if original is not None:
             for buffer in self.ends.get(original, ()):
                 self._leave(buffer, original)
@@ -235,13 +284,13 @@ class _Follower:
         """When there is room for what a kernel takes: it waits for one store after the other."""
         size = sum(self.trace.buffers[buffer].bytes for buffer in taken if not self.trace.buffers[buffer].fixed)
         self._release(start)
-        while self.alive_bytes + size > self.limit_bytes and self.leaving:
+        while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
             start = max(start, min(self.queue.finish("store", buffer) for buffer in self.leaving))
             self._release(start)
         return start
 
     def _arrival(self, buffer: int, backward: bool) -> float:
-        if not backward or buffer not in self.plan.offloaded or buffer in self.forwarded or buffer in self.alive:
+        if not backward or buffer not in self.plan.offloaded or buffer in self.forwarded:
             return 0.0
         end = self.queue.finish("load", buffer)
         self._take(buffer, self.queue.done["load", buffer].begin_us)

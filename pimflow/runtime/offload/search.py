@@ -3,14 +3,15 @@
 A plan is judged by following it. What is offloaded is asked back as late as no kernel waits for: from the last load
 to the first, each ends where it is needed or where the next begins. Search starts from the best "keep from the i-th
 on" and from nothing offloaded, then takes what is alive at the peak, the longest unused first, and offloads or
-recomputes it while that makes the plan better; at last it keeps again what does not lower the peak.
+recomputes it while that makes the plan better; at last it keeps again what does not lower the peak. Where both may be
+done, each is tried alone first, so that no plan of one kind is better than the one that is found.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
@@ -35,8 +36,9 @@ class Wish:
     Args:
         offload: whether anything may be offloaded.
         recompute: whether anything may be recomputed.
-        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more.
-        limit_bytes: what activations may take; None: as little as possible.
+        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more. What
+            transfers take of the memory's bandwidth is apart from that: nothing is offloaded without it.
+        limit_bytes: what activations may take, in the least time, all included; None: as little as possible.
     """
 
     offload: bool = True
@@ -115,16 +117,24 @@ class _Search:
     tried: dict[tuple[frozenset[int], frozenset[int]], Found] = field(default_factory=dict)
 
     def best(self) -> Found:
-        """From the best start, improved until nothing helps."""
+        """The best of one kind or of both, improved until nothing helps."""
         self.allowed_us = self.trace.time_us * (1 + self.wish.slower_percent / 100 + _SLACK)
         least = LEAST_SHARE * self.trace.saved_bytes
         self.large = [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
+        kinds = [self.wish]
+        if self.channel is not None and self.wish.offload and self.wish.recompute:
+            kinds += [replace(self.wish, recompute=False), replace(self.wish, offload=False)]
+        best = min((self._better(self._start(kind), kind) for kind in kinds), key=self._key)
+        return self._better(best, self.wish)
+
+    def _start(self, kind: Wish) -> Found:
         starts = [self._look(frozenset(), frozenset())]
-        if self.channel is not None and self.wish.offload:
+        if self.channel is not None and kind.offload:
             starts += [self._look(frozenset(prefix), frozenset()) for prefix in self._prefixes()]
-        found = min(starts, key=self._key)
-        improved = self._improved(found)
-        return self._thinned(improved)
+        return min(starts, key=self._key)
+
+    def _better(self, found: Found, kind: Wish) -> Found:
+        return self._thinned(self._improved(found, kind))
 
     def _prefixes(self) -> list[list[int]]:
         count = len(self.large)
@@ -136,9 +146,8 @@ class _Search:
         run, limit = found.run, self.wish.limit_bytes
         spent = (run.bytes_of("store", self.trace), run.recompute_us)
         if limit is None:
-            return (max(0.0, run.time_us - self.allowed_us), run.peak_bytes, *spent)
-        late = max(0.0, run.time_us - self.allowed_us)
-        return (max(0, run.peak_bytes - limit), late, *spent)
+            return (max(0.0, run.time_us - run.slowed_us - self.allowed_us), run.peak_bytes, *spent)
+        return (max(0, run.peak_bytes - limit), max(0.0, run.time_us - self.allowed_us), *spent)
 
     def _look(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
         key = (offloaded, recomputed)
@@ -156,23 +165,23 @@ class _Search:
         plan = ActivationPlan(loads, again)
         return Found(plan, follow(self.trace, plan, self.channel, self.wish.limit_bytes))
 
-    def _improved(self, found: Found) -> Found:
+    def _improved(self, found: Found, kind: Wish) -> Found:
         """Offloads or recomputes, one buffer at a time, what is alive at the peak."""
         while True:
             better = next(
-                (other for other in self._changed(found) if self._key(other) < self._key(found)),
+                (other for other in self._changed(found, kind) if self._key(other) < self._key(found)),
                 None,
             )
             if better is None:
                 return found
             found = better
 
-    def _changed(self, found: Found) -> Iterable[Found]:
+    def _changed(self, found: Found, kind: Wish) -> Iterable[Found]:
         offloaded, recomputed = found.plan.offloaded, frozenset(found.plan.recomputed)
         for buffer in self._at_the_peak(found):
-            if self.channel is not None and self.wish.offload and buffer not in offloaded:
+            if self.channel is not None and kind.offload and buffer not in offloaded:
                 yield self._look(offloaded | {buffer}, recomputed - {buffer})
-            if self.wish.recompute and buffer not in recomputed:
+            if kind.recompute and buffer not in recomputed:
                 again = recomputed | {buffer}
                 if chain_of(self.trace, buffer, again) is not None:
                     yield self._look(offloaded - {buffer}, again)

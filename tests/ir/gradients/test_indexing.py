@@ -7,7 +7,9 @@ import pytest
 
 from pimflow.errors import ModelError
 from pimflow.ir import Builder
+from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
+from support.values import run_in_ort
 
 
 @pytest.mark.parametrize(("axis", "index"), [(0, [[2, 0], [2, -1]]), (1, [1, 1, 0]), (-1, [[3], [0]]), (0, 1)])
@@ -20,6 +22,16 @@ def test_gather(axis: int, index: object) -> None:
     check_gradients(build.graph(build.mul(made, made)))
 
 
+def test_gather_by_integers_of_32_bits() -> None:
+    build, places = Builder(), np.array([2, 0, 2], np.int32)
+    x = build.input(4, 3)
+    graph = build.graph(build.onnx("Gather", x, build.constant(places), shape=(3, 3), axis=0))
+    step = training_step(graph, Differentiate(inputs=True)).graph
+    dy = np.arange(9, dtype=np.float32).reshape(3, 3)
+    made = run_in_ort(step, {"x": np.zeros((4, 3), np.float32), f"{graph.outputs[0]}.gradient": dy})
+    assert made["x.gradient"].tolist() == [dy[1].tolist(), [0] * 3, (dy[0] + dy[2]).tolist(), [0] * 3]
+
+
 def test_gather_elements() -> None:
     build = Builder()
     x, index = build.input(3, 4, dtype="float64"), build.constant(np.array([[0, 0, 3], [1, 1, 1]], np.int64))
@@ -30,6 +42,18 @@ def test_gather_nd() -> None:
     build = Builder()
     x, index = build.input(3, 4, dtype="float64"), build.constant(np.array([[0, 1], [0, 1], [2, 3]], np.int64))
     check_gradients(build.graph(build.onnx("GatherND", x, index, shape=(3,))))
+
+
+@pytest.mark.parametrize(("dims", "shape"), [(1, (2, 3, 2)), (2, (2, 3))])
+def test_gather_nd_within_a_batch(dims: int, shape: tuple[int, ...]) -> None:
+    """What is read twice within one image is added up; the same indices of another are others."""
+    build = Builder()
+    x = build.input(2, 3, 4, 2, dtype="float64") if dims == 1 else build.input(2, 3, 4, dtype="float64")
+    index = np.array([[[0, 1], [0, 1], [2, 3]], [[0, 1], [1, 1], [2, 0]]], np.int64)
+    if dims == 2:
+        index = index[..., :1]
+    made = build.onnx("GatherND", x, build.constant(index), shape=shape, batch_dims=dims)
+    check_gradients(build.graph(build.mul(made, made)))
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,13 +82,26 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     )
     buffers = tuple(Buffer(f"saved{layer}", 100 * size, size) for layer, size in enumerate(sizes))
     trace = Trace(kernels, layers, buffers)
-    channel = Channel(data.draw(st.sampled_from([2.0, 5.0, 20.0])), data.draw(st.sampled_from([2.0, 5.0, 20.0])))
+    write, read = (data.draw(st.sampled_from([2.0, 5.0, 20.0])) for _ in range(2))
+    channel = Channel(write, read, memory_bytes_per_us=data.draw(st.sampled_from([math.inf, 200.0, 40.0])))
     fates = data.draw(st.lists(st.sampled_from(["keep", "offload", "again"]), min_size=layers, max_size=layers))
     again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again" and fates[layer - 1] != "again"}
     offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
     plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again)
     limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))
     run = follow(trace, plan, channel, limit)
-    time_us, peak = Clock(trace, plan, channel, float("inf") if limit is None else limit).run()
+    tick_us = 1.0 if math.isinf(channel.memory_bytes_per_us) else 0.2  # kernels beside transfers end between ticks
+    time_us, peak = Clock(trace, plan, channel, float("inf") if limit is None else limit, tick_us).run()
     assert run.time_us == pytest.approx(time_us, rel=0.05)
+    assert run.time_us == pytest.approx(trace.time_us + run.stall_us + run.recompute_us + run.slowed_us)
     assert run.peak_bytes == pytest.approx(peak, rel=0.05)
+
+
+def test_what_is_moved_passes_the_memory_that_kernels_read() -> None:
+    """A store of 1,000 us at a tenth of the memory's bandwidth: the kernel beside it takes a tenth of that longer."""
+    channel = Channel(1000.0, 1000.0, memory_bytes_per_us=10_000.0)
+    run = follow(chain(4), ActivationPlan(((0, 6),)), channel)
+    assert [transfer.kind for transfer in run.transfers] == ["store", "load"]
+    assert run.slowed_us == pytest.approx(2 * 100.0)
+    assert run.time_us == pytest.approx(12_000.0 + 200.0)
+    assert run.stall_us == 0

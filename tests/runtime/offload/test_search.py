@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,25 @@ def test_a_limit_is_met_as_fast_as_can_be() -> None:
     again = plan_activations(trace, channel, Wish(limit_bytes=limit)).run
     assert again.peak_bytes <= limit
     assert again.time_us < found.time_us
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
+    """The least peak at no more time than allowed; or, with a limit, the fastest and then the one that writes least."""
+    trace, rate = random_chain(seed), (0.2, 0.5, 1.0)[seed % 3] * RELOADED
+    channel, peak = Channel(rate, rate), follow(trace, ActivationPlan()).peak_bytes
+    for limit in (None, int(0.5 * peak), int(0.8 * peak), peak):
+        both = Wish(slower_percent=5, limit_bytes=limit)
+        kinds = (both, replace(both, recompute=False), replace(both, offload=False))
+        runs = [plan_activations(trace, channel, kind).run for kind in kinds]
+        runs.append(follow(trace, ActivationPlan()))
+        late = [max(0.0, run.time_us - 1.05 * trace.time_us - 1e-3) for run in runs]
+        costs: list[tuple[float, ...]] = [(wait, run.peak_bytes) for wait, run in zip(late, runs, strict=True)]
+        if limit is not None:
+            over = [max(0, run.peak_bytes - limit) for run in runs]
+            written = [run.bytes_of("store", trace) for run in runs]
+            costs = [(excess, round(wait, 3), size) for excess, wait, size in zip(over, late, written, strict=True)]
+        assert costs[0] == min(costs)
 
 
 def test_without_ssds_everything_that_helps_is_recomputed() -> None:

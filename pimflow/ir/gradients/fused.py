@@ -1,0 +1,216 @@
+"""What ONNX Runtime's optimiser fuses, and attention: trained as the nodes that it stands for.
+
+A step so has the kernels, and saves what they make, as if the model had not been optimised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pimflow.ir.gradients.tape import Tape, integer, integers, number, writes_out
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+CONTRIB = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+MASKED = -10000.0
+"""What ONNX Runtime adds to the scores of keys that are masked, unless the operator says otherwise."""
+
+
+def _sum(tape: Tape, *values: str) -> str:
+    """Of those that are there."""
+    first, *others = filter(None, values)
+    for other in others:
+        first = tape.add(first, other)
+    return first
+
+
+# ---- norms and activations
+
+
+def _norm(tape: Tape, op: OnnxOp, x: str, scale: str, shift: str = "", kind: str = "LayerNormalization") -> str:
+    """Over the last axis."""
+    epsilon = number(op.attributes, "epsilon", 1e-5)
+    return tape.onnx(kind, (x, scale, shift) if shift else (x, scale), tape.shape(x), axis=-1, epsilon=epsilon)
+
+
+@writes_out("SkipLayerNormalization", domain=CONTRIB, trained=(2, 3, 4))
+def _skip_layer_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    x, skip, scale, shift, bias = (tape.operand(node, place) for place in range(5))
+    total = _sum(tape, x, skip, bias)
+    return _norm(tape, op, total, scale, shift), "", "", total
+
+
+@writes_out("SkipSimplifiedLayerNormalization", domain=CONTRIB, trained=(2, 3))
+def _skip_rms_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    x, skip, scale, bias = (tape.operand(node, place) for place in range(4))
+    total = _sum(tape, x, skip, bias)
+    return _norm(tape, op, total, scale, kind="SimplifiedLayerNormalization"), "", "", total
+
+
+@writes_out("EmbedLayerNormalization", domain=CONTRIB, trained=(2, 3, 4, 5, 6))
+def _embedding(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """Rows of words, places and segments, added up."""
+    words, segments, table, places, kinds, scale, shift, mask, given = (tape.operand(node, place) for place in range(9))
+    batch, rows = tape.shape(words)
+
+    def read(rows_of: str, index: str) -> str:
+        shape = (*tape.shape(index), tape.shape(rows_of)[1])
+        return tape.onnx("Gather", (rows_of, index), shape, axis=0)
+
+    order = given or tape.constant(np.arange(rows, dtype=np.int64)[None], "places")
+    total = _sum(tape, read(table, words), read(places, order), read(kinds, segments) if kinds and segments else "")
+    lengths = ""
+    if mask:
+        lengths = tape.reduce("ReduceSum", mask, (1,), keepdims=False)
+    elif len(node.outputs) > 1 and node.outputs[1]:
+        lengths = tape.onnx("Identity", (tape.constant(np.zeros(batch, np.int32), "lengths"),), (batch,))
+    return _norm(tape, op, total, scale, shift), lengths, total
+
+
+@writes_out("BiasGelu", domain=CONTRIB, trained=(1,))
+def _bias_gelu(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    x = _sum(tape, node.inputs[0], tape.operand(node, 1))
+    share = tape.plus(tape.elementwise("Erf", tape.scaled(x, math.sqrt(0.5))), 1)
+    return (tape.mul(x, tape.scaled(share, 0.5)),)
+
+
+@writes_out("FastGelu", domain=CONTRIB, trained=(1,))
+def _fast_gelu(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+    x = _sum(tape, node.inputs[0], tape.operand(node, 1))
+    inner = tape.mul(x, tape.plus(tape.scaled(tape.mul(x, x), 0.044715), 1))
+    bend = tape.elementwise("Tanh", tape.scaled(inner, math.sqrt(2 / math.pi)))
+    return (tape.mul(x, tape.scaled(tape.plus(bend, 1), 0.5)),)
+
+
+# ---- attention
+
+
+def _heads(tape: Tape, x: str, heads: int) -> str:
+    """[batch, rows, heads * depth] as [batch, heads, rows, depth]."""
+    batch, rows, width = tape.shape(x)
+    return tape.transpose(tape.reshape(x, (batch, rows, heads, width // heads)), (0, 2, 1, 3))
+
+
+def _side_by_side(tape: Tape, x: str) -> str:
+    """And back."""
+    batch, heads, rows, depth = tape.shape(x)
+    return tape.reshape(tape.transpose(x, (0, 2, 1, 3)), (batch, rows, heads * depth))
+
+
+def _attend(tape: Tape, query: str, key: str, value: str, scale: float, *added: str) -> str:
+    """Softmax of scaled scores and what is added to them, times values; all [batch, heads, rows, depth]."""
+    scores = tape.scaled(tape.product(query, tape.turned(key)), scale or 1 / math.sqrt(tape.shape(query)[-1]))
+    scores = _sum(tape, scores, *added)
+    return tape.product(tape.onnx("Softmax", (scores,), tape.shape(scores), axis=-1), value)
+
+
+def _causal(tape: Tape, like: str, rows: int, keys: int, beyond: float) -> str:
+    """Nothing for keys up to a row's own, `beyond` for those behind it."""
+    later = np.triu(np.ones((rows, keys), bool), 1)
+    return tape.constant(np.where(later, beyond, 0).astype(np.dtype(tape.dtype(like))), "causal")
+
+
+def _mask(tape: Tape, mask: str, like: str, batch: int, keys: int, beyond: float) -> str | Refusal:
+    """What is added to scores for keys that a mask leaves out: of lengths [batch], or 1 for every key that counts."""
+    shape = tape.shape(mask)
+    if shape == (batch,):
+        places = tape.constant(np.arange(keys).astype(np.dtype(tape.dtype(mask))), "places")
+        counts = tape.elementwise("Less", places, tape.reshape(mask, (batch, 1, 1, 1)))
+    elif shape in ((batch, keys), (batch, *shape[1:2], keys)):
+        counts = tape.reshape(mask, (batch, 1, shape[1] if len(shape) == 3 else 1, keys))
+    else:
+        return Refusal(f"attention with a mask of {shape} has no gradient rule")
+    left_out = tape.sub(tape.number(1, like), tape.cast(counts, tape.dtype(like)))
+    return tape.scaled(left_out, beyond)
+
+
+@writes_out("Attention", domain=CONTRIB, trained=(1, 2))
+def _with_projection(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """Queries, keys and values are made by one product."""
+    x, weights, bias, mask, past, added = (tape.operand(node, place) for place in range(6))
+    if past or integer(op, "do_rotary"):
+        return Refusal("Attention with a past or rotated places has no gradient rule")
+    (batch, rows, _), width, heads = tape.shape(x), tape.shape(weights)[1], integer(op, "num_heads", 1)
+    sizes = integers(op, "qkv_hidden_sizes") or (width // 3,) * 3
+    made, parts, start = _sum(tape, tape.product(x, weights), bias), [], 0
+    for size in sizes:
+        parts.append(_heads(tape, tape.slice(made, 2, start, start + size), heads))
+        start += size
+    return _masked(tape, op, parts, (mask, added), (batch, rows, rows))
+
+
+@writes_out("MultiHeadAttention", domain=CONTRIB, trained=(3,))
+def _multi_head(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """Of queries, keys and values that are made already; their biases lie one behind the other."""
+    query, key, value, bias, mask, added, *past = (tape.operand(node, place) for place in range(8))
+    if any(past) or not key or not value or {len(tape.shape(name)) for name in (query, key, value)} != {3}:
+        return Refusal("MultiHeadAttention with a past or packed operands has no gradient rule")
+    heads, parts, start = integer(op, "num_heads", 1), [], 0
+    for name in (query, key, value):
+        width = tape.shape(name)[2]
+        own = tape.slice(bias, 0, start, start + width) if bias else ""
+        parts.append(_heads(tape, _sum(tape, name, own), heads))
+        start += width
+    (batch, rows, _), keys = tape.shape(query), tape.shape(key)[1]
+    return _masked(tape, op, parts, (mask, added), (batch, rows, keys))
+
+
+def _masked(
+    tape: Tape, op: OnnxOp, parts: Sequence[str], given: tuple[str, str], sizes: tuple[int, int, int]
+) -> Sequence[str] | Refusal:
+    """Attention with a mask of keys and scores of its own, both maybe absent."""
+    (mask, added), (batch, rows, keys) = given, sizes
+    beyond = number(op.attributes, "mask_filter_value", MASKED)
+    masks = [added]
+    if mask:
+        masked = _mask(tape, mask, parts[0], batch, keys, beyond)
+        if isinstance(masked, Refusal):
+            return masked
+        masks.append(masked)
+    if integer(op, "unidirectional"):
+        masks.append(_causal(tape, parts[0], rows, keys, beyond))
+    query, key, value = parts
+    return (_side_by_side(tape, _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)),)
+
+
+@writes_out("Attention")
+def _standard(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """ONNX's own (opset 23): heads apart or side by side, and fewer of keys than of queries."""
+    query, key, value, mask, *past = (tape.operand(node, place) for place in range(7))
+    if any(past) or number(op.attributes, "softcap", 0.0):
+        return Refusal("Attention with a past, lengths or capped scores has no gradient rule")
+    apart = len(tape.shape(query)) == 4
+    if not apart:
+        query = _heads(tape, query, integer(op, "q_num_heads", 1))
+        key, value = (_heads(tape, name, integer(op, "kv_num_heads", 1)) for name in (key, value))
+    key, value = (_shared(tape, name, tape.shape(query)[1]) for name in (key, value))
+    masks = []
+    if mask:
+        masks.append(_added(tape, mask, query))
+    if integer(op, "is_causal"):
+        masks.append(_causal(tape, query, tape.shape(query)[2], tape.shape(key)[2], -math.inf))
+    made = _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)
+    return (made if apart else _side_by_side(tape, made),)
+
+
+def _added(tape: Tape, mask: str, like: str) -> str:
+    """A mask of truths, as what is added to scores."""
+    if tape.dtype(mask) != "bool":
+        return mask
+    return tape.where(mask, tape.number(0, like), tape.number(-math.inf, like))
+
+
+def _shared(tape: Tape, x: str, heads: int) -> str:
+    """Each head as often as queries have heads for it."""
+    batch, own, rows, depth = tape.shape(x)
+    if own == heads:
+        return x
+    wide = tape.spread(tape.reshape(x, (batch, own, 1, rows, depth)), (batch, own, heads // own, rows, depth))
+    return tape.reshape(wide, (batch, heads, rows, depth))

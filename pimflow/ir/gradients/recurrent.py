@@ -1,0 +1,352 @@
+"""Gradients of LSTM, GRU and RNN, back through time.
+
+Gates are computed again, from inputs and states of all steps at once; so are the products of gradients with inputs and
+states. Step by step runs only what a step needs of the next one: a product and a few elementwise ops (Appleyard et al.,
+Optimizing Performance of Recurrent Neural Networks on GPUs, 2016). Rows are steps times batch; G gates of H each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pimflow.ir.gradients.tape import (
+    ONNX_TRAINING_FORMS,
+    TRAINED_INPUTS,
+    Gradients,
+    Tape,
+    attributes_of,
+    differentiates,
+    integer,
+    text,
+)
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.contraction import Gemm
+from pimflow.ir.ops.movement import Concat
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+MOST_STEPS = 1024
+"""Of all directions together; each is nine nodes or fewer."""
+
+_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+_ONE_GATE = frozenset({"Tanh", "Relu", "Sigmoid"})
+_KEYS = tuple(("", kind) for kind in _ACTIVATIONS)
+_BY_WEIGHTS, _BY_ROWS = Gemm(trans_b=True), Gemm(trans_a=True)
+
+TRAINED_INPUTS.register(*_KEYS)((1, 2, 3))
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """One direction of a recurrence: x [rows, I], w [G H, I], r [G H, H], biases [G H] or "", first state and cell
+    [batch, H], all states [rows, H]; gradients of these states, and of the last state and cell ("" where none comes).
+    """
+
+    tape: Tape
+    op: OnnxOp
+    x: str
+    w: str
+    r: str
+    bias: str
+    state_bias: str
+    first: str
+    first_cell: str
+    states: str
+    d_states: str
+    d_last: str
+    d_last_cell: str
+    activation: str
+    backward: bool
+
+    @property
+    def batch(self) -> int:
+        """Rows of a step."""
+        return self.tape.shape(self.first)[0]
+
+    @property
+    def hidden(self) -> int:
+        """Elements of a state."""
+        return self.tape.shape(self.r)[1]
+
+    def in_order(self, rows: str) -> list[str]:
+        """Each step's rows, in the order in which the recurrence takes the steps."""
+        steps = self.tape.split(rows, 0, self.tape.shape(rows)[0] // self.batch)
+        return list(reversed(steps)) if self.backward else list(steps)
+
+    def all_rows(self, steps: Sequence[str]) -> str:
+        """And back."""
+        return self.joined(reversed(steps) if self.backward else steps, 0)
+
+    def joined(self, parts: Iterable[str], axis: int) -> str:
+        """One behind the other."""
+        names = tuple(parts)
+        return names[0] if len(names) == 1 else self.tape.op(Concat(axis), *names)
+
+    def before(self, first: str, rows: str) -> str:
+        """Of every step what the one before it made: [rows, H]."""
+        count = self.tape.shape(rows)[0]
+        if count == self.batch:
+            return first
+        if self.backward:
+            return self.joined((self.tape.slice(rows, 0, self.batch, count), first), 0)
+        return self.joined((first, self.tape.slice(rows, 0, 0, count - self.batch)), 0)
+
+    def gates(self, x: str, first: int, last: int) -> str:
+        """Gates first .. last-1, which are columns."""
+        return self.tape.slice(x, 1, first * self.hidden, last * self.hidden)
+
+    def weights(self, first: int, last: int) -> str:
+        """Their rows of r."""
+        return self.tape.slice(self.r, 0, first * self.hidden, last * self.hidden)
+
+    def biases(self, bias: str, first: int, last: int) -> str:
+        """Their biases; "" where there are none."""
+        return self.tape.slice(bias, 0, first * self.hidden, last * self.hidden) if bias else ""
+
+    def product(self, rows: str, weights: str, added: str = "") -> str:
+        """rows weights^T + added."""
+        return self.tape.op(_BY_WEIGHTS, rows, weights, *filter(None, (added,)))
+
+    def back(self, d_gates: str, weights: str, added: str = "") -> str:
+        """d_gates weights + added."""
+        return self.tape.op(Gemm(), d_gates, weights, *filter(None, (added,)))
+
+    def sum(self, *parts: str) -> str:
+        """Of those that are there; "" of none."""
+        given = [part for part in parts if part]
+        return reduce(self.tape.add, given) if given else ""
+
+    def from_behind(self) -> tuple[list[str], str]:
+        """The gradient of each step's state from what reads all states, and that of the last state."""
+        count = self.tape.shape(self.states)[0] // self.batch
+        return self.in_order(self.d_states) if self.d_states else [""] * count, self.d_last
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Gradients of one direction: of gates as the inputs enter them and as the states do [rows, G H], of r, of the
+    first state and of the first cell ("" but for LSTM)."""
+
+    entering: str
+    recurrent: str
+    r: str
+    first: str
+    first_cell: str = ""
+
+
+def _slope(tape: Tape, kind: str, y: str) -> str:
+    """The derivative of an activation, from its result."""
+    if kind == "Relu":
+        return tape.masked(tape.above(y, 0), tape.spread(tape.number(1, y), tape.shape(y)))
+    if kind == "Sigmoid":
+        return tape.mul(y, tape.sub(tape.number(1, y), y))
+    return tape.sub(tape.number(1, y), tape.mul(y, y))
+
+
+def _rnn(own: _Direction) -> _Found:
+    """h = act(x + h' r)."""
+    tape = own.tape
+    slopes = own.in_order(_slope(tape, own.activation, own.states))
+    coming, ahead = own.from_behind()
+    made: list[str] = []
+    for slope, dy in reversed(list(zip(slopes, coming, strict=True))):
+        made.append(tape.mul(own.sum(dy, ahead) if not made else own.back(made[-1], own.r, dy), slope))
+    d_gates = own.all_rows(made[::-1])
+    r = tape.op(_BY_ROWS, d_gates, own.before(own.first, own.states))
+    return _Found(d_gates, d_gates, r, own.back(made[-1], own.r))
+
+
+def _lstm(own: _Direction) -> _Found:
+    """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell)."""
+    tape, before = own.tape, own.before(own.first, own.states)
+    sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
+    opened, new = tape.elementwise("Sigmoid", own.gates(sums, 0, 3)), tape.elementwise("Tanh", own.gates(sums, 3, 4))
+    enters, leaves, stays = (own.gates(opened, gate, gate + 1) for gate in range(3))
+    kept, cells = own.in_order(stays), [own.first_cell]
+    for keeps, entered in zip(kept, own.in_order(tape.mul(enters, new)), strict=True):
+        cells.append(tape.add(tape.mul(keeps, cells[-1]), entered))
+    all_cells = own.all_rows(cells[1:])
+    bent = tape.elementwise("Tanh", all_cells)
+    by_cell = own.joined((new, bent, own.before(own.first_cell, all_cells)), 1)
+    of_opened = tape.mul(by_cell, _slope(tape, "Sigmoid", opened))
+    factors = own.in_order(own.joined((of_opened, tape.mul(enters, _slope(tape, "Tanh", new))), 1))
+    of_cell = own.in_order(tape.mul(leaves, _slope(tape, "Tanh", bent)))
+    coming, ahead = own.from_behind()
+    d_cell, made = own.d_last_cell, list[str]()
+    for keeps, factor, slope, dy in reversed(list(zip(kept, factors, of_cell, coming, strict=True))):
+        d_state = own.back(made[-1], own.r, dy) if made else own.sum(dy, ahead) or tape.zeros(tape.shape(slope), slope)
+        total = own.sum(tape.mul(d_state, slope), d_cell)
+        made.append(tape.mul(own.joined((total, d_state, total, total), 1), factor))
+        d_cell = tape.mul(total, keeps)
+    d_gates = own.all_rows(made[::-1])
+    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), own.back(made[-1], own.r), d_cell)
+
+
+def _gru(own: _Direction) -> _Found:
+    """Gates z, r, h: state = (1 - z) n + z state', where r resets what the state is multiplied to, or the state."""
+    return _reset_behind(own) if integer(own.op, "linear_before_reset") else _reset_ahead(own)
+
+
+def _mixed(own: _Direction, before: str, keeps: str, new: str) -> tuple[str, str]:
+    """What the gradient of a state is multiplied by for gate z and for gate h."""
+    tape = own.tape
+    of_new = tape.mul(tape.sub(tape.number(1, keeps), keeps), _slope(tape, "Tanh", new))
+    return tape.mul(tape.sub(before, new), _slope(tape, "Sigmoid", keeps)), of_new
+
+
+def _reset_behind(own: _Direction) -> _Found:
+    """n = tanh(x_h + r q), q = state' r_h + b."""
+    tape, before = own.tape, own.before(own.first, own.states)
+    entered, fed = own.product(own.x, own.w, own.bias), own.product(before, own.r, own.state_bias)
+    opened = tape.elementwise("Sigmoid", tape.add(own.gates(entered, 0, 2), own.gates(fed, 0, 2)))
+    keeps, resets, fed = own.gates(opened, 0, 1), own.gates(opened, 1, 2), own.gates(fed, 2, 3)
+    new = tape.elementwise("Tanh", tape.add(own.gates(entered, 2, 3), tape.mul(resets, fed)))
+    of_keeps, of_new = _mixed(own, before, keeps, new)
+    of_resets = tape.mul(tape.mul(of_new, fed), _slope(tape, "Sigmoid", resets))
+    factors = own.in_order(own.joined((of_keeps, of_resets, tape.mul(of_new, resets)), 1))
+    coming, ahead = own.from_behind()
+    made, states = list[str](), list[str]()
+    for factor, kept, dy in reversed(list(zip(factors, own.in_order(keeps), coming, strict=True))):
+        d_state = own.sum(dy, ahead)
+        made.append(tape.mul(own.joined((d_state,) * 3, 1), factor))
+        states.append(d_state)
+        ahead = own.back(made[-1], own.r, tape.mul(d_state, kept))
+    d_gates, d_new = own.all_rows(made[::-1]), tape.mul(own.all_rows(states[::-1]), of_new)
+    entering = own.joined((own.gates(d_gates, 0, 2), d_new), 1)
+    return _Found(entering, d_gates, tape.op(_BY_ROWS, d_gates, before), ahead)
+
+
+def _reset_ahead(own: _Direction) -> _Found:
+    """n = tanh(x_h + (r state') r_h + b)."""
+    tape, before = own.tape, own.before(own.first, own.states)
+    entered = own.product(own.x, own.w, own.sum(own.bias, own.state_bias))
+    opened = tape.elementwise("Sigmoid", own.product(before, own.weights(0, 2), own.gates(entered, 0, 2)))
+    keeps, resets = own.gates(opened, 0, 1), own.gates(opened, 1, 2)
+    reset = tape.mul(resets, before)
+    new = tape.elementwise("Tanh", own.product(reset, own.weights(2, 3), own.gates(entered, 2, 3)))
+    of_keeps, of_new = _mixed(own, before, keeps, new)
+    of_resets = tape.mul(before, _slope(tape, "Sigmoid", resets))
+    factors = own.in_order(own.joined((of_keeps, of_resets), 1))
+    coming, ahead = own.from_behind()
+    opening, renewing = list[str](), list[str]()
+    rows = zip(factors, own.in_order(of_new), own.in_order(keeps), own.in_order(resets), coming, strict=True)
+    for factor, slope, kept, resetting, dy in reversed(list(rows)):
+        d_state = own.sum(dy, ahead)
+        renewing.append(tape.mul(d_state, slope))
+        d_reset = own.back(renewing[-1], own.weights(2, 3))
+        opening.append(tape.mul(own.joined((d_state, d_reset), 1), factor))
+        direct = tape.add(tape.mul(d_state, kept), tape.mul(d_reset, resetting))
+        ahead = own.back(opening[-1], own.weights(0, 2), direct)
+    d_opened, d_new = own.all_rows(opening[::-1]), own.all_rows(renewing[::-1])
+    r = own.joined((tape.op(_BY_ROWS, d_opened, before), tape.op(_BY_ROWS, d_new, reset)), 0)
+    d_gates = own.joined((d_opened, d_new), 1)
+    return _Found(d_gates, d_gates, r, ahead)
+
+
+_RULES: dict[str, Callable[[_Direction], _Found]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+
+
+@ONNX_TRAINING_FORMS.register(*_KEYS)
+def _with_states(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    """The states of all steps are made, whoever reads them."""
+    if _refusal(tape, node, op) is not None:
+        return (node,)
+    states = node.outputs[0]
+    if not states:
+        (steps, batch, _), (directions, _, hidden) = tape.shape(node.inputs[0]), tape.shape(node.inputs[2])
+        shape = (steps, directions, batch, hidden)
+        states = tape.new_value(f"{node.name}.states", shape, tape.dtype(node.inputs[0]))
+    tape.keep(node, states)
+    return (Node(op, node.inputs, (states, *node.outputs[1:]), node.name, node.placement, node.tags),)
+
+
+@differentiates(*_ACTIVATIONS)
+def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    refusal = _refusal(tape, node, op)
+    if refusal is not None:
+        return refusal
+    count = tape.shape(node.inputs[1])[0]
+    found = [_of_one(tape, node, op, gradients, direction) for direction in range(count)]
+
+    def together(place: int) -> str:
+        parts = [made[place] for made in found]
+        return parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts)
+
+    x = tape.reshape(reduce(tape.add, (made[0] for made in found)), tape.shape(node.inputs[0]))
+    places = {1: 1, 2: 2, 3: 3, 5: 4, 6: 5}
+    made = {0: x, **{place: together(index) for place, index in places.items() if tape.operand(node, place)}}
+    return [made.get(place, "") if tape.wants(name) else "" for place, name in enumerate(node.inputs)]
+
+
+def _of_one(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], direction: int) -> tuple[str, ...]:
+    """Gradients of x [rows, I], and of weights, biases and first states, each with a first axis of this direction."""
+
+    def part(name: str, axis: int = 0) -> str:
+        if not name:
+            return ""
+        shape = tape.shape(name)
+        one = tape.slice(name, axis, direction, direction + 1)
+        return tape.reshape(one, (*shape[:axis], *shape[axis + 1 :]))
+
+    def rows(name: str) -> str:
+        return tape.rows_of(part(name, 1)) if name else ""
+
+    x, w, r, both, _, first, cell = (tape.operand(node, place) for place in range(7))
+    (batch, *_), gates = tape.shape(x)[1:], tape.shape(r)[1]
+    none, bias = tape.zeros((batch, tape.shape(r)[2]), x), part(both)
+    d_states, d_last, d_cell, *_ = (*gradients, "", "")
+    backward = direction == 1 or text(op, "direction", "forward") == "reverse"
+    own = _Direction(
+        tape,
+        op,
+        tape.rows_of(x),
+        part(w),
+        part(r),
+        tape.slice(bias, 0, 0, gates) if bias else "",
+        tape.slice(bias, 0, gates, 2 * gates) if bias else "",
+        part(first) or none,
+        part(cell) or none,
+        rows(tape.kept(node)[0]),
+        rows(d_states),
+        part(d_last),
+        part(d_cell),
+        _activations(op)[-1 if backward else 0],
+        backward,
+    )
+    made = _RULES[op.op_type](own)
+    biases = tuple(tape.sum(of, (0,), keepdims=False) for of in (made.entering, made.recurrent)) if bias else ()
+    found = (tape.op(_BY_ROWS, made.entering, own.x), made.r, *([own.joined(biases, 0)] if biases else [""]))
+    whole = (*found, made.first, made.first_cell)
+    return own.back(made.entering, own.w), *(
+        tape.reshape(name, (1, *tape.shape(name))) if name else "" for name in whole
+    )
+
+
+def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
+    """Why a recurrence is not trained."""
+    if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
+        return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
+    steps, batch, _ = tape.shape(node.inputs[0])
+    lengths, given = tape.operand(node, 4), attributes_of(op)
+    known = tape.array(lengths)
+    if integer(op, "layout"):
+        return Refusal(f"{op.op_type} with batches in front has no gradient rule", remedy="export it with layout 0")
+    if lengths and (known is None or set(known.tolist()) != {steps}):
+        return Refusal(f"{op.op_type} of sequences of several lengths has no gradient rule")
+    if tape.operand(node, 7) or "clip" in given or integer(op, "input_forget"):
+        return Refusal(f"{op.op_type} with peepholes, a clip or coupled gates has no gradient rule")
+    usual, asked = _ACTIVATIONS[op.op_type], _activations(op)
+    if not (set(asked) <= _ONE_GATE if op.op_type == "RNN" else asked in (usual, 2 * usual)):
+        return Refusal(f"{op.op_type} with activations {', '.join(asked)} has no gradient rule")
+    total = steps * tape.shape(node.inputs[1])[0]
+    if total > MOST_STEPS or not total * batch:
+        return Refusal(f"{op.op_type} of {total} steps: {MOST_STEPS} at most are gone back", remedy="train on fewer")
+    return None
+
+
+def _activations(op: OnnxOp) -> tuple[str, ...]:
+    """Of the first direction and of the second."""
+    given = attributes_of(op).get("activations")
+    return tuple(map(str, given)) if isinstance(given, tuple) and given else _ACTIVATIONS[op.op_type]

@@ -1,0 +1,178 @@
+"""Gradients of what samples a map along its axes: sizes changed, and borders made of the map itself.
+
+Along each axis such an op is a product by a matrix of constants; its gradient is one by that matrix turned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer, integers, number, text
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+Floats = npt.NDArray[Any]
+Places = npt.NDArray[np.int64]
+
+_CUBIC = -0.75
+_SAMPLED_WITH_ATTRIBUTES = 11
+"""From here on Resize says how; before, as Upsample, it samples from the front."""
+
+
+def _along(tape: Tape, x: str, axis: int, matrix: Floats) -> str:
+    """[.., n, ..] as [.., m, ..], by a matrix [m, n] along one axis."""
+    shape = tape.shape(x)
+    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    weights = tape.constant(matrix.astype(np.dtype(tape.dtype(x))), "weights")
+    made = tape.product(weights, tape.reshape(x, (before, shape[axis], behind)))
+    return tape.reshape(made, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
+
+
+# ---- borders
+
+_SOURCES: dict[str, Callable[[Places, int], Places]] = {
+    "edge": lambda places, size: places.clip(0, size - 1),
+    "reflect": lambda places, size: size - 1 - np.abs(size - 1 - np.abs(places)),
+    "wrap": lambda places, size: places % size,
+}
+"""Where what lies outside an axis of some size is taken from, by ONNX's names of modes."""
+
+
+@differentiates("Pad")
+def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """The gradient of the middle, and those of borders where they were taken from."""
+    (dx,), shape, sources = gradients, tape.shape(node.inputs[0]), _SOURCES.get(text(op, "mode", "constant"))
+    widths = _widths(tape, node, op)
+    if widths is None or sources is None:
+        return Refusal("Pad: what it puts around its input is computed, or it cuts off instead")
+    for axis, (before, size) in enumerate(zip(widths[0], shape, strict=True)):
+        dy, total = dx, tape.shape(dx)[axis]
+        dx = tape.slice(dy, axis, int(before), int(before) + size)
+        for start, stop in ((0, int(before)), (int(before) + size, total)):
+            if start < stop:
+                taken = sources(np.arange(start, stop) - before, size)
+                border = tape.slice(dy, axis, start, stop)
+                dx = tape.add(dx, _along(tape, border, axis, np.equal.outer(np.arange(size), taken)))
+    return (dx,)
+
+
+def _widths(tape: Tape, node: Node, op: OnnxOp) -> Places | None:
+    """What is put before and behind each axis, [2, rank]; None where that is computed or negative."""
+    rank, axes = len(tape.shape(node.inputs[0])), tape.operand(node, 3)
+    given = tape.array(tape.operand(node, 1)) if len(node.inputs) > 1 else np.array(integers(op, "pads") or ())
+    places = tape.array(axes) if axes else np.arange(rank)
+    if given is None or places is None:
+        return None
+    widths = np.zeros((2, rank), np.int64)
+    widths[:, places % rank] = given.reshape(2, -1)
+    return None if widths.min(initial=0) < 0 else widths
+
+
+# ---- sizes
+
+
+@differentiates("Resize", "Upsample")
+def _resize(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    dx, shape = gradients[0], tape.shape(node.inputs[0])
+    if text(op, "coordinate_transformation_mode") == "tf_crop_and_resize":
+        return Refusal(f"{op.op_type} that crops has no gradient rule")
+    if integer(op, "antialias") or text(op, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return Refusal(f"{op.op_type} with antialiasing or a kept aspect ratio has no gradient rule")
+    scales = _scales(tape, node, op)
+    if scales is None:
+        return Refusal(f"{op.op_type}: its scales are computed")
+    for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
+        if (tape.shape(dx)[axis], scale) != (size, 1):
+            dx = _sampled_back(tape, op, dx, axis, _sampling(tape, op, size, tape.shape(dx)[axis], scale))
+    return (dx,)
+
+
+def _sampled_back(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Floats) -> str:
+    """By the matrix turned; where each element was only repeated, a sum."""
+    (made, size), shape = matrix.shape, tape.shape(dy)
+    if made % size == 0 and np.array_equal(matrix, np.repeat(np.eye(size), made // size, axis=0)):
+        apart = tape.reshape(dy, (*shape[:axis], size, made // size, *shape[axis + 1 :]))
+        return tape.sum(apart, (axis + 1,), keepdims=False)
+    return _along(tape, dy, axis, matrix.T)
+
+
+def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
+    """Of every axis; where sizes are given, what they come to."""
+    x, y = tape.shape(node.inputs[0]), tape.shape(node.output)
+    places = integers(op, "axes") or tuple(range(len(x)))
+    name = tape.operand(node, 1 if len(node.inputs) < 3 else 2)
+    given = tape.array(name)
+    if name and given is None:
+        return None
+    scales = [made / max(1, size) for made, size in zip(y, x, strict=True)]
+    if given is None or not given.size:
+        given = np.array(attribute) if isinstance(attribute := dict(op.attributes).get("scales"), tuple) else None
+    for place, scale in zip(places, [] if given is None else given.tolist(), strict=False):
+        scales[place] = scale
+    return scales
+
+
+def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Floats:
+    """What each of `made` elements takes of each of `size`, [made, size], as ONNX defines Resize."""
+    places = _coordinates(tape, op, size, made, np.float32(scale))
+    mode = text(op, "mode", "nearest")
+    if mode == "nearest":
+        return np.asarray(np.eye(size)[_nearest(tape, op, places).clip(0, size - 1)])
+    first = np.floor(places)
+    beyond = (places - first).astype(np.float64)
+    taps = _cubic(beyond, number(op.attributes, "cubic_coeff_a", _CUBIC)) if mode == "cubic" else (1 - beyond, beyond)
+    start = -1 if mode == "cubic" else 0
+    matrix = np.zeros((made, size))
+    for tap, weights in enumerate(taps, start):
+        read = first.astype(np.int64) + tap
+        kept = ((read >= 0) & (read < size)) | (not integer(op, "exclude_outside"))
+        np.add.at(matrix, (np.arange(made), read.clip(0, size - 1)), weights * kept)
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    return matrix
+
+
+def _coordinates(tape: Tape, op: OnnxOp, size: int, made: int, scale: Any) -> Floats:
+    """Where in the input each element of the result lies, in single precision as ONNX Runtime has it."""
+    steps: Floats = np.arange(made, dtype=np.float32)
+    half: Any = np.float32(0.5)
+    default = "half_pixel" if tape.opset >= _SAMPLED_WITH_ATTRIBUTES and op.op_type == "Resize" else "asymmetric"
+    mode = text(op, "coordinate_transformation_mode", default)
+    if mode == "asymmetric":
+        return np.asarray(steps / scale)
+    if mode == "align_corners":
+        return np.asarray(steps * np.float32((size - 1) / max(1, made - 1)))
+    if mode == "tf_half_pixel_for_nn":
+        return np.asarray((steps + half) / scale)
+    if mode == "pytorch_half_pixel" and made == 1:
+        return np.zeros(1, np.float32)
+    places = (steps + half) / scale - half
+    if mode == "half_pixel_symmetric":
+        places = places + np.float32(size / 2) * (1 - np.float32(made) / (scale * np.float32(size)))
+    return np.asarray(places)
+
+
+def _nearest(tape: Tape, op: OnnxOp, places: Floats) -> Places:
+    default = "round_prefer_floor" if tape.opset >= _SAMPLED_WITH_ATTRIBUTES and op.op_type == "Resize" else "floor"
+    mode = text(op, "nearest_mode", default)
+    half = np.float32(0.5)
+    moved = {"round_prefer_floor": places - half, "round_prefer_ceil": places + half}.get(mode, places)
+    rounded = np.ceil(moved) if mode in ("ceil", "round_prefer_floor") else np.floor(moved)
+    return np.asarray(rounded, np.int64)
+
+
+def _cubic(beyond: Floats, a: float) -> tuple[Floats, ...]:
+    """Weights of the four elements around a place (Keys, "Cubic convolution interpolation", 1981)."""
+
+    def near(d: Floats) -> Floats:
+        return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
+
+    def far(d: Floats) -> Floats:
+        return np.asarray(((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
+
+    return far(beyond + 1), near(beyond), near(1 - beyond), far(2 - beyond)
