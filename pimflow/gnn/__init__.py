@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.errors import InputDataError, OptionError, TargetError, choice
 from pimflow.gnn.loop import epoch
+from pimflow.gnn.rehearsal import LOADERS
 from pimflow.ir import Builder, Refusal, Spmm
 from pimflow.report.epoch import Epoch
 from pimflow.report.tuning import Tuning
@@ -34,7 +35,7 @@ from pimflow.sparse import Graph
 from pimflow.targets import Target, load_target
 from pimflow.targets.schema.upmem import ElementType, UpmemSpec
 
-__all__ = ["Aggregated", "Epoch", "Graph", "Strategy", "Tuning", "aggregate", "epoch", "tune"]
+__all__ = ["LOADERS", "Aggregated", "Epoch", "Graph", "Strategy", "Tuning", "aggregate", "epoch", "tune"]
 
 _MOST_FEATURES = 1 << 20
 

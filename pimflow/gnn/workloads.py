@@ -18,7 +18,7 @@ class Published:
 
     Args:
         vertices, edges: how many.
-        max_degree: of the vertex with most edges.
+        max_degree: of the vertex with most edges, in part assumed.
         features, classes: columns of a vertex's features, and what is predicted.
         train: vertices that an epoch goes through.
     """
@@ -36,15 +36,16 @@ WORKLOADS: Mapping[str, Published] = {
     "reddit": Published(232_965, 114_615_892, 21_657, 602, 41, 153_431),
     # Hu et al., NeurIPS 2020 (OGB), edges in both directions.
     "ogbn-products": Published(2_449_029, 123_718_280, 17_481, 100, 47, 196_615),
-    # KONECT and the SuiteSparse collection, without features of their own: the numbers of columns are those that
-    # PyTorch-Direct's evaluation gives them (57, 59 and 44 GB); classes and training shares (1 %) are assumed.
+    # KONECT and the SuiteSparse collection, without features of their own. Sizes and numbers of columns are remembered
+    # of those and of PyTorch-Direct's evaluation, not looked up; largest degrees, classes and training shares (1 %) are
+    # assumed.
     "twitter7": Published(41_652_230, 1_468_365_182, 770_155, 343, 47, 416_522),
     "sk-2005": Published(50_636_154, 1_949_412_601, 8_563_808, 293, 47, 506_361),
     "wikipedia": Published(13_593_032, 437_217_424, 1_050_000, 800, 47, 135_930),
     # Hu et al., NeurIPS 2020 (OGB); the largest degree is assumed.
     "ogbn-papers100m": Published(111_059_956, 1_615_685_872, 155_000, 128, 172, 1_207_179),
 }
-"""The graphs of PyTorch-Direct's evaluation."""
+"""Graphs of the sizes that PyTorch-Direct was evaluated on, as far as is known (docs/gnn-epoch.md)."""
 
 
 @dataclass(frozen=True, eq=False)

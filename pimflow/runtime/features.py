@@ -16,10 +16,10 @@ et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from pimflow.codegen.backend import Parts
+from pimflow.codegen.backend import Copy, Parts, SumOfParts, Transfer
 from pimflow.codegen.host import HostBackend
 from pimflow.errors import TargetError
 from pimflow.ir import Refusal
@@ -32,43 +32,86 @@ Placement = Literal["resident", "gather", "gather-pageable", "zero-copy", "zero-
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 """Where a table may lie and how it is read from there, by the names of options."""
 
+HOST_MEMORY, LINK = "host memory", "pcie"
+"""Where steps take place, on timelines."""
+
 _GATHER_PASSES = 3
 """Of the host's channels: a row is read, its place in the buffer read before it is written, and written."""
 
 
-@dataclass(frozen=True)
-class Access:
-    """What one access to a table costs.
+@dataclass(frozen=True, eq=False)
+class TableRead:
+    """Rows of a table that are read, whatever the table's place.
 
     Args:
-        placement: where the table lies, and how it is read.
-        rows, row_bytes: what is read.
-        time_parts_us: by step; they follow one another.
-        energy_parts_mj: by event, static power apart.
-        requests: over the link, of the GPU's threads; 0 of copies.
+        index: which ones [R], in the order in which they are written.
+        row_bytes, element_bytes: of a row, and of what a thread reads of it.
+        is_run: whether they lie one after the other, so that a copy needs no gather before it.
     """
 
-    placement: Placement
-    rows: int
+    index: Ids
     row_bytes: int
-    time_parts_us: Parts
-    energy_parts_mj: Parts
-    requests: int = 0
-
-    @property
-    def time_us(self) -> float:
-        """All steps."""
-        return sum(self.time_parts_us.values())
-
-    @property
-    def energy_mj(self) -> float:
-        """All events."""
-        return sum(self.energy_parts_mj.values())
+    element_bytes: int = 4
+    is_run: bool = False
+    _counted: dict[tuple[int, bool], int] = field(default_factory=dict, repr=False)
 
     @property
     def bytes(self) -> int:
         """Of the rows."""
-        return self.rows * self.row_bytes
+        return len(self.index) * self.row_bytes
+
+    def requests(self, line_bytes: int, *, shifted: bool) -> int:
+        """What the GPU's threads ask for over a link, counted once."""
+        key = (line_bytes, shifted)
+        if key not in self._counted:
+            self._counted[key] = HostRows(self.row_bytes, self.element_bytes, line_bytes, shifted).requests(self.index)
+        return self._counted[key]
+
+
+@dataclass(frozen=True)
+class Access(SumOfParts):
+    """What one access to a table costs.
+
+    Args:
+        placement: where the table lies, and how it is read.
+        time_parts_us: by step; they follow one another.
+        energy_parts_mj: by event, static power apart.
+        requests: over the link, of the GPU's threads; 0 of copies.
+        bytes: of the rows, which are written to the GPU's memory.
+    """
+
+    placement: Placement
+    time_parts_us: Parts
+    energy_parts_mj: Parts
+    requests: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Transfer):
+    """Rows on their way from the host's memory, step after step."""
+
+    steps: tuple[Copy, ...] = ()
+
+    @classmethod
+    def of(cls, access: Access) -> Fetch:
+        """What the CPU does takes place in the host's memory, all else on the link; there its energy is told too."""
+        energy = dict(access.energy_parts_mj)
+        cpu_mj = energy.pop("CPU", 0.0)
+        *before, (last, last_us) = access.time_parts_us.items()
+        steps = [Copy(part, time_us, cpu_mj, HOST_MEMORY) for part, time_us in before if part == "gather"]
+        steps += [Copy(part, time_us, 0.0) for part, time_us in before if part != "gather"]
+        return cls(0.0, 0.0, link=LINK, steps=(*steps, Copy(last, last_us, sum(energy.values()))))
+
+    @property
+    def energy_mj(self) -> float:
+        """Of all steps."""
+        return sum(step.energy_mj for step in self.steps)
+
+    @property
+    def before(self) -> tuple[Copy, ...]:
+        """All of them: nothing is left for the node to do."""
+        return self.steps
 
 
 class FeatureAccess:
@@ -86,48 +129,49 @@ class FeatureAccess:
         self.memory, self.tier, self.link = tiers_of(target)
         self.host = host
 
-    def cost(self, placement: Placement, index: Ids, row_bytes: int, element_bytes: int = 4) -> Access:
-        """Reading the rows of an index [R] of a table."""
-        rows, size = len(index), len(index) * row_bytes
+    def cost(self, placement: Placement, read: TableRead) -> Access:
+        """Reading rows of a table."""
         if placement == "resident":
-            return self._on_gpu(rows, row_bytes)
+            cost = self.host.copy_cost(2 * read.bytes, "uint8")
+            return Access(placement, {"gather": cost.time_us}, {"GPU": cost.energy_mj}, 0, read.bytes)
         if placement == "gather":
-            return self._gathered(placement, rows, row_bytes, size / (self.link.copy_gb_per_s * 1e3), 0)
+            return self._gathered(placement, read, self.link.copy_gb_per_s, 0)
         if placement == "gather-pageable":
-            return self._gathered(placement, rows, row_bytes, size / (self.link.pageable_gb_per_s * 1e3), 2 * size)
-        shifted = placement == "zero-copy"
-        table = HostRows(row_bytes, element_bytes, self.link.request_bytes, shifted)
-        return self._read(placement, rows, row_bytes, table.requests(index))
+            return self._gathered(placement, read, self.link.pageable_gb_per_s, 2 * read.bytes)
+        return self._read(placement, read)
 
-    def _on_gpu(self, rows: int, row_bytes: int) -> Access:
-        cost = self.host.copy_cost(2 * rows * row_bytes, "uint8")
-        return Access("resident", rows, row_bytes, {"gather": cost.time_us}, {"GPU": cost.energy_mj})
-
-    def _gathered(self, placement: Placement, rows: int, row_bytes: int, moving_us: float, staged: int) -> Access:
+    def _gathered(self, placement: Placement, read: TableRead, copy_gb_per_s: float, staged: int) -> Access:
         """`staged` bytes pass the host's channels on the driver's way to its own buffer."""
-        size = rows * row_bytes
+        size, link = read.bytes, read.bytes * self.link.pj_per_byte * 1e-9
+        copy_us = self.link.copy_us + size / (copy_gb_per_s * 1e3)
+        if read.is_run:
+            moved = {"host DRAM": (staged + size) * self._dram_mj, "link": link}
+            return Access(placement, {"copy": copy_us}, moved, 0, size)
         gather_us = self.tier.gather_us + size / (self.tier.gather_gb_per_s * 1e3)
-        passed = _GATHER_PASSES * size + staged + size
         energy = {
             "CPU": self.tier.gather_w * gather_us * 1e-3,
-            "host DRAM": passed * self.tier.dram_pj_per_byte * 1e-9,
-            "link": size * self.link.pj_per_byte * 1e-9,
+            "host DRAM": (_GATHER_PASSES * size + staged + size) * self._dram_mj,
+            "link": link,
         }
-        times = {"gather": gather_us, "copy": self.link.copy_us + moving_us}
-        return Access(placement, rows, row_bytes, times, energy)
+        return Access(placement, {"gather": gather_us, "copy": copy_us}, energy, 0, size)
 
-    def _read(self, placement: Placement, rows: int, row_bytes: int, requests: int) -> Access:
+    @property
+    def _dram_mj(self) -> float:
+        """Of a byte that passes the host's channels."""
+        return self.tier.dram_pj_per_byte * 1e-9
+
+    def _read(self, placement: Placement, read: TableRead) -> Access:
+        requests = read.requests(self.link.request_bytes, shifted=placement == "zero-copy")
         asked = requests * self.link.request_bytes
         streaming_us = asked / (self.link.zero_copy_gb_per_s * 1e3)
         waiting_us = requests * self.link.round_trip_ns * 1e-3 / self.link.outstanding_requests
         read_us = max(streaming_us, waiting_us)
         energy = {
             "GPU": self.link.reading_w * read_us * 1e-3,
-            "host DRAM": asked * self.tier.dram_pj_per_byte * 1e-9,
+            "host DRAM": asked * self._dram_mj,
             "link": asked * self.link.pj_per_byte * 1e-9,
         }
-        times = {"launch": self.link.zero_copy_us, "read": read_us}
-        return Access(placement, rows, row_bytes, times, energy, requests)
+        return Access(placement, {"launch": self.link.zero_copy_us, "read": read_us}, energy, requests, read.bytes)
 
     def placements(self, table_bytes: int, beside: int, on_host: int = 0) -> Mapping[Placement, Refusal | None]:
         """Where a table has room, and why not.

@@ -140,11 +140,12 @@ def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"fan_outs": ()}, OptionError, "fan-outs are []"),
-        ({"fan_outs": (3, 0)}, OptionError, "give numbers between 1 and 1024"),
-        ({"batch": 0}, OptionError, "batch is 0"),
-        ({"batches": -1}, OptionError, "batches is -1"),
-        ({"train": 4000}, OptionError, "train is 4000; the graph has 3,000 vertices"),
+        ({"fan_outs": ()}, OptionError, "'fan_outs' is empty"),
+        ({"fan_outs": (3, 0)}, OptionError, "'fan_outs[1]' is 0; it must be between 1 and 1024"),
+        ({"batch": 0}, OptionError, "'batch' is 0; it must be between 1"),
+        ({"hidden": float("nan")}, OptionError, "'hidden' is nan"),
+        ({"batches": -1}, OptionError, "'batches' is -1; it must be between 0"),
+        ({"train": 4000}, OptionError, "'train' is 4000; the graph has 3,000 vertices"),
         ({"features": None}, OptionError, "give their number: --features"),
         ({"loader": "some"}, OptionError, "unknown loader 'some'"),
         ({"model": "zoo:toy"}, PimflowError, ""),
@@ -155,7 +156,7 @@ def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
             TargetError,
             "train smaller batches, or draw fewer",
         ),
-        ({"features": 1 << 21}, OptionError, "features is 2097152; give a number between 1 and 1048576"),
+        ({"features": 1 << 21}, OptionError, "'features' is 2097152; it must be between 1 and 1048576"),
         ({"target": TINY, "features": 1 << 20}, TargetError, "features fit nowhere"),
     ],
 )

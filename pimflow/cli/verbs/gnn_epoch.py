@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from typing import Any
 
+from pimflow import gnn
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
+from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of, whole_number
 
-_LOADERS = ("none", "sampling", "all")
+_DEFAULTS = {name: argument.default for name, argument in inspect.signature(gnn.epoch).parameters.items()}
+_NUMBERS = {
+    "batch": "vertices of a step",
+    "features": "columns of a vertex's features",
+    "hidden": "columns between layers",
+    "classes": "columns of the result",
+    "train": "vertices that an epoch trains",
+}
 
 
 def add(verbs: Any) -> None:
@@ -20,29 +29,14 @@ def add(verbs: Any) -> None:
         "features in the GPU's memory, gathered by the CPU and copied, or read by the GPU from the host's memory.",
     )
     parser.add_argument("graph", metavar="GRAPH", help="a graph's file, or a published one's name: twitter7")
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", default="sage", help="sage, gcn, gat, or a model (default: sage)"
-    )
-    parser.add_argument(
-        "--fan-outs", type=_fan_outs, default=(25, 10), metavar="K,..", help="neighbours drawn, by hop (default: 25,10)"
-    )
-    parser.add_argument(
-        "--batch", type=positive_int, default=1000, metavar="N", help="vertices of a step (default: 1000)"
-    )
-    parser.add_argument("--features", type=positive_int, metavar="F", help="columns of a vertex's features")
-    parser.add_argument(
-        "--hidden", type=positive_int, default=256, metavar="N", help="columns between layers (default: 256)"
-    )
-    parser.add_argument("--classes", type=positive_int, metavar="N", help="columns of the result")
-    parser.add_argument("--train", type=positive_int, metavar="N", help="vertices that an epoch trains")
-    parser.add_argument(
-        "--loader", choices=_LOADERS, default="sampling", help="what overlaps with the step before (default: sampling)"
-    )
-    parser.add_argument(
-        "--batches", type=int, default=8, metavar="N", help="how many are drawn; 0: all of the epoch (default: 8)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything that is drawn (default: 0)")
-    add_target(parser, "rtx3090")
+    _argument(parser, "model", "sage, gcn, gat, or a model", metavar="MODEL", nargs="?")
+    _argument(parser, "fan_outs", "neighbours drawn, by hop", metavar="K,..", type=_fan_outs)
+    for name, meaning in _NUMBERS.items():
+        _argument(parser, name, meaning, metavar="N", type=positive_int)
+    _argument(parser, "loader", "what overlaps with the step before", choices=gnn.LOADERS)
+    _argument(parser, "batches", "how many are drawn; 0: all of the epoch", metavar="N", type=whole_number)
+    _argument(parser, "seed", "of everything that is drawn", metavar="N", type=whole_number)
+    add_target(parser, _DEFAULTS["target"])
     add_json(parser)
     add_quiet(parser)
     parser.set_defaults(run=run)
@@ -50,26 +44,20 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws, prices, prints."""
-    from pimflow import gnn
-
+    asked = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     with Progress(quiet=arguments.quiet) as progress:
-        found = gnn.epoch(
-            arguments.graph,
-            arguments.model,
-            fan_outs=arguments.fan_outs,
-            batch=arguments.batch,
-            features=arguments.features,
-            hidden=arguments.hidden,
-            classes=arguments.classes,
-            train=arguments.train,
-            target=target_of(arguments),
-            loader=arguments.loader,
-            batches=arguments.batches,
-            seed=arguments.seed,
-            progress=progress,
-        )
+        found = gnn.epoch(**asked | {"target": target_of(arguments), "progress": progress})
     show("gnn-epoch", found, arguments)
     return 0
+
+
+def _argument(parser: Parser, name: str, meaning: str, **how: Any) -> None:
+    """One of `gnn.epoch`'s arguments, with its default: an option, or a positional one where `nargs` says so."""
+    default = _DEFAULTS[name]
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    called = name if "nargs" in how else f"--{name.replace('_', '-')}"
+    help = meaning if default is None else f"{meaning} (default: {shown})"
+    parser.add_argument(called, default=default, help=help, **how)
 
 
 def _fan_outs(text: str) -> tuple[int, ...]:

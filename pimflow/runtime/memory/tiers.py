@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from pimflow.ir import Graph, Node
+from pimflow.ir.analysis.host_tables import fetches
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.features import Access
+from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.memory.plan import MemoryPlan
+from pimflow.runtime.steady_state import SteadyState
 from pimflow.targets.schema import GpuMemory
 
 
@@ -11,15 +20,73 @@ def gpu_bytes(plan: MemoryPlan) -> int:
     return plan.arena_bytes + plan.weight_bytes
 
 
-def gpu_memory_text(memory: GpuMemory, plan: MemoryPlan) -> str:
-    """How much of the GPU's memory a plan takes, and by how much it passes it."""
+def gpu_memory_text(
+    memory: GpuMemory, plan: MemoryPlan, in_flight: tuple[SteadyState, MemoryInFlight] | None = None
+) -> str:
+    """How much of the GPU's memory a plan takes, and by how much it passes it; with all that is in flight."""
     needed, usable = gpu_bytes(plan), memory.usable_bytes
+    what, when = "weights and activations", " at their peak"
+    if in_flight is not None:
+        steady, arena = in_flight
+        needed = arena.arena_bytes + plan.weight_bytes
+        what, when = f"weights and activations of {steady.in_flight} in flight", ""
     if needed <= usable:
-        return f"{gigabytes(needed)} of {gigabytes(usable)} taken, weights and activations at their peak"
-    return (
-        f"DOES NOT FIT: weights and activations take {gigabytes(needed)} at their peak, the GPU has "
-        f"{gigabytes(usable)} for them"
-    )
+        return f"{gigabytes(needed)} of {gigabytes(usable)} taken, {what}{when}"
+    short = f"{gigabytes(usable)} for them, {gigabytes(needed - usable)} short"
+    return f"DOES NOT FIT: {what} take {gigabytes(needed)}{when}, the GPU has {short}"
+
+
+class _PricesAccesses(Protocol):
+    def access(self, graph: Graph, node: Node) -> Access:
+        """What a node takes to bring rows of a table."""
+
+
+@dataclass(frozen=True)
+class HostTable:
+    """A table that lies in the host's memory.
+
+    Args:
+        table: its value.
+        bytes: of the table.
+        access: how rows of it come.
+        reads: by how many nodes.
+        bytes_read: of the rows that come, at every run.
+        requests: of the GPU's threads for them, over the link.
+        time_us: of all these.
+    """
+
+    table: str
+    bytes: int
+    access: str
+    reads: int
+    bytes_read: int
+    requests: int
+    time_us: float
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        reads = f"{gigabytes(self.bytes_read)} in {self.reads} read{'s' if self.reads > 1 else ''}"
+        lies = f"{self.table}: {gigabytes(self.bytes)} in the host's memory"
+        return f"{lies}, {self.access}: {reads}, {self.time_us:,.1f} us"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def host_tables(graph: Graph, costs: _PricesAccesses) -> tuple[HostTable, ...]:
+    """The tables of a graph that lie in the host's memory, by the order in which they are first read."""
+    readers: dict[tuple[str, str], list[Node]] = {}
+    for node in fetches(graph):
+        readers.setdefault((node.inputs[0], node.placement.access or ""), []).append(node)
+    found = []
+    for (name, access), nodes in readers.items():
+        value, accesses = graph.value(name), [costs.access(graph, node) for node in nodes]
+        size = value.elements * (element_bytes(value.dtype) or 0)
+        amounts = (sum(one.bytes for one in accesses), sum(one.requests for one in accesses))
+        found.append(HostTable(name, size, access, len(nodes), *amounts, sum(one.time_us for one in accesses)))
+    return tuple(found)
 
 
 def gigabytes(amount: int) -> str:

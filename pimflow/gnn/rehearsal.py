@@ -1,0 +1,194 @@
+"""An epoch of which some batches were drawn, as it goes on machines that differ in their memory tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal, get_args
+
+from pimflow.errors import TargetError
+from pimflow.gnn.training import StepCost
+from pimflow.gnn.workloads import Workload
+from pimflow.ir import Refusal
+from pimflow.report.epoch import Epoch, Loop, PlacementRow
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Placement, TableRead
+from pimflow.sparse.sampling import Batch
+from pimflow.targets import Target
+
+Loader = Literal["none", "sampling", "all"]
+LOADERS: tuple[Loader, ...] = get_args(Loader)
+"""What overlaps with the step before: nothing, the sampling of the next batch, or that and its transfer."""
+
+ELEMENT_BYTES = 4
+_EDGE_BYTES = 8  # of a batch's hops: a source and a destination of 4 bytes each, copied to the GPU
+_READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: PyTorch-Direct's setting of MPS, 10,90
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsed:
+    """One batch that was drawn: its vertices and edges, what is read for them, what its step takes."""
+
+    batch: Batch
+    read: TableRead
+    step: StepCost
+
+    @property
+    def structure_bytes(self) -> int:
+        """Of its edges, which are copied to the GPU."""
+        return self.batch.edges * _EDGE_BYTES
+
+    @property
+    def bytes(self) -> int:
+        """Of the GPU's memory, at most."""
+        return self.step.bytes + self.structure_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """Batches that were drawn of an epoch, with all that no memory tier decides.
+
+    Args:
+        workload: the graph.
+        model, features: what is trained, and columns of a vertex.
+        fan_outs, batch, train, loader: of the loop, as `pimflow.gnn.epoch` has them.
+        drawn: the batches.
+    """
+
+    workload: Workload
+    model: str
+    features: int
+    fan_outs: tuple[int, ...]
+    batch: int
+    train: int
+    loader: Loader
+    drawn: tuple[Rehearsed, ...]
+
+    @property
+    def table_bytes(self) -> int:
+        """Of all features."""
+        return self.workload.graph.num_vertices * self.features * ELEMENT_BYTES
+
+    @property
+    def step_bytes(self) -> int:
+        """Of the GPU's memory, that steps take at most."""
+        return max(one.bytes for one in self.drawn)
+
+    def on(self, machine: Target) -> Epoch:
+        """The epoch on a machine: steps as they were rehearsed, all else by its memory tiers and its static power.
+
+        Raises:
+            TargetError: the machine does not say its tiers, or features or a step fit nowhere.
+        """
+        access = FeatureAccess(machine, CostModel(machine).host_only().host)
+        usable = access.memory.gpu.usable_bytes
+        if self.step_bytes > usable:
+            raise TargetError(
+                f"a step takes {self.step_bytes / 1e9:,.2f} GB of the GPU's memory, which has {usable / 1e9:,.2f} GB "
+                "for it",
+                "train smaller batches, or draw fewer neighbours",
+            )
+        where = access.placements(self.table_bytes, self.step_bytes, self.workload.bytes)
+        priced = [_Batch(one, self.loader, access, machine) for one in self.drawn]
+        rows = tuple(self._row(placement, where[placement], priced) for placement in PLACEMENTS)
+        return Epoch(machine.name, self._loop(priced), rows)
+
+    @property
+    def batches(self) -> int:
+        """Of the epoch."""
+        return -(-self.train // self.batch)
+
+    def _loop(self, priced: Sequence[_Batch]) -> Loop:
+        steps = [one.step for one in self.drawn]
+        return Loop(
+            graph=self.workload.name,
+            is_estimate=self.workload.is_estimate,
+            vertices=self.workload.graph.num_vertices,
+            edges=self.workload.edges,
+            model=self.model,
+            features=self.features,
+            feature_bytes=self.table_bytes,
+            fan_outs=self.fan_outs,
+            batch=self.batch,
+            train=self.train,
+            loader=self.loader,
+            batches=self.batches,
+            drawn=len(self.drawn),
+            batch_vertices=tuple(len(one.batch.vertices) for one in self.drawn),
+            batch_edges=tuple(one.batch.edges for one in self.drawn),
+            sampling_us=mean(one.sampling_us for one in priced),
+            structure_us=mean(one.structure_us for one in priced),
+            forward_us=mean(step.forward_us for step in steps),
+            backward_us=mean(step.backward_us for step in steps),
+            update_us=mean(step.update_us for step in steps),
+            issuing_us=priced[0].issuing_us,
+            step_bytes=self.step_bytes,
+        )
+
+    def _row(self, placement: Placement, refusal: Refusal | None, priced: Sequence[_Batch]) -> PlacementRow:
+        if refusal is not None:
+            return PlacementRow(placement, refusal.reason)
+        accesses = [one.access(placement) for one in priced]
+        parts = {part: mean(one.time_parts_us[part] for one in accesses) for part in accesses[0].time_parts_us}
+        batch_us = mean(one.period_us(access) for one, access in zip(priced, accesses, strict=True))
+        energy = _mean_by_part([dict(one.energy_mj(access)) for one, access in zip(priced, accesses, strict=True)])
+        return PlacementRow(
+            placement,
+            "",
+            transfer_us=sum(parts.values()),
+            transfer_parts_us=parts,
+            requests=round(mean(one.requests for one in accesses)),
+            batch_us=batch_us,
+            epoch_s=batch_us * self.batches * 1e-6,
+            power_w=sum(energy.values()) / batch_us * 1e3,
+            power_parts_w={part: spent / batch_us * 1e3 for part, spent in energy.items()},
+        )
+
+
+def _mean_by_part(amounts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {part: mean(one[part] for one in amounts) for part in amounts[0]}
+
+
+class _Batch:
+    """A batch that was drawn, priced on a machine."""
+
+    def __init__(self, drawn: Rehearsed, loader: Loader, access: FeatureAccess, machine: Target) -> None:
+        tier, link = access.tier, access.link
+        self._drawn, self._loader, self._access, self._machine = drawn, loader, access, machine
+        self.sampling_us = drawn.batch.edges / tier.sampled_edges_per_us
+        copied_us = drawn.structure_bytes / (link.copy_gb_per_s * 1e3)
+        self.structure_us = len(drawn.batch.hops) * link.copy_us + copied_us
+        self.issuing_us = tier.step_us
+
+    def access(self, placement: Placement) -> Access:
+        """What bringing its features to the GPU's kernels costs."""
+        return self._access.cost(placement, self._drawn.read)
+
+    def period_us(self, access: Access) -> float:
+        """From one batch to the next: what follows one another is added, what overlaps takes the longest."""
+        times, step_us = access.time_parts_us, self._drawn.step.time_us
+        moving, training = self.structure_us + access.time_us, self.issuing_us + step_us
+        if self._loader == "none":
+            return self.sampling_us + moving + training
+        if self._loader == "sampling":
+            return max(self.sampling_us, moving + training)
+        if access.placement == "resident":
+            return max(self.sampling_us, self.structure_us, access.time_us + training)
+        if "copy" in times:  # gathered by the CPU, which samples as well
+            return max(self.sampling_us + times["gather"], self.structure_us + times["copy"], training)
+        return max(self.sampling_us, moving, self.issuing_us + step_us / (1 - _READERS_SHARE))
+
+    def energy_mj(self, access: Access) -> Iterator[tuple[str, float]]:
+        """By part; a part is named once."""
+        tier, batch_us, spent = self._access.tier, self.period_us(access), access.energy_parts_mj
+        yield "idle", (tier.idle_w + self._machine.any_gpu.energy.static_w) * batch_us * 1e-3
+        yield "sampling", tier.sampling_w * self.sampling_us * 1e-3
+        yield "issuing", tier.issuing_w * batch_us * 1e-3
+        waiting_us = batch_us - access.time_parts_us["gather"] if "CPU" in spent else 0.0
+        yield "gather", spent.get("CPU", 0.0) + tier.gather_w * min(tier.spin_us, waiting_us) * 1e-3
+        yield "training", self._drawn.step.energy_mj
+        yield "GPU reads", spent.get("GPU", 0.0)
+        structure = self._drawn.structure_bytes
+        yield "host DRAM", spent.get("host DRAM", 0.0) + structure * tier.dram_pj_per_byte * 1e-9
+        yield "link", spent.get("link", 0.0) + structure * self._access.link.pj_per_byte * 1e-9

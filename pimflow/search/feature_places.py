@@ -1,0 +1,205 @@
+"""Where large tables lie, by price: in the GPU's memory, or in the host's, and how rows of them come from there.
+
+A model that fits into the GPU's memory is left alone: rows are nearest there. Of one that does not, tables are left in
+the host's memory, the largest first, until the rest fits; what reads them is cut into as few parts as that takes. Each
+way of bringing rows is tried, and the cheapest taken. It is settled before plans are made, with every node on the
+device that runs it fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pimflow.errors import OptionError, TargetError
+from pimflow.ir import Graph, Node, Plan, Refusal
+from pimflow.ir.analysis.host_tables import fetches, reads_rows
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.options import Options
+from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord, PlaceFeatures
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.features import tiers_of
+from pimflow.runtime.memory import plan_memory
+from pimflow.runtime.memory.tiers import gigabytes, gpu_bytes
+from pimflow.search.fastest import Fastest
+from pimflow.search.pricing import Costs, rewrites
+
+ACCESSES: Mapping[str, tuple[str, ...]] = {
+    "auto": ("gather", "zero-copy", "zero-copy-plain"),
+    "host": ("gather",),
+    "zero-copy": ("zero-copy-plain",),
+    "aligned": ("zero-copy",),
+}
+"""The ways that rows may come, by the option."""
+
+MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
+"""What the clean-up marked, marked again."""
+
+_MOST_TABLES = 8
+_MOST_PARTS = 1 << 10
+_WORTH_CUTTING = 0.99  # of what half as many parts take: with more, what the rest takes counts
+
+
+class Chosen(NamedTuple):
+    """The passes that leave tables in the host's memory, none where all stays on the GPU, and what is to be told."""
+
+    passes: tuple[Pass, ...] = ()
+    records: tuple[PassRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Form:
+    """Tables in the host's memory, and what that comes to.
+
+    Args:
+        passes: they make it.
+        access, parts: of all its tables.
+        needed_bytes: of the GPU's memory, at the peak.
+        time_us: of all nodes, each on the device that runs it fastest.
+    """
+
+    passes: tuple[Pass, ...]
+    access: str
+    parts: int
+    needed_bytes: int
+    time_us: float
+
+
+def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
+    """The passes that leave tables in the host's memory where the options ask for it, or the GPU's is too small.
+
+    Args:
+        graph: cleaned up.
+        costs: of the machine.
+        options: `tables` says where tables may lie.
+
+    Raises:
+        OptionError: a table is to be in the host's memory, and the model reads none by rows.
+        TargetError: a table is to be there, and the target does not say its tiers, or nothing fits.
+    """
+    memory, asked = costs.target.memory, options.tables
+    if asked == "gpu" or (asked == "auto" and (memory is None or memory.host is None)):
+        return Chosen()
+    tiers, host, _ = tiers_of(costs.target)
+    room = tiers.gpu.usable_bytes
+    needed = _needed(graph, costs)
+    if asked == "auto" and needed <= room:
+        return Chosen()
+    tables = tuple(_tables(graph))
+    if not tables:
+        if asked != "auto":
+            raise OptionError("the model reads no table by rows, an input or a constant", "leave out --tables")
+        return Chosen((), (_told(graph, f"everything: {gigabytes(needed)} do not fit, and no table is read by rows"),))
+    found = _Forms(graph, costs, options, room, host.capacity_bytes).found(tables)
+    if isinstance(found, Refusal):
+        if asked != "auto":
+            raise TargetError(found.reason, "choose a larger machine, or another way: --tables")
+        return Chosen((), (_told(graph, f"everything: {found.reason}"),))
+    best = min(found, key=lambda form: form.time_us)
+    prices = ", ".join(f"{form.access} {form.time_us:,.1f} us" for form in found)
+    parts = f" in {best.parts} parts" if best.parts > 1 else ""
+    text = f"{best.access}{parts}: {gigabytes(best.needed_bytes)} of {gigabytes(room)} at the peak; {prices}"
+    names = ", ".join(step.table for step in best.passes if isinstance(step, PlaceFeatures))
+    return Chosen(best.passes, (_told(graph, f"{names}: {text}"),))
+
+
+def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
+    """Whether what a plan makes of a graph with tables in the host's memory still fits into the GPU's.
+
+    What runs at once is there at once: a plan may need more than the nodes one after the other.
+    """
+    memory = costs.target.memory
+    if memory is None or not fetches(graph):
+        return True
+    return gpu_bytes(plan_memory(_run(rewrites(plan, costs), graph))) <= memory.gpu.usable_bytes
+
+
+def _told(graph: Graph, note: str) -> PassRecord:
+    return PassRecord(PlaceFeatures.name, 0.0, False, len(graph.nodes), (note,))
+
+
+def _tables(graph: Graph) -> Iterator[str]:
+    """Inputs and constants that are read by rows, the largest first; of a graph network any matrix that is given."""
+    given = [*(name for name in graph.inputs if graph.users(name)), *graph.constants]
+    sparse = any(node.op.is_sparse for node in graph.nodes)
+    for name in sorted(given, key=lambda name: -_bytes(graph, name)):
+        rank, users = len(graph.value(name).shape or ()), graph.users(name)
+        by_rows = all((node.op.is_sparse or reads_rows(node)) and node.inputs.index(name) == 0 for node in users)
+        of_vertices = name in graph.inputs and rank == 2 and sparse
+        if rank >= 2 and name not in graph.outputs and (by_rows or of_vertices):
+            yield name
+
+
+def _bytes(graph: Graph, name: str) -> int:
+    value = graph.value(name)
+    return value.elements * (element_bytes(value.dtype) or 0)
+
+
+def _needed(graph: Graph, costs: CostModel) -> int:
+    return gpu_bytes(plan_memory(graph, costs.host_only().workspaces(graph)))
+
+
+class _Forms:
+    """Tries forms of one graph."""
+
+    def __init__(self, graph: Graph, costs: CostModel, options: Options, room: int, host_room: int) -> None:
+        self._graph, self._costs, self._room, self._host_room = graph, costs, room, host_room
+        self._accesses = ACCESSES[options.tables]
+        self._fastest = Fastest.of(costs, options)
+
+    def found(self, tables: Sequence[str]) -> list[Form] | Refusal:
+        """Forms that fit, one for every access; with as few tables in the host's memory as that takes."""
+        least = None
+        for count in range(1, min(len(tables), _MOST_TABLES) + 1):
+            chosen = tables[:count]
+            size = sum(_bytes(self._graph, name) for name in chosen)
+            if size > self._host_room:
+                told = f"tables of {gigabytes(size)} have no room in the host's {gigabytes(self._host_room)}"
+                return Refusal(told, size, self._host_room, "bytes of the host's memory")
+            forms, needed = self._of(chosen)
+            if forms:
+                return forms
+            least = needed if least is None else min(least, needed)
+        assert least is not None, "there is a table"
+        told = f"with tables in the host's memory the GPU needs {gigabytes(least)}, {gigabytes(least - self._room)}"
+        return Refusal(f"{told} more than it has", least, self._room, "bytes of the GPU's memory")
+
+    def _of(self, tables: Sequence[str]) -> tuple[list[Form], int]:
+        """Forms that fit with the fewest parts, and the least that any takes."""
+        parts, least = 1, math.inf
+        while True:
+            forms = self._in_parts(tables, parts)
+            needed = min(form.needed_bytes for form in forms)
+            fitting = [form for form in forms if form.needed_bytes <= self._room]
+            if fitting or needed > _WORTH_CUTTING * least or parts >= _MOST_PARTS:
+                return fitting, round(min(needed, least))
+            least, parts = needed, 2 * parts
+
+    def _in_parts(self, tables: Sequence[str], parts: int) -> list[Form]:
+        """A form for every access: graphs that differ in that alone."""
+        made = _run(_passes(tables, self._accesses[0], parts), self._graph)
+        return [self._form(_passes(tables, access, parts), made, access, parts) for access in self._accesses]
+
+    def _form(self, passes: tuple[Pass, ...], made: Graph, access: str, parts: int) -> Form:
+        graph = made.replace(nodes=[_fetching(node, access) for node in made.nodes])
+        needed = _needed(graph, self._costs)
+        time_us = self._fastest.us(graph) if needed <= self._room else 0.0
+        return Form(passes, access, parts, needed, time_us)
+
+
+def _passes(tables: Sequence[str], access: str, parts: int) -> tuple[Pass, ...]:
+    return (*(PlaceFeatures(name, access, parts) for name in tables), *MARKS)
+
+
+def _run(passes: Sequence[Pass], graph: Graph) -> Graph:
+    for step in passes:
+        graph = step.run(graph).graph
+    return graph
+
+
+def _fetching(node: Node, access: str) -> Node:
+    if node.placement.access is None:
+        return node
+    return replace(node, placement=replace(node.placement, access=access))

@@ -1,0 +1,56 @@
+"""What was drawn once, priced on machines whose memory tiers differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pimflow import gnn
+from pimflow.gnn.loop import rehearse
+from pimflow.sparse.generate import power_law
+from pimflow.targets import load_target, override
+
+GRAPH = power_law(2000, 20_000, 200)
+MACHINE = load_target("rtx3090")
+AMOUNTS: dict[str, Any] = {
+    "fan_outs": (6, 3),
+    "batch": 50,
+    "features": 90,
+    "hidden": 16,
+    "classes": 5,
+    "train": 300,
+    "seed": 3,
+}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"memory.host.gather_gb_per_s": 3, "memory.host.step_us": 100},
+        {"memory.pcie.request_bytes": 64, "memory.pcie.outstanding_requests": 8},
+        {"memory.host.spin_us": 1e6, "gpu.energy.static_w": 7, "memory.host.sampled_edges_per_us": 0.5},
+    ],
+)
+def test_other_tiers_need_no_other_batches(values: dict[str, float]) -> None:
+    other = override(MACHINE, values)
+    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=3, **AMOUNTS)
+    assert rehearsal.on(other) == gnn.epoch(GRAPH, "sage", target=other, batches=3, **AMOUNTS)
+    assert rehearsal.on(MACHINE) != rehearsal.on(other)
+
+
+def test_threads_that_wait_awake_draw_power_for_the_whole_batch_and_no_longer() -> None:
+    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
+    always = rehearsal.on(override(MACHINE, {"memory.host.spin_us": 1e9}))
+    tier = MACHINE.memory.host if MACHINE.memory else None
+    assert tier is not None
+    for placement in ("gather", "gather-pageable"):
+        assert always[placement].power_parts_w["gather"] == pytest.approx(tier.gather_w)
+    assert always["zero-copy"].power_parts_w["gather"] == 0
+
+
+def test_another_loader_needs_no_other_batches() -> None:
+    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
+    other = replace(rehearsal, loader="none").on(MACHINE)
+    assert other == gnn.epoch(GRAPH, "sage", loader="none", batches=2, **AMOUNTS)

@@ -1,0 +1,163 @@
+"""Models whose features the GPU does not hold: plans that fit, the cheapest of them, and why there is none."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.errors import OptionError, TargetError
+from pimflow.ir import Graph, OnDevice, Parallel, Plan
+from pimflow.ir.analysis.host_tables import fetches, in_host
+from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.runtime.features import FeatureAccess, TableRead
+from pimflow.runtime.timeline import regions
+from pimflow.search.feature_places import has_room
+from pimflow.sparse.generate import power_law
+from pimflow.targets import Target, override
+
+EDGES = power_law(1000, 6_000, 100)
+MIB = 1 << 20
+
+
+def machine(mib: float) -> Target:
+    return override("rtx3090", {"memory.gpu.capacity_gib": mib / 1024, "memory.gpu.reserved_gib": 0})
+
+
+@cache
+def compiled(model: str, mib: float, tables: str = "auto", policy: str = "gpu") -> CompiledModel:
+    return pimflow.compile(
+        model, graph=EDGES, target=machine(mib), tables=tables, policy=policy, use_cache=False, check=False
+    )
+
+
+def replayed(graph: Graph) -> int:
+    """The most that the GPU holds when nodes run one after the other: what is there and is still to be read."""
+    steps, held = [node for nodes in regions(graph) for node in nodes], in_host(graph)
+    last = {name: at for at, node in enumerate(steps) for name in node.inputs if name}
+    last.update(dict.fromkeys(graph.outputs, len(steps)))
+    size = {
+        name: value.elements * (element_bytes(value.dtype) or 0)
+        for name, value in graph.values.items()
+        if name not in held
+    }
+    weights = sum(size[name] for name in graph.constants if name not in held)
+    there, most = {name for name in graph.inputs if name in size}, 0
+    for at, node in enumerate(steps):
+        if node.placement.movement is None or not node.placement.movement.free:
+            there |= {name for name in node.outputs if name}
+        most = max(most, sum(size[name] for name in there))
+        there = {name for name in there if last.get(name, -1) > at}
+    return most + weights
+
+
+@pytest.mark.parametrize("model", ["zoo:gcn", "zoo:sage"])
+def test_what_does_not_fit_gets_a_plan_that_does(model: str) -> None:
+    whole = compiled(model, 1000)
+    assert not fetches(whole.graph)
+    tight = compiled(model, 3)
+    needed = tight.memory.arena_bytes + tight.memory.weight_bytes
+    assert needed <= 3 * MIB < whole.memory.arena_bytes
+    assert replayed(tight.graph) <= needed
+    assert "x" in in_host(tight.graph)
+    assert tight.verify().passed
+    assert tight.verify(arena=True).passed
+
+
+def test_parts_add_up_and_the_link_is_on_the_timeline() -> None:
+    tight = compiled("zoo:gcn", 3)
+    timeline, (table,) = tight.timeline, tight.host_tables
+    assert sum(timeline.busy_us.values()) == pytest.approx(timeline.makespan_us)
+    assert timeline.busy_us["pcie"] == pytest.approx(table.time_us)
+    assert sum(row.time_us for row in tight.report.nodes) == pytest.approx(timeline.makespan_us)
+    access = FeatureAccess(machine(3), tight.machine.costs.host)
+    rows = [tight.graph.constants[node.inputs[1]].astype(np.int64) for node in fetches(tight.graph)]
+    assert np.array_equal(np.concatenate(rows), np.arange(1000))
+    priced = [access.cost("gather", TableRead(index, 4 * 1433, is_run=True)).time_us for index in rows]
+    assert table.time_us == pytest.approx(sum(priced))
+    assert dict(tight.about)["tables"] == table.text
+    assert tight.document()["memory"]["in_host"] == [table.as_json()]
+
+
+def test_a_folder_keeps_where_tables_lie(tmp_path: Path) -> None:
+    tight = compiled("zoo:gcn", 3)
+    again = pimflow.load(tight.save(tmp_path / "out"))
+    assert again.host_tables == tight.host_tables
+    assert again.timeline.busy_us == tight.timeline.busy_us
+    assert again.memory.arena_bytes == tight.memory.arena_bytes
+
+
+def test_the_cheapest_way_is_taken() -> None:
+    prices = {way: compiled("zoo:sage", 3, way).report.result.time_us for way in ("host", "zero-copy", "aligned")}
+    assert compiled("zoo:sage", 3).report.result.time_us == pytest.approx(min(prices.values()))
+    assert prices["aligned"] < prices["zero-copy"]
+
+
+def test_a_plan_with_more_at_once_than_fits_gives_way() -> None:
+    tight = compiled("zoo:gcn", 3, policy="auto")
+    assert tight.memory.arena_bytes + tight.memory.weight_bytes <= 3 * MIB
+    assert tight.report.result.time_us <= compiled("zoo:gcn", 3).report.result.time_us
+    graph = tight.graph
+    names = [node.name for node in graph.nodes]
+    one_by_one = Plan("auto", tuple(OnDevice(name, "gpu") for name in names), 0.0, 0.0)
+    at_once = Plan("auto", (Parallel(tuple((OnDevice(name, "gpu"),) for name in names)),), 0.0, 0.0)
+    assert has_room(one_by_one, graph, tight.machine.costs)
+    assert not has_room(at_once, graph, tight.machine.costs)
+
+
+def test_features_may_be_asked_to_lie_in_the_host_though_they_fit() -> None:
+    asked = compiled("zoo:gcn", 1000, "aligned")
+    (table,) = asked.host_tables
+    assert (table.access, table.reads) == ("zero-copy", 1)
+    assert table.requests == TableRead(np.arange(1000), 4 * 1433).requests(128, shifted=True)
+    assert not fetches(compiled("zoo:gcn", 3, "gpu").graph)
+
+
+def test_where_nothing_fits_a_line_says_what_is_short() -> None:
+    told = dict(compiled("zoo:gcn", 0.1).about)
+    assert told["GPU memory"].startswith("DOES NOT FIT")
+    assert told["GPU memory"].endswith(" short")
+    assert told["tables"].startswith("with tables in the host's memory the GPU needs 0.")
+    with pytest.raises(TargetError, match="more than it has; choose a larger machine"):
+        compiled("zoo:gcn", 0.1, "host")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tables": "aligned", "target": "pimflow"}, TargetError, "does not say what its memory tiers are"),
+        ({"tables": "host", "target": "rtx3090"}, OptionError, "reads no table by rows"),
+        ({"tables": "disk"}, OptionError, "'tables' is 'disk'"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(options: dict[str, str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        pimflow.compile("zoo:toy", policy="gpu", check=False, **options)  # type: ignore[arg-type]
+
+
+def test_embeddings_that_are_looked_up_lie_in_the_host() -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+    weights = {
+        "table": random.standard_normal((20_000, 64)).astype(np.float32),
+        "w": random.standard_normal((64, 8)).astype(np.float32),
+    }
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("MatMul", ["rows", "w"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "lookup",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [50])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [50, 8])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = pimflow.compile(model, target=machine(1), policy="gpu", use_cache=False)
+    (table,) = found.host_tables
+    assert (table.table, table.bytes, table.bytes_read) == ("table", 20_000 * 256, 50 * 256)
+    assert found.memory.arena_bytes + found.memory.weight_bytes < MIB
+    assert found.verify(arena=True).passed
