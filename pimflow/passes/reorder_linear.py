@@ -23,7 +23,7 @@ class ReorderLinear(Pass):
     - A product with one matrix behind a `TypedLinear`, and a dot product of every head with a vector (a product with
       constants, summed over the last dim): a `TypedLinear` with W_r a.
     - A `TypedLinear` behind a product with one matrix, or behind another whose types follow from its own: a
-      `TypedLinear` with W a_r.
+      `TypedLinear` with W a_r. What the first added to every row, b, becomes b a_r, a row a type that its rows read.
 
     Between the two, rows may be picked by constants and viewed. Weights that are constants are multiplied here, in
     double precision; others by a node. The first product stays where others read it.
@@ -123,8 +123,8 @@ def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | No
         return None if second.pointers is None else Refusal("no product is before it")
     if len(graph.shape(rows)) != 2 or len(graph.shape(first.inputs[0])) != 2:
         return Refusal(f"{first.name}, before it, is no product of rows")
-    if isinstance(first.op, Gemm) and (first.op.trans_a or first.op.alpha != 1.0 or any(first.inputs[2:])):
-        return Refusal(f"{first.name}, before it, is scaled, transposed, or adds a bias")
+    if isinstance(first.op, Gemm) and (first.op.trans_a or first.op.alpha != 1.0 or first.op.beta != 1.0):
+        return Refusal(f"{first.name}, before it, is scaled or transposed")
     if isinstance(first.op, TypedLinear):
         return _behind_typed(graph, node, second, first, picks)
     return _write(graph, node, second, first, picks, None)
@@ -161,9 +161,11 @@ def _write(
         of_type: which weights of the first each type of the second has; None if one of the two has no types.
     """
     write, made = RowWriter(graph), list[Node]()
-    weights = _product(write, made, node, second, first, of_type)
+    weights, bias = _product(write, made, node, second, first, of_type), _biases(graph, second, first)
     if isinstance(weights, Refusal):
         return weights
+    if isinstance(bias, Refusal):
+        return bias
     rows = first.inputs[0]
     behind = second.pointers is None  # rows are picked where there are fewest columns
     if not behind and picks is not None:
@@ -173,6 +175,10 @@ def _write(
     made.append(write.node(TypedLinear(), (rows, weights, pointers), f"{node.name}_reordered"))
     if behind and picks is not None:
         made.append(write.node(GatherRows(), (made[-1].output, write.index("rows", picks)), f"{node.name}_rows"))
+    if bias is not None and second.pointers is not None:
+        inputs = (write.constant("bias_of_types", bias), write.index("types", types_of_rows(second.pointers)))
+        products, of_rows = made[-1].output, write.node(GatherRows(), inputs, f"{node.name}_biases")
+        made += [of_rows, write.node(Elementwise("Add"), (products, of_rows.output), f"{node.name}_biased")]
     if second.bias:
         made.append(write.node(Elementwise("Add"), (made[-1].output, second.bias), f"{node.name}_bias"))
     whole = graph.shape(node.output)
@@ -181,6 +187,19 @@ def _write(
     made[-1] = replace(unmarked(made[-1]), outputs=node.outputs)
     write.editor.replace_node(node.name, made)
     return write.finish()
+
+
+def _biases(graph: Graph, second: Second, first: Node) -> Weights | Refusal | None:
+    """What the first product adds to a row, times each type's weights, [R, M]; None where it adds nothing."""
+    name = first.inputs[2] if isinstance(first.op, Gemm) and len(first.inputs) > 2 else ""
+    if not name:
+        return None
+    given, weights = graph.constants.get(name), graph.constants.get(second.weights)
+    if given is None or weights is None or not second.fold or given.size != graph.shape(first.output)[1]:
+        return Refusal(f"{first.name}, before it, adds what is computed, trained, or no vector")
+    rows = _multiplied(given.reshape(1, -1).astype(np.float64), _as_matrices(second, weights).astype(np.float64))
+    biases: Weights = rows.reshape(len(rows), -1).astype(given.dtype)
+    return biases
 
 
 def _product(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, Refusal, Reshape, Spmm, TypedLinear
+from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.relations import Ints, RowWriter, index_of, picked, rewritten, unmarked
+from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
+
+Weights = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class SegmentGemm(Pass):
       order of their types, and their products back.
     - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
       each type's edges lead to, summed by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds up what each vertex
-      has of all types.
+      has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads there.
 
     Args:
         leave: products, and last Adds of sums, that stay as they are.
@@ -82,10 +86,11 @@ def _by_type(types: Ints, kinds: int) -> tuple[Ints, Ints]:
 
 
 class Relation(NamedTuple):
-    """(A_r X) W_r: the sum over edges and the product behind it."""
+    """(A_r X) W_r: the sum over edges, the product behind it, and its weights [K, N], or [H, K, N] by blocks."""
 
     total: Node
     product: Node
+    weights: Weights
 
 
 def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
@@ -101,6 +106,8 @@ def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
     rows = {relation.total.inputs[0] for relation in relations.values()}
     if len(rows) > 1:
         return Refusal("its terms are sums over edges of different rows")
+    if len({relation.weights.shape for relation in relations.values()}) > 1:
+        return Refusal("its terms are multiplied by weights of different shapes")
     rest = [term for term in terms if term not in relations and not _is_zero(graph, term)]
     return _write_loop(graph, node, list(relations.values()), rest)
 
@@ -130,7 +137,10 @@ def _terms(graph: Graph, node: Node, shape: tuple[int, ...]) -> list[str]:
 
 def _relation(graph: Graph, name: str) -> Relation | Refusal | None:
     """A term as a product behind a sum over edges; a refusal if that cannot be one of several."""
-    product = graph.producer(name)
+    view = graph.producer(name)
+    if view is not None and isinstance(view.op, Reshape):
+        return _by_blocks(graph, view)
+    product = view
     if product is None or not product.op.is_matrix_product:
         return None
     total = graph.producer(product.inputs[0])
@@ -138,13 +148,45 @@ def _relation(graph: Graph, name: str) -> Relation | Refusal | None:
         return None
     if isinstance(product.op, Gemm) and (product.op != Gemm(trans_b=product.op.trans_b) or any(product.inputs[2:])):
         return Refusal(f"{product.name} is scaled, transposed, or adds a bias")
-    if total.op != Spmm() or len(graph.shape(total.output)) != 2 or len(graph.shape(product.inputs[1])) != 2:
+    if len(graph.shape(product.inputs[1])) != 2:
+        return Refusal(f"{product.name} is no product with one matrix")
+    return _of_sum(graph, total, (product,))
+
+
+def _by_blocks(graph: Graph, view: Node) -> Relation | Refusal | None:
+    """Rows viewed as blocks, each times a matrix of its own, viewed as rows again."""
+    product = graph.producer(view.inputs[0])
+    if product is None or not isinstance(product.op, OnnxOp) or not _multiplies_blocks(product):
+        return None
+    inner = graph.producer(product.inputs[0])
+    if inner is None or not isinstance(inner.op, Reshape):
+        return None
+    total = graph.producer(inner.inputs[0])
+    if total is None or not isinstance(total.op, Spmm) or not (keeps_rows(graph, view) and keeps_rows(graph, inner)):
+        return None
+    return _of_sum(graph, total, (inner, product, view))
+
+
+def _multiplies_blocks(node: Node) -> bool:
+    """Whether an Einsum is [M, H, K] times [H, K, N], block by block."""
+    assert isinstance(node.op, OnnxOp)
+    equation = str(dict(node.op.attributes).get("equation", "")).replace(" ", "")
+    found = re.fullmatch(r"(\w)(\w)(\w),\2\3(\w)->\1\2\4", equation)
+    return node.op.op_type == "Einsum" and found is not None and len(set(found.groups())) == 4
+
+
+def _of_sum(graph: Graph, total: Node, behind: tuple[Node, ...]) -> Relation | Refusal:
+    """A sum and what is behind it as a term: a product, and views around it."""
+    (product,) = (node for node in behind if not isinstance(node.op, Reshape))
+    if total.op != Spmm() or len(graph.shape(total.output)) != 2:
         return Refusal(f"{total.name} is no plain sum of rows over edges")
     if any(item and item not in graph.constants for item in (*total.inputs[1:], product.inputs[1])):
         return Refusal(f"{total.name}, or the weights of {product.name}, are only known when they run")
-    if not _only_users(graph, total) or not _only_users(graph, product):
+    if not all(_only_users(graph, node) for node in (total, *behind)):
         return Refusal(f"{product.name}, or the sum before it, is read by others too")
-    return Relation(total, product)
+    weights = graph.constants[product.inputs[1]]
+    turned = isinstance(product.op, Gemm) and product.op.trans_b
+    return Relation(total, product, weights.T if turned else weights)
 
 
 def _is_zero(graph: Graph, name: str) -> bool:
@@ -171,9 +213,15 @@ def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[
     while not inputs[-1]:
         inputs.pop()
     made.append(write.node(Spmm(), inputs, f"{node.name}_pairs"))
-    weights = write.constant("weights", np.stack([_matrix(graph, found.product) for found in relations]))
-    typed = (made[-1].output, weights, write.constant("pair_types", pointers))
+    weights = np.stack([found.weights for found in relations])
+    if weights.ndim == 4:
+        blocks = Reshape((int(pointers[-1]), *weights.shape[1:3]))
+        made.append(write.node(blocks, (made[-1].output,), f"{node.name}_blocks"))
+    typed = (made[-1].output, write.constant("weights", weights), write.constant("pair_types", pointers))
     made.append(write.node(TypedLinear(), typed, f"{node.name}_typed"))
+    if weights.ndim == 4:
+        rows = Reshape((int(pointers[-1]), weights.shape[1] * weights.shape[3]))
+        made.append(write.node(rows, (made[-1].output,), f"{node.name}_rows"))
     destinations = np.concatenate(reached)
     order, rowptr = _by_type(destinations, len(counts[0]))
     inputs = [made[-1].output, write.constant("rowptr", rowptr), write.index("col", order)]
@@ -183,12 +231,6 @@ def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[
     made[-1] = replace(made[-1], outputs=node.outputs)
     write.editor.replace_node(node.name, made)
     return write.finish()
-
-
-def _matrix(graph: Graph, product: Node) -> Ints:
-    """A product's weights, [K, N]."""
-    weights = graph.constants[product.inputs[1]]
-    return weights.T if isinstance(product.op, Gemm) and product.op.trans_b else weights
 
 
 def _joined(write: RowWriter, relations: list[Relation], position: int, chosen: list[Ints]) -> str:

@@ -106,9 +106,40 @@ def test_weights_that_are_trained_are_not_multiplied_beforehand() -> None:
     assert_same_values(graph, made, 2e-5)
 
 
-def biased(build: Builder, x: str) -> str:
-    first = build.op(Gemm(), x, build.weights(6, 4), build.weights(4), name="first")
+def biased(build: Builder, x: str, bias: str = "") -> str:
+    first = build.op(Gemm(), x, build.weights(6, 4), bias or build.weights(4), name="first")
+    return typed(build, picked(build, first), 3, [0, 2, 2, 5], "second")
+
+
+def scaled(build: Builder, x: str) -> str:
+    first = build.op(Gemm(beta=0.5), x, build.weights(6, 4), build.weights(4), name="first")
     return typed(build, first, 3, name="second")
+
+
+def biased_by_rows(build: Builder, x: str) -> str:
+    return biased(build, x, build.weights(8, 4))
+
+
+def test_biases_are_multiplied_by_each_types_weights() -> None:
+    """A row a type; where weights are trained, nothing is multiplied beforehand."""
+    build = Builder("g")
+    graph = build.graph(biased(build, build.input(8, 6)))
+    made = ReorderLinear().run(graph).graph
+    assert [node.kind for node in made.nodes] == ["GatherRows", "TypedLinear", "GatherRows", "Add"]
+    assert_same_values(graph, made)
+    kept = ReorderLinear(fold=False).run(graph)
+    assert not kept.changed
+    assert "computed" in kept.notes[-1]
+
+
+def test_biases_of_heads() -> None:
+    build = Builder("g")
+    first = build.op(Gemm(), build.input(8, 6), build.weights(6, 4), build.weights(4), name="first")
+    rows, weights = build.reshape(first, 8, 2, 2), build.weights(3, 2, 2, 5)
+    graph = build.graph(build.op(TypedLinear(), rows, weights, build.constant(BY_TYPE), name="second"))
+    made = ReorderLinear().run(graph)
+    assert made.changed
+    assert_same_values(graph, made.graph)
 
 
 def other_types(build: Builder, x: str) -> str:
@@ -127,7 +158,8 @@ def computed_heads(build: Builder, x: str) -> str:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (biased, "second: first, before it, is scaled, transposed, or adds a bias"),
+        (scaled, "second: first, before it, is scaled or transposed"),
+        (biased_by_rows, "second: first, before it, adds what is computed, trained, or no vector"),
         (other_types, "second: its types do not decide those of first, before it"),
         (alone, "second: no product is before it"),
         (computed_heads, "second: its weights are computed, and are laid out for another product"),

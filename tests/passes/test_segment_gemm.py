@@ -64,6 +64,41 @@ def test_what_is_left_is_left() -> None:
         assert result.graph is graph
 
 
+def by_blocks(equation: str = "abc,bcd->abd", weights: tuple[int, ...] = (2, 3, 4), read: bool = False) -> Graph:
+    """A loop over two relations whose weights are block-diagonal, as RGCNs of `num_blocks` are exported."""
+    build = Builder("g")
+    x, terms = build.input(12, 6), []
+    for index, count in enumerate((40, 55)):
+        edges = rows_of(edge_list(12, count), 12)
+        structure = [build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col")]
+        blocks = build.reshape(build.op(Spmm(), x, *structure, name=f"sum_{index}"), 12, 2, 3)
+        operands = (blocks, build.weights(*weights))
+        made = build.onnx("Einsum", *operands, shape=(12, 2, 4), equation=equation, name=f"product_{index}")
+        terms.append(build.reshape(made, 12, 8))
+    total = build.op(Elementwise("Add"), *terms, name="add")
+    return build.graph(total, *([terms[0]] if read else []))
+
+
+def test_a_loop_over_types_with_blocks_is_one_product_of_heads() -> None:
+    graph = by_blocks()
+    made = SegmentGemm().run(graph)
+    assert made.changed
+    assert "Einsum" not in kinds(made.graph)
+    (typed,) = (node for node in made.graph.nodes if node.kind == "TypedLinear")
+    assert made.graph.shape(typed.inputs[1]) == (2, 2, 3, 4)
+    assert_same_values(graph, made.graph)
+
+
+def test_blocks_that_others_read_too() -> None:
+    result = SegmentGemm().run(by_blocks(read=True))
+    assert (result.changed, result.notes) == (False, ("add: product_0, or the sum before it, is read by others too",))
+
+
+def test_an_einsum_that_is_no_product_of_blocks() -> None:
+    """Its weights' axes are in another order."""
+    assert not SegmentGemm().run(by_blocks("abc,cbd->abd", (3, 2, 4))).changed
+
+
 def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: int = 1) -> Graph:
     """Two products behind sums over edges, added up."""
     build = Builder("g")

@@ -97,6 +97,10 @@ class RowWriter:
         narrow = not len(index) or index.max() < 2**31
         return self.constant(what, index.astype(np.int32 if narrow else np.int64, copy=False))
 
+    def array(self, name: str) -> Array | None:
+        """A constant of the graph, or one that was written; None of any other value."""
+        return self.editor.constant(name)
+
     def value(self, name: str) -> Value:
         """A value of the graph, or one that was written."""
         return self.editor.value(name)
