@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -27,6 +28,29 @@ P = TypeVar("P")
 
 Parts = Mapping[str, float]
 """Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
+
+
+class _InParts(Protocol):
+    @property
+    def time_parts_us(self) -> Parts: ...
+
+    @property
+    def energy_parts_mj(self) -> Parts: ...
+
+
+class SumOfParts:
+    """A cost whose steps follow one another: its time and its energy are what its parts come to."""
+
+    @cached_property
+    def time_us(self: _InParts) -> float:
+        """All steps."""
+        return sum(self.time_parts_us.values())
+
+    @cached_property
+    def energy_mj(self: _InParts) -> float:
+        """All that it spends, static power apart."""
+        return sum(self.energy_parts_mj.values())
+
 
 Records = Mapping[str, str]
 """What a unit has learnt of work: a line of ASCII text by a key of 32 hex digits."""
@@ -351,6 +375,10 @@ class Backend(ABC, Generic[W, P]):
         """The program with what it keeps from `first` on, in the capacity's unit."""
         return program
 
+    def first_of(self, program: P) -> int:
+        """Where what a program keeps begins: what `at` was told last, 0 if nothing was."""
+        return 0
+
     @property
     def readout_functions(self) -> Functions:
         """The functions of a result that cost nothing as it is read out."""
@@ -408,6 +436,11 @@ class Backend(ABC, Generic[W, P]):
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else cost.time_us
 
+    def refusal(self, work: W, choice: str) -> Refusal | None:
+        """Why work has no `cost` under a choice, or None; a backend may know sooner than what it costs."""
+        told = self.time_us(work, choice)
+        return told if isinstance(told, Refusal) else None
+
     def least_us(self, work: W, choice: str) -> float:
         """What work takes at least under a choice, by arithmetic alone: no more than its `cost`, and 0 if in doubt.
 
@@ -452,7 +485,11 @@ class Backend(ABC, Generic[W, P]):
 
     @abstractmethod
     def encode(self, program: P) -> Any:
-        """The program as JSON values."""
+        """The program as JSON values, wherever `at` put what it keeps."""
+
+    def same(self, program: P) -> Hashable:
+        """Equal for programs of which `encode` gives the same, as far as one can tell at once; as long as they live."""
+        return id(program)
 
     def made_of(self, program: P) -> str | None:
         """All that what `encode` gives depends on, as text; None where only the program itself says that."""
@@ -460,7 +497,7 @@ class Backend(ABC, Generic[W, P]):
 
     @abstractmethod
     def decode(self, data: Any) -> P:
-        """The program that `encode` was given.
+        """The program that `encode` was given, with what it keeps from 0 on.
 
         Raises:
             DataError: the data are not a program, or not one for this machine.

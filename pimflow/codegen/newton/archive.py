@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.newton.commands import CommandStream
@@ -22,17 +22,16 @@ class _Archived:
     problem: Any
     mapping: Any
     streams: Any
-    first_row: int = 0
 
 
 def archive_program(program: PimProgram) -> Any:
-    """A program as JSON values: problem, mapping, first row, and the streams of all channels as loop nests."""
-    parts = {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
-    return {**parts, "first_row": program.first_row}
+    """A program as JSON values, wherever its weights are: problem, mapping, and the streams of all channels as loop
+    nests."""
+    return {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
 
 
 def restore_program(data: Any, pim: PimSpec) -> PimProgram:
-    """The program that `archive_program` was given, with the streams that were archived.
+    """The program that `archive_program` was given, from row 0 on, with the streams that were archived.
 
     Raises:
         DataError: the data are not a program for this machine.
@@ -43,5 +42,4 @@ def restore_program(data: Any, pim: PimSpec) -> PimProgram:
     program = lower(problem, mapping, pim)
     if isinstance(program, Refusal):
         raise DataError(f"'mapping' does not fit the machine: {program.reason}")
-    placed = replace(program, first_row=archived.first_row)
-    return placed.with_streams(decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams"))
+    return program.with_streams(decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams"))

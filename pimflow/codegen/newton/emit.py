@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.im2col import Geometry
@@ -61,6 +61,14 @@ class WeightGroups:
     count: int
 
 
+class Fill(NamedTuple):
+    """A filled buffer: its first pixel is the share's pixel `first` + terms."""
+
+    buffer: int
+    first: int
+    terms: Terms
+
+
 class Emitter(ABC, Generic[Made]):
     """Emits what one channel executes. All methods are pure; the fields are the context.
 
@@ -99,9 +107,9 @@ class Emitter(ABC, Generic[Made]):
 
     @abstractmethod
     def readres(
-        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+        self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> Made:
-        """The READRES of one unit; `pixel` is the fill's first pixel."""
+        """The READRES of one unit."""
 
     def written(self, run: ChunkRun, slot: int) -> int:
         """Columns of K that a GWRITE gathers for each pixel of a run that starts at a slot."""
@@ -112,15 +120,14 @@ class Emitter(ABC, Generic[Made]):
         self,
         work: ShareWork,
         visit: Visit,
-        fill: tuple[int, Affine],
+        fill: Fill,
         tile: tuple[int, int],
         pixels: tuple[int, int],
         between: tuple[Made, ...] = (),
     ) -> tuple[Made, ...]:
         """COMPs and a READRES for every tile and pixel, each given as (first, count)."""
-        buffer, pixel = fill
-        body = (*self.comps(work, visit, buffer, tile, pixels), *between)
-        body = (*body, self.readres(work, visit, pixel, tile, pixels))
+        body = (*self.comps(work, visit, fill.buffer, tile, pixels), *between)
+        body = (*body, self.readres(work, visit, fill, tile, pixels))
         return self.loop("u", tile[1], self.loop("p", pixels[1], body))
 
     def block(
@@ -138,12 +145,11 @@ class Emitter(ABC, Generic[Made]):
         """
         items: tuple[Made, ...] = ()
         last = max((index for index in range(len(counts)) if visit.pixels[0] < counts[index]), default=-1)
-        pixel_terms = (*terms, *self.pixel_terms)
         prefetch = self.mapping.prefetch
         for index, count in enumerate(counts):
             low, high = visit.pixels[0], min(visit.pixels[1], count)
             if low < high:
-                fill = (index, Affine(self.first_pixel + work.start + offset + index * work.run.pixels, pixel_terms))
+                fill = Fill(index, offset + index * work.run.pixels, terms)
                 between = following if index == last and not prefetch else ()
                 items += self._fill_units(work, visit, fill, (low, high), between)
             if prefetch:
@@ -154,7 +160,7 @@ class Emitter(ABC, Generic[Made]):
         self,
         work: ShareWork,
         visit: Visit,
-        fill: tuple[int, Affine],
+        fill: Fill,
         pixels: tuple[int, int],
         between: tuple[Made, ...],
     ) -> tuple[Made, ...]:
@@ -295,8 +301,7 @@ class Emitter(ABC, Generic[Made]):
                 gwrites, acts = self.gwrites(work, 0, pixel_terms, (1,)), self.acts(part, base)
                 cut = self.mapping.acts_first
                 body += self.loop("q", work.run.count, (*acts[:cut], *gwrites, *acts[cut:], *computed))
-            pixel = Affine(self.first_pixel + first.start, (*pixel_terms, *self.pixel_terms))
-            body += (self.readres(first, visit, pixel, (0, 1), (0, 1)),)
+            body += (self.readres(first, visit, Fill(0, 0, pixel_terms), (0, 1), (0, 1)),)
             items += self.loop("i", visit.count, self.loop("f", first.line_pixels, body))
         spare = first.passes - sum(visit.count for visit in first.visits)
         if spare:
@@ -349,7 +354,7 @@ class CommandEmitter(Emitter[Item]):
         return loop("c", count, (Comp(column, slot, buffer),))
 
     def readres(
-        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+        self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> ReadRes:
         """With where its results go."""
         banks = self.pim.banks
@@ -358,5 +363,6 @@ class CommandEmitter(Emitter[Item]):
             self.first_channel + (visit.tile + tile[0]) * banks,
             (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
         )
-        where = Affine(pixel.base + pixels[0], (*pixel.terms, *term("p", pixels[1], 1)))
+        first = self.first_pixel + work.start + fill.first + pixels[0]
+        where = Affine(first, (*fill.terms, *self.pixel_terms, *term("p", pixels[1], 1)))
         return ReadRes(where, channel, self.partial or visit.columns[1] - visit.columns[0] < work.run.columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from pimflow.codegen.newton.commands import CommandStream
@@ -52,6 +52,8 @@ class PimProgram:
     classes: tuple[StreamClass, ...]  # idle channels are in none
     rows: int  # of every bank that its weights take, in the fullest channel
     first_row: int = 0  # of every bank where they begin; streams count rows from there
+    origin: PimProgram | None = field(default=None, compare=False, repr=False)  # the same elsewhere: streams are its
+    given: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)  # in place of its own
 
     @property
     def channel_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -65,18 +67,24 @@ class PimProgram:
 
     @cached_property
     def streams(self) -> tuple[CommandStream, ...]:
-        """One stream for every PIM channel, empty for an idle one."""
+        """One stream for every PIM channel, empty for an idle one; made once, wherever the weights are."""
+        if self.given is not None:
+            return self.given
+        if self.origin is not None:
+            return self.origin.streams
         busy = {channel for entry in self.classes for channel in entry.channels}
         lowering = _Lowering(self.mapping, self.shape, self.pim)
         made = {channel: lowering.stream(channel) for channel in sorted(busy)}
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
+    def at(self, first_row: int) -> PimProgram:
+        """The same program with its weights from a row on."""
+        return replace(self, first_row=first_row, origin=self.origin or self)
+
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
         """The same program with other streams, one per channel: those read back from a file, or changed by hand."""
         classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
-        program = replace(self, classes=classes)
-        program.__dict__["streams"] = streams  # fills the cached property
-        return program
+        return replace(self, classes=classes, given=streams)
 
     @cached_property
     def layout(self) -> WeightLayout:
@@ -313,11 +321,11 @@ class _Lowering:
             lengths = tuple((share.run, share.stop - share.start) for share in group.shares)
             tails = {run for run, length in lengths if runs[run].pixels > 1 and length % runs[run].pixels}
             tails |= {run for run, _ in lengths if runs[run].pitch}
-            shapes = [dealt.alike[run in tails] for run, dealt in self.visits[number].items()]
             filled = self._filled(group)
-            for index, key in enumerate(zip(*shapes, strict=True)):
-                if any(self.visits[number][run].first_pixel[index] < most for run, most in filled.items()):
-                    alike.setdefault((group.channels, stop - first, lengths, key), []).append(base + index)
+            works = tuple((dealt, run in tails, filled[run]) for run, dealt in self.visits[number].items())
+            for key, channels in _busy_alike(works):
+                kind = (group.channels, stop - first, lengths, key)
+                alike.setdefault(kind, []).extend(base + index for index in channels)
             base += group.channels
         return tuple(map(tuple, alike.values()))
 
@@ -474,6 +482,21 @@ class Dealt:
 def _alike(visits: tuple[Visits, ...], tails: bool) -> tuple[int, ...]:
     first: dict[tuple[tuple[int, ...], ...], int] = {}
     return tuple(first.setdefault(_shape_key(own, tails), index) for index, own in enumerate(visits))
+
+
+@lru_cache(maxsize=4096)
+def _busy_alike(works: tuple[tuple[Dealt, bool, int], ...]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """The channels of a group that work on anything, by the shape of their streams.
+
+    Args:
+        works: of every chunk run what the channels do, whether it has fills that are not full, and the most pixels in
+            one.
+    """
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for index, key in enumerate(zip(*(dealt.alike[tails] for dealt, tails, _ in works), strict=True)):
+        if any(dealt.first_pixel[index] < most for dealt, _, most in works):
+            alike.setdefault(key, []).append(index)
+    return tuple((key, tuple(channels)) for key, channels in alike.items())
 
 
 @lru_cache(maxsize=65536)

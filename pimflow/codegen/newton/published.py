@@ -89,17 +89,30 @@ def _part_shares(
 def channel_loads(mapping: Mapping, shape: Geometry) -> tuple[tuple[int, int], ...]:
     """(rows activated, COMPs) of every channel under order "fills", per weight group; tails count as full fills."""
     loads: list[tuple[int, int]] = []
+    known: dict[tuple[int, tuple[tuple[int, int], ...]], list[tuple[int, int]]] = {}
     for group in mapping.groups:
-        rows, comps = [0] * group.channels, [0] * group.channels
-        for share in group.shares:
-            run = mapping.runs[share.run]
-            fills = -(-(share.stop - share.start) // run.pixels) * run.count
-            dealt = _dealt_loads(shape.tiles, run.pixels, run.columns, group.channels, mapping.deal)
-            for channel, (visited, computed) in enumerate(dealt):
-                rows[channel] += fills * visited
-                comps[channel] += fills * computed
-        loads.extend(zip(rows, comps, strict=True))
+        fills = tuple(
+            (share.run, -(-(share.stop - share.start) // mapping.runs[share.run].pixels)) for share in group.shares
+        )
+        key = (group.channels, fills)
+        if key not in known:
+            known[key] = _group_loads(mapping, shape, *key)
+        loads.extend(known[key])
     return tuple(loads)
+
+
+def _group_loads(
+    mapping: Mapping, shape: Geometry, channels: int, fills: tuple[tuple[int, int], ...]
+) -> list[tuple[int, int]]:
+    """The same of the channels of one group, which fills its buffer so many times by chunk run."""
+    rows, comps = [0] * channels, [0] * channels
+    for index, count in fills:
+        run = mapping.runs[index]
+        dealt = _dealt_loads(shape.tiles, run.pixels, run.columns, channels, mapping.deal)
+        for channel, (visited, computed) in enumerate(dealt):
+            rows[channel] += count * run.count * visited
+            comps[channel] += count * run.count * computed
+    return list(zip(rows, comps, strict=True))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,0 +1,120 @@
+"""What units execute, as one file: every distinct program once, and which node executes which.
+
+Nodes whose programs differ only in where their weights begin share one: a long model has few distinct layers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pimflow.bundle.files import json_of, read_packed
+from pimflow.codegen.backend import Backend
+from pimflow.data import Limits, decode, pick
+from pimflow.errors import DataError
+
+Units = Mapping[str, Backend[Any, Any]]
+"""The backends of a machine, by device."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Which program a node executes, and from where on in its unit's memory it keeps what it keeps."""
+
+    program: int
+    first: Annotated[int, Limits(least=0)]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A program as its unit's backend writes it."""
+
+    device: str
+    content: Any
+
+
+class ProgramTable:
+    """The distinct programs of a compiled model, in the order of the first nodes that execute them.
+
+    Args:
+        programs: by node.
+        devices: where the nodes run, by node.
+        units: the backends of these devices.
+    """
+
+    def __init__(self, programs: Mapping[str, Any], devices: Mapping[str, str], units: Units) -> None:
+        self._distinct: list[tuple[str, Any]] = []
+        self._uses: dict[str, _Use] = {}
+        self._units = units
+        numbers: dict[tuple[str, Hashable], int] = {}
+        for name, program in programs.items():
+            device = devices[name]
+            unit = units[device]
+            number = numbers.setdefault((device, unit.same(program)), len(self._distinct))
+            if number == len(self._distinct):
+                self._distinct.append((device, program))
+            self._uses[name] = _Use(number, unit.first_of(program))
+
+    @cached_property
+    def made_of(self) -> str:
+        """All that the file depends on beside its format and the code, as text; "" where a program does not say."""
+        told = [(device, self._units[device].made_of(program)) for device, program in self._distinct]
+        return "" if any(text is None for _, text in told) else f"{told} {list(self._uses.items())}"
+
+    def packed(self, form: str) -> bytes:
+        """The file, byte-stable: programs that are written alike are one, however they came about.
+
+        Args:
+            form: its format.
+        """
+        numbers: dict[str, int] = {}
+        renumbered = []
+        for device, program in self._distinct:
+            text = _text({"device": device, "content": self._units[device].encode(program)})
+            renumbered.append(numbers.setdefault(text, len(numbers)))
+        nodes = {name: {"program": renumbered[use.program], "first": use.first} for name, use in self._uses.items()}
+        document = f'{{"format":{_text(form)},"programs":[{",".join(numbers)}],"nodes":{_text(nodes)}}}'
+        return gzip.compress(document.encode(), compresslevel=6, mtime=0)
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))
+
+
+def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[str, Any]:
+    """The programs in a file that `ProgramTable.packed` made, by node.
+
+    Args:
+        path: of the file.
+        devices: where the nodes of the model run, by node; those on the host left out.
+        units: the backends of these devices.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is damaged.
+        DataError: what it says is not of these nodes and units.
+    """
+    stored, nodes = pick(json_of(read_packed(path)), "programs", "nodes")
+    uses = decode(Mapping[str, _Use], nodes, path="nodes")
+    distinct = [_program(entry, units) for entry in decode(tuple[_Stored, ...], stored, path="programs")]
+    programs = {}
+    for name, use in uses.items():
+        if name not in devices:
+            raise DataError(f"{name!r} is not a node that runs on a unit beside the host")
+        if not 0 <= use.program < len(distinct):
+            raise DataError(f"{name!r} executes program {use.program}, and there are {len(distinct)}")
+        device, program = distinct[use.program]
+        if device != devices[name]:
+            raise DataError(f"{name!r} runs on {devices[name]}, and program {use.program} is of {device}")
+        programs[name] = units[device].at(program, use.first) if use.first else program
+    return programs
+
+
+def _program(stored: _Stored, units: Units) -> tuple[str, Any]:
+    if stored.device not in units:
+        raise DataError(f"the machine has no unit {stored.device!r}")
+    return stored.device, units[stored.device].decode(stored.content)
