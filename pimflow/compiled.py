@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -18,11 +16,12 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import a_path, json_of, read_json, read_packed, sha256_of, write_json, write_records
+from pimflow.bundle.files import a_path, read_json, sha256_of, write_json, write_records
 from pimflow.bundle.folder import find_output, new_output
 from pimflow.bundle.graphs import read_graph, write_graph
 from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
 from pimflow.bundle.original import copy_model, find_original
+from pimflow.bundle.programs import ProgramTable, read_programs
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source, onnx_bytes
 from pimflow.bundle.verification import Check, keep_check, kept_checks, output_digest
 from pimflow.codegen.newton import PimProgram
@@ -45,6 +44,7 @@ from pimflow.ir import Array, Graph, Plan
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.npz import read_npz
 from pimflow.options import Options, read_argument
+from pimflow.passes import PlaceFeatures
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.network import Network
@@ -58,10 +58,10 @@ from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
-from pimflow.runtime.memory.tiers import gpu_memory_text
-from pimflow.runtime.spending import event_costs
+from pimflow.runtime.memory.tiers import HostTable, gpu_bytes, gpu_memory_text, host_tables
+from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
-from pimflow.runtime.timeline import Timeline, build_timeline
+from pimflow.runtime.timeline import Timeline
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import telling
 from pimflow.search.solver import kept_runs, kept_streams
@@ -72,7 +72,7 @@ from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
 
-FORMAT = "pimflow/5"
+FORMAT = "pimflow/6"
 ORIGINAL = "original"
 PROGRAM = "model.onnx"
 SPARSE_PROGRAM = "model.pimir"
@@ -197,7 +197,7 @@ class CompiledModel:
     @cached_property
     def timeline(self) -> Timeline:
         """When every node runs; its makespan is the time that the summary reports."""
-        return build_timeline(self.graph, self.machine.target, self.machine.costs.serving(self.graph))
+        return schedule(self.graph, self.machine.costs.serving(self.graph)).timeline
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -209,7 +209,8 @@ class CompiledModel:
         """When every node of several inferences in flight runs; None of a plan that is not for throughput."""
         if self.plan.interval_us is None:
             return None
-        return steady_state(self.graph, self.machine.target, self.machine.costs.serving(self.graph))
+        costs = self.machine.costs.serving(self.graph)
+        return steady_state(self.graph, self.machine.target, costs, self.plan.rest_us)
 
     @cached_property
     def memory_in_flight(self) -> MemoryInFlight | None:
@@ -420,7 +421,20 @@ class CompiledModel:
     @property
     def _tier_lines(self) -> list[tuple[str, str]]:
         tiers = self.machine.target.memory
-        return [] if tiers is None else [("GPU memory", gpu_memory_text(tiers.gpu, self.memory))]
+        if tiers is None:
+            return []
+        fits, said = gpu_bytes(self.memory) <= tiers.gpu.usable_bytes, f"{PlaceFeatures.name}: everything: "
+        refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and not fits]
+        told = [table.text for table in self.host_tables] or refused
+        return [
+            ("GPU memory", gpu_memory_text(tiers.gpu, self.memory, self._in_flight)),
+            *(("tables", text) for text in told),
+        ]
+
+    @cached_property
+    def host_tables(self) -> tuple[HostTable, ...]:
+        """Tables that lie in the host's memory, and how rows of them come from there."""
+        return host_tables(self.graph, self.machine.costs.serving(self.graph))
 
     @property
     def _convolutions(self) -> list[tuple[str, str]]:
@@ -459,6 +473,7 @@ class CompiledModel:
                 "bytes_without_reuse": self.memory.bytes_without_reuse,
                 "weight_bytes": self.memory.weight_bytes,
                 **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
+                **({"in_host": [table.as_json() for table in self.host_tables]} if self.host_tables else {}),
             },
             "output_dir": output_dir,
         }
@@ -516,7 +531,7 @@ class CompiledModel:
             self.timeline,
             self.machine.costs.titles,
             self.source.name,
-            event_costs(self.graph, self.timeline, costs),
+            schedule(self.graph, costs).events,
             facts=slice_facts(self.graph, self.report, costs),
             memory=self.memory,
             graph=self.graph,
@@ -529,24 +544,14 @@ class CompiledModel:
 
     def _write_streams(self, path: Path) -> None:
         """What units execute; taken from an earlier run that wrote the same."""
-        kept = kept_streams(self.options, self._programs_made_of())
+        units = self.machine.costs.units
+        table = ProgramTable(self.programs, _devices(self.graph, units), units)
+        kept = kept_streams(self.options, table.made_of and f"{FORMAT} {table.made_of}")
         packed = kept.packed
         if packed is None:
-            packed = _packed(self._encoded_programs())
+            packed = table.packed(FORMAT)
             kept.keep(packed)
         path.write_bytes(packed)
-
-    def _programs_made_of(self) -> str:
-        """All that the programs are made of, by node; "" where one of them does not say."""
-        units = self.machine.costs.units
-        told = [(name, units[self.graph.node(name).device or ""].made_of(item)) for name, item in self.programs.items()]
-        return "" if any(text is None for _, text in told) else f"{FORMAT} {told}"
-
-    def _encoded_programs(self) -> dict[str, Any]:
-        units = self.machine.costs.units
-        return {
-            name: units[self.graph.node(name).device or ""].encode(program) for name, program in self.programs.items()
-        }
 
     def _saved_plan(self) -> dict[str, Any]:
         """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
@@ -601,12 +606,6 @@ class _Header:
     machine: TargetRecord
     graph_is_estimate: bool | None = None
     """Of a graph network: whether its graph is a random one; None for other models."""
-
-
-def _packed(programs: Mapping[str, Any]) -> bytes:
-    document = {"format": FORMAT, "nodes": programs}
-    data = json.dumps(document, separators=(",", ":")).encode()
-    return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def load(folder: str | Path) -> CompiledModel:
@@ -703,11 +702,9 @@ def _read_config(folder: Path) -> tuple[_Header, Options]:
 def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:
     units = machine.costs.units
     with _part(folder, "streams.json.gz") as path:
-        (nodes,) = pick(json_of(read_packed(path)), "nodes")
-        programs = {}
-        for name, data in decode(Mapping[str, Any], nodes, path="nodes").items():
-            unit = units.get(graph.node_by_name[name].device or "") if name in graph.node_by_name else None
-            if unit is None:
-                raise DataError(f"{name!r} is not a node that runs on a unit beside the host")
-            programs[name] = unit.decode(data)
-        return programs
+        return read_programs(path, _devices(graph, units), units)
+
+
+def _devices(graph: Graph, units: Container[str]) -> dict[str, str]:
+    """The devices of the nodes that run on one of some units, by node."""
+    return {node.name: node.device for node in graph.nodes if node.device is not None and node.device in units}

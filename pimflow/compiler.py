@@ -25,6 +25,7 @@ from pimflow.passes import (
     Pass,
     PassManager,
     PassRecord,
+    PlaceFeatures,
     notes_of,
     parse_pipeline,
     times_table,
@@ -35,6 +36,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
+from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
 from pimflow.search.relational_form import RELATIONAL, relational_form
@@ -91,13 +93,27 @@ def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
     chosen = relational_form(clean.graph, machine.costs, options, allowed)
     relational = _step(chosen.passes, options).run(clean.graph)
     clean = replace(clean, graph=relational.graph, records=(*clean.records, *relational.records, *chosen.records))
-    if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in graph.nodes):
+    return _placed(_ordered(clean, machine, options), machine, options)
+
+
+def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
+    """Sums over edges before or behind the products next to them, whichever costs less."""
+    if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in clean.graph.nodes):
         return clean
     started = time.perf_counter()
     ordered = cheapest_order(clean.graph, machine.costs, options)
     seconds = time.perf_counter() - started
     record = PassRecord(OrderAggregation.name, seconds, ordered.changed, len(ordered.graph.nodes), ordered.notes)
     return replace(clean, graph=ordered.graph, records=(*clean.records, record))
+
+
+def _placed(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
+    """Large tables where they have room, and rows of them brought in the cheapest way."""
+    if PlaceFeatures.name in options.disabled_passes:
+        return clean
+    chosen = feature_places(clean.graph, machine.costs, options)
+    placed = _step(chosen.passes, options).run(clean.graph)
+    return replace(clean, graph=placed.graph, records=(*clean.records, *placed.records, *chosen.records))
 
 
 def tidy(graph: Graph, narrow: bool, options: Options) -> ManagerResult:

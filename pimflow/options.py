@@ -129,6 +129,15 @@ class Options:
             SEARCH,
         ),
     )
+    tables: Literal["auto", "gpu", "host", "zero-copy", "aligned"] = field(
+        default="auto",
+        metadata=_about(
+            "where large tables lie: auto (the GPU if they fit), gpu, host (gathered), zero-copy or aligned",
+            "--tables",
+            "WHERE",
+            SEARCH,
+        ),
+    )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
         metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
@@ -211,6 +220,7 @@ class OptionKeywords(TypedDict, total=False):
     graph: Any
     graph_as_input: bool
     relations: str
+    tables: str
     grid: int | None
     stages: Sequence[int] | None
     time_budget_s: float | None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pimflow.api.outputs import original_options
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine, load
 from pimflow.compiler import clean_graph, clean_up, network_of, read_model
+from pimflow.data import Limits
 from pimflow.errors import OptionError
 from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
 from pimflow.passes import notes_of
@@ -70,13 +71,15 @@ def _inspect(source: ModelSource, asked: Options, machine: Machine) -> Inspectio
 def front(
     model: str | Path | bytes | onnx.ModelProto,
     *,
+    within_percent: float = 0.01,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Front:
-    """Plans of a policy of which no other is both faster and spends less energy: the corners of their front.
+    """Plans of a policy of which no other is both faster and spends less energy.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
+        within_percent: of plans that spend less than a faster one by no more than this, one is enough; 0 for all.
         progress: receives a line of text now and then.
         options: as for `compile`, but for `objective`.
 
@@ -88,10 +91,11 @@ def front(
     """
     if "objective" in options:
         raise OptionError("'objective' is an option of `compile`", "leave it out: the front is of time against energy")
+    within = read_argument("within_percent", Annotated[float, Limits(least=0)], within_percent)
     source, asked = model_source(model), Options.of(**options)
     machine = Machine.of(asked)
     graph = clean_graph(source, asked).graph
-    points = front_points(graph, asked, costs=machine.costs, progress=telling(progress))
+    points = front_points(graph, asked, costs=machine.costs, progress=telling(progress), within_percent=within)
     alone = measure(graph, machine.costs.host_only())
     return Front(
         source.text,
@@ -101,6 +105,7 @@ def front(
         gpu_basis(machine.target, measured=machine.measured is not None),
         alone.time_us,
         alone.energy_mj,
+        within,
         points,
     )
 

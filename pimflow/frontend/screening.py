@@ -57,9 +57,10 @@ def screen(proto: onnx.ModelProto) -> None:
     """Checks names and attributes of all nodes, in subgraphs and functions too.
 
     Raises:
-        ModelError: two nodes of a graph have one name, an attribute is out of range or does not hold what it says, a
-            size is below 1, functions have no end, or a call does not fit its function.
+        ModelError: there are too many nodes, two of a graph have one name, an attribute is out of range or does not
+            hold what it says, a size is below 1, functions have no end, or a call does not fit its function.
     """
+    _check_count(len(proto.graph.node), "the model has")
     _screen(proto.graph.node, "graph")
     for function in proto.functions:
         _screen(function.node, f"function {function.name!r}")
@@ -106,10 +107,14 @@ def _check_calls(proto: onnx.ModelProto) -> None:
         return sizes[key]
 
     total = size(proto.graph.node, ())
-    if total > MOST_NODES:
-        raise ModelError(f"with its functions written out the model has {total} nodes; {MOST_NODES} is the most")
+    _check_count(total, "with its functions written out the model has")
     for function in proto.functions:
         size(function.node, (function_key(function),))
+
+
+def _check_count(nodes: int, what: str) -> None:
+    if nodes > MOST_NODES:
+        raise ModelError(f"{what} {nodes} nodes; {MOST_NODES} is the most", "compile parts of it")
 
 
 def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:

@@ -14,7 +14,7 @@ from pimflow.ir.ops.rules import OpRules
 from pimflow.ir.ops.sparse import EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
-from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitRows
+from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitK, SplitRows
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.text import parse_graph, print_graph
 
@@ -61,6 +61,7 @@ __all__ = [
     "Slice",
     "SplitColumns",
     "SplitEdges",
+    "SplitK",
     "SplitRows",
     "Spmm",
     "Transpose",

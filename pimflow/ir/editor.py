@@ -39,6 +39,10 @@ class GraphEditor:
         """A value of the graph or one added since."""
         return self._values[name]
 
+    def constant(self, name: str) -> Array | None:
+        """A constant of the graph or one added since; None of any other value."""
+        return self._constants.get(name)
+
     def new_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
         """Adds a value under a fresh name made from `base`; returns the name."""
         name = self._value_names.fresh(base)

@@ -44,6 +44,7 @@ class Placement:
         movement: the verdict on a node that only moves elements.
         padding: of a convolution until its padding is settled: the verdict on the Pad that it or a part of it may need.
         narrow: of a product whose operands the model keeps in few bits, where a unit of the machine multiplies those.
+        access: of a node that reads rows of a table: how they come from the host's memory, where the table lies.
     """
 
     device: str | None = None
@@ -55,6 +56,7 @@ class Placement:
     movement: MovementVerdict | None = None
     padding: MovementVerdict | None = None
     narrow: NarrowOperands | None = None
+    access: str | None = None
 
 
 UNPLACED = Placement()

@@ -69,6 +69,24 @@ class SplitColumns:
 
 
 @dataclass(frozen=True)
+class SplitK:
+    """Split-K: the first `gpu_k` of what the node sums over on the plan's host device, the rest on `device`, at once.
+
+    That are the inner elements of a matrix product, the input channels of a convolution. The host adds up both parts.
+    """
+
+    node: str
+    gpu_k: int
+    choice: str
+    device: str = "pim"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes this decision covers."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
 class SplitEdges:
     """The edges of a sum divided: the dense ones on `device`, the rest on the plan's host device, at once.
 
@@ -112,7 +130,7 @@ class Pipeline:
         return self.run
 
 
-Single = OnDevice | SplitRows | SplitColumns | SplitEdges | Pipeline
+Single = OnDevice | SplitRows | SplitColumns | SplitK | SplitEdges | Pipeline
 
 
 @dataclass(frozen=True)
@@ -167,7 +185,8 @@ class Plan:
     the elementwise followers of a split, and everything in the baseline. `stored` says how full the units' memories are
     (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is best in,
     `complete` whether the search looked at everything, or ended with its time budget. With inferences in flight
-    `interval_us` lies between two of them.
+    `interval_us` lies between two of them; of that the busiest device rests `rest_us`, as the memory holds no more
+    inferences at once.
     """
 
     policy: str
@@ -182,6 +201,7 @@ class Plan:
     objective: str = "latency"
     complete: bool = True
     interval_us: float | None = None
+    rest_us: float = 0.0
 
     def __repr__(self) -> str:
         times = f"{self.predicted_us:,.1f} us, {self.host.upper()} alone {self.baseline_us:,.1f} us"

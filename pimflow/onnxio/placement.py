@@ -50,6 +50,7 @@ def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[st
         movement=verdicts["movement"],
         padding=verdicts["padding"],
         narrow=None if texts["narrow"] is None else _narrow(texts["narrow"]),
+        access=texts["access"],
     )
     return placement, tuple(sorted(entries.items()))
 

@@ -49,7 +49,9 @@ def session_options(
         optimise: whether ONNX Runtime may fuse and fold.
         fuse_quantised: whether it may compute in 8 bits what stands between a DequantizeLinear and a QuantizeLinear,
             as it does for users; without, it computes that in single precision, as it is written.
-        prepack: whether weights are laid out anew, which pays from the second run on; by default if it optimises.
+        prepack: whether it prepares for many runs, by default if it optimises: weights are laid out anew, and which
+            result may take the place of which is planned (in time quadratic in the readers of a value). Memory of
+            results that nobody reads any more is given back either way.
     """
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
@@ -61,6 +63,7 @@ def session_options(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not (optimise if prepack is None else prepack):
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.enable_mem_reuse = False
     return options
 
 

@@ -210,5 +210,11 @@ def attribute_proto(name: str, value: AttributeValue) -> AttributeProto:
     if isinstance(value, OpaqueAttribute):
         parsed: AttributeProto = AttributeProto.FromString(value.serialized)
         return parsed
+    if type(value) is int:
+        return AttributeProto(name=name, type=AttributeProto.INT, i=value)
+    numbers = value if isinstance(value, tuple) else ()
+    whole = [item for item in numbers if type(item) is int]
+    if whole and len(whole) == len(numbers):
+        return AttributeProto(name=name, type=AttributeProto.INTS, ints=whole)
     proto: AttributeProto = helper.make_attribute(name, value)
     return proto

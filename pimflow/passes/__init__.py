@@ -11,6 +11,7 @@ from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
@@ -18,6 +19,7 @@ from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, every_pass, parse_pipeline, place
 from pimflow.passes.pipelining import Pipelining
+from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.reorder_linear import ReorderLinear
@@ -39,6 +41,7 @@ __all__ = [
     "FoldConstants",
     "FuseEpilogues",
     "FuseTraversal",
+    "KSplit",
     "ManagerResult",
     "MdDpSplit",
     "MovementElimination",
@@ -49,6 +52,7 @@ __all__ = [
     "PassRecord",
     "PassResult",
     "Pipelining",
+    "PlaceFeatures",
     "RemoveDeadCode",
     "RemoveIdentity",
     "ReorderLinear",

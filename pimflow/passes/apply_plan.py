@@ -17,6 +17,7 @@ from pimflow.ir import (
     Plan,
     SplitColumns,
     SplitEdges,
+    SplitK,
     SplitRows,
 )
 from pimflow.ir.refusal import Refusal
@@ -25,6 +26,7 @@ from pimflow.passes.column_split import ColumnSplit
 from pimflow.passes.decision import DecisionPass, Site, unknown_node
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.edge_split import EdgeSplit
+from pimflow.passes.k_split import KSplit
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.pipelining import Pipelining
 
@@ -81,6 +83,8 @@ def passes_of(decision: Decision, host: str) -> tuple[DecisionPass, ...]:
     if isinstance(decision, SplitColumns):
         columns, followers = decision.gpu_columns, decision.followers
         return (ColumnSplit(decision.node, columns, decision.choice, followers, decision.device, host),)
+    if isinstance(decision, SplitK):
+        return (KSplit(decision.node, decision.gpu_k, decision.choice, decision.device, host),)
     if isinstance(decision, SplitEdges):
         group, at_least = decision.group, decision.at_least
         return (EdgeSplit(decision.node, group, at_least, decision.choice, decision.device, host),)

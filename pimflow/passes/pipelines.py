@@ -21,12 +21,14 @@ from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelining import Pipelining
+from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.reorder_linear import ReorderLinear
@@ -66,6 +68,7 @@ COMPILATION: tuple[type[Pass], ...] = (
     CompactMaterialization,
     FuseTraversal,
     OrderAggregation,
+    PlaceFeatures,
     NarrowProducts,
     ApplyPlan,
     UnfuseEpilogues,
@@ -82,6 +85,7 @@ PASSES: Registry[str, type[Pass]] = Registry("passes")
 for _kind in (
     MdDpSplit,
     ColumnSplit,
+    KSplit,
     EdgeSplit,
     Pipelining,
     DevicePlacement,
@@ -97,6 +101,7 @@ for _kind in (
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
+    PlaceFeatures,
     NarrowProducts,
     ExplicitPadding,
     RemoveIdentity,

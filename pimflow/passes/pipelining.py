@@ -8,9 +8,8 @@ z = b(a(x))   becomes   y0 = a(x[rows of stage 0])
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
@@ -19,10 +18,8 @@ from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import Site, device_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
+from pimflow.passes.rowwise.stages import StageRows
 from pimflow.passes.rowwise.writer import PartWriter
-
-Spans = list[tuple[int, int]]
-"""By stage: the rows of one node that are made by the end of the stage."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,12 @@ class Pipelining(RowwisePass):
         refusal = self._run_refusal(graph, nodes)
         if refusal is not None:
             return refusal
-        leaving = leaving_values(graph, nodes)
-        progress = self._progress(graph, nodes, frozenset(leaving))
-        if isinstance(progress, Refusal):
-            return progress
-        fresh = [self._fresh_rows(progress[node.name]) for node in nodes]
+        rows_of = StageRows(graph, nodes[-1], self.stage_rows, self.bottom_first)
+        for node in reversed(nodes[:-1]):
+            refusal = rows_of.extend(node)
+            if refusal is not None:
+                return refusal
+        fresh = [rows_of.fresh(node.name) for node in nodes]
         jobs: list[PartJob] = []
         part_of = part_finder(graph)
         for stage in range(len(self.stage_rows)):
@@ -85,7 +83,7 @@ class Pipelining(RowwisePass):
                 if isinstance(part, Refusal):
                     return part
                 jobs.append(PartJob(node, start, stop, part, device, suffix, stage))
-        return Layout(tuple(jobs), leaving)
+        return Layout(tuple(jobs), leaving_values(graph, nodes))
 
     def _run_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
         if len(nodes) < 2 or len(self.stage_rows) < 2:
@@ -100,54 +98,3 @@ class Pipelining(RowwisePass):
             if refusal is not None:
                 return refusal
         return run_refusal(graph, nodes)
-
-    def _progress(self, graph: Graph, nodes: Sequence[Node], leaving: frozenset[str]) -> Mapping[str, Spans] | Refusal:
-        """What is made of every node by the end of every stage, by node name; found from the last node backwards."""
-        total = sum(self.stage_rows)
-        ends = list(accumulate(self.stage_rows))
-        last = [(total - end, total) if self.bottom_first else (0, end) for end in ends]
-        done: dict[str, Spans] = {nodes[-1].name: last}
-        producers = {output: node for node in nodes for output in node.outputs}
-        for node in reversed(nodes):
-            if node.output in leaving:
-                self._widen_to_all(done[node.name], node_rows(graph, node))
-            refusal = _ask_producers(graph, node, done, producers)
-            if refusal is not None:
-                return refusal
-        return done
-
-    def _widen_to_all(self, spans: Spans, rows: int) -> None:
-        """All rows of a value that leaves the run are made: the unread ones at the edges with the nearest stage."""
-        if self.bottom_first:
-            spans[:] = [(start, rows) for start, _ in spans[:-1]] + [(0, rows)]
-        else:
-            spans[:] = [(0, stop) for _, stop in spans[:-1]] + [(0, rows)]
-
-    def _fresh_rows(self, spans: Spans) -> Spans:
-        """The rows that every stage adds to what stages before it have made."""
-        if self.bottom_first:
-            return [spans[0], *((start, before) for (before, _), (start, _) in pairwise(spans))]
-        return [spans[0], *((before, stop) for (_, before), (_, stop) in pairwise(spans))]
-
-
-def _ask_producers(graph: Graph, node: Node, done: dict[str, Spans], producers: Mapping[str, Node]) -> Refusal | None:
-    """Adds what `node` needs to have made its rows, stage by stage, to what its producers in the run have to make."""
-    wanted = [(index, producers[name]) for index, name in enumerate(node.inputs) if name in producers]
-    if not wanted:
-        return None
-    part_of = part_finder(graph)
-    for stage, (start, stop) in enumerate(done[node.name]):
-        part = part_of(node, start, stop)
-        if isinstance(part, Refusal):
-            return part
-        for index, producer in wanted:
-            span = part.spans[index]
-            if not isinstance(span, tuple):
-                return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
-            spans = done.setdefault(producer.name, [])
-            if stage < len(spans):
-                span = (min(span[0], spans[stage][0]), max(span[1], spans[stage][1]))
-                spans[stage] = span
-            else:
-                spans.append(span)
-    return None

@@ -8,8 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pimflow.errors import ArgumentError, TargetError, did_you_mean
-from pimflow.ir import Decision, Graph, Node, OnDevice, Pipeline, Plan, Refusal, SplitColumns, SplitEdges, SplitRows
-from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
+from pimflow.ir import (
+    Decision,
+    Graph,
+    Node,
+    OnDevice,
+    Pipeline,
+    Plan,
+    Refusal,
+    SplitColumns,
+    SplitEdges,
+    SplitK,
+    SplitRows,
+)
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, singles
 from pimflow.passes import PassManager
@@ -365,10 +377,10 @@ def _alternatives(region: Graph, anchor: Node, whole: Decision, costs: CostModel
 def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
     """What can be decided of a region, units' choices one by one and splits on a grid, and what the plan decided."""
     choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
-    spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, edges=True))
+    spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, inner=True, edges=True))
     pricer = Pricer(region, costs, PriceCache(None, "explain"))
     found = dict.fromkeys(candidate.decisions for candidate in Candidates(region, Policy("", "", spaces), pricer))
-    if isinstance(chosen, SplitRows | SplitColumns | SplitEdges):
+    if isinstance(chosen, SplitRows | SplitColumns | SplitK | SplitEdges):
         others = [OnDevice(node.name, costs.target.host) for node in region.nodes if node.name not in chosen.nodes]
         found |= dict.fromkeys([(chosen, *others)])
     for decisions in found:
@@ -398,6 +410,9 @@ def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
     if isinstance(decision, SplitColumns):
         columns = node_columns(region, anchor)
         return f"{columns - decision.gpu_columns} of {columns} columns on {decision.device.upper()}"
+    if isinstance(decision, SplitK):
+        inner = node_k(region, anchor)
+        return f"{inner - decision.gpu_k} of K = {inner} on {decision.device.upper()}"
     if isinstance(decision, SplitEdges):
         return f"groups of {decision.group} sources with {decision.at_least} edges or more on {decision.device.upper()}"
     assert isinstance(decision, OnDevice)

@@ -1,14 +1,16 @@
 """The front of time against energy: plans of a policy of which no other is both faster and more frugal.
 
-Its points are the plans that are cheapest at some price of energy in time (the supported points: the corners of the
-convex hull). Between two neighbours the price at which both cost the same is asked for; what is found there is a point
-between them, or there is none (Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979).
+First come the plans that are cheapest at some price of energy in time (the corners of the convex hull). Between two
+neighbours the price at which both cost the same is asked for; what is found there is a corner between them, or there is
+none (Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979). What lies between two corners
+without being one, `search/between.py` finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from pimflow.ir import Graph, Plan
@@ -22,7 +24,8 @@ from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
-from pimflow.search.solver import leaves_host, open_cache, solve_for
+from pimflow.search.solver import gaps_between, leaves_host, open_cache, solve_for
+from pimflow.search.weighed import Spent
 from pimflow.targets import TargetRecord
 
 _GAIN = 1e-9
@@ -38,13 +41,24 @@ class FrontPoint:
     plan: Plan
 
     @property
+    def spent(self) -> Spent:
+        """Both figures."""
+        return Spent(self.time_us, self.energy_mj)
+
+    @property
     def nodes_off_the_host(self) -> int:
         """How many decisions use another device than the host."""
         return sum(leaves_host(decision, self.plan.host) for decision in self.plan.decisions)
 
 
 def front_points(
-    graph: Graph, options: Options, *, costs: Costs, prices: PriceCache | None = None, progress: Tell = silent
+    graph: Graph,
+    options: Options,
+    *,
+    costs: Costs,
+    prices: PriceCache | None = None,
+    progress: Tell = silent,
+    within_percent: float = 0.01,
 ) -> tuple[FrontPoint, ...]:
     """The front of a graph that is cleaned up, the fastest plan first.
 
@@ -54,6 +68,7 @@ def front_points(
         costs: the cost model in PIM mode.
         prices: the price cache, in place of the one that the options ask for.
         progress: receives how far the search is.
+        within_percent: for every plan there is a point that is no slower and spends at most so much more; 0 for all.
 
     Raises:
         OptionError: the policy is unknown, or the machine does not offer it.
@@ -63,15 +78,28 @@ def front_points(
     table = open_cache(options, costs) if prices is None else prices
 
     def best(objective: Objective) -> FrontPoint:
-        plan = solve_for(
-            graph, replace(policy, objective=objective), options, costs=costs, prices=table, progress=progress
+        return point_of(
+            solve_for(
+                graph, replace(policy, objective=objective), options, costs=costs, prices=table, progress=progress
+            )
         )
+
+    def point_of(plan: Plan) -> FrontPoint:
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         spent = measure(rewritten, costs.serving(rewritten))
         return FrontPoint(spent.time_us, spent.energy_mj, plan)
 
     fastest, frugal = best(LATENCY), best(ENERGY)
-    return _undominated((fastest, *_between(fastest, frugal, best), frugal))
+    corners = _undominated((fastest, *_between(fastest, frugal, best), frugal))
+    progress("search: between the corners of the front")
+    gaps = gaps_between(graph, policy, [corner.plan for corner in corners], options, costs=costs, prices=table)
+    found = [
+        point_of(plan)
+        for left, right in pairwise(corners)
+        for plan in gaps.between(left.plan, left.spent, right.spent, within_percent / 100)
+    ]
+    table.flush()
+    return _undominated((*corners, *found))
 
 
 def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], FrontPoint]) -> Iterator[FrontPoint]:
@@ -109,6 +137,7 @@ class Front(Records):
         policy: what they are chosen from.
         gpu_basis: what the GPU's times stand on.
         baseline_us, baseline_energy_mj: of the host alone, with all memory channels.
+        within_percent: how much more a point spends at most than a plan that it stands for.
         points: the fastest first.
     """
 
@@ -119,6 +148,7 @@ class Front(Records):
     gpu_basis: str
     baseline_us: float
     baseline_energy_mj: float
+    within_percent: float
     points: tuple[FrontPoint, ...]
 
     @property
@@ -150,6 +180,7 @@ class Front(Records):
             "policy": self.policy,
             "gpu_basis": self.gpu_basis,
             "baseline": {"time_us": self.baseline_us, "energy_mj": self.baseline_energy_mj},
+            "within_percent": self.within_percent,
             "points": self.records(),
         }
 
@@ -160,6 +191,9 @@ class Front(Records):
         rows = [_cells(row) for row in self.records()]
         table = render_table(header, rows, right=range(len(header)))
         notes = [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
+        notes += [
+            f"plans that are no faster than one of these and spend less by up to {self.within_percent:g} % are left out"
+        ]
         cut_short = sum(not point.plan.complete for point in self.points)
         notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []
         return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])

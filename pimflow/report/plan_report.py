@@ -25,14 +25,15 @@ from pimflow.ir import (
     Refusal,
     SplitColumns,
     SplitEdges,
+    SplitK,
     SplitRows,
 )
-from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, singles
 from pimflow.runtime.gpu.kept import is_convolution
-from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, event_costs, spending, total
-from pimflow.runtime.timeline import Event, Timeline, build_timeline
+from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, schedule, spending, total
+from pimflow.runtime.timeline import Event, Timeline
 from pimflow.search import makespan_bound, pricing
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import find_policy
@@ -121,8 +122,7 @@ _TOTALS = ("time_us", "energy_mj", "conv_us")
 
 def measure(graph: Graph, costs: Costs) -> Measure:
     """Measures a graph with devices (none: all on the host)."""
-    timeline = build_timeline(graph, costs.target, costs)
-    return _measure(graph, timeline, event_costs(graph, timeline, costs), costs)
+    return _measure(graph, *schedule(graph, costs), costs)
 
 
 def _measure(graph: Graph, timeline: Timeline, events: Sequence[EventCost], costs: Costs) -> Measure:
@@ -330,8 +330,7 @@ def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanCo
             channels.
     """
     used = costs.serving(graph)
-    timeline = build_timeline(graph, used.target, used)
-    events = event_costs(graph, timeline, used)
+    timeline, events = schedule(graph, used)
     rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
     return PlanCosts(measure(original, costs.host_only()), _measure(graph, timeline, events, used), rows)
 
@@ -389,9 +388,7 @@ class _NodeRows:
             name=name,
             op=node.kind,
             mode=_mode(decision),
-            fractions=self._edge_fractions(decision)
-            if isinstance(decision, SplitEdges)
-            else {unit: count / every for unit, count in made.items()},
+            fractions=self._fractions_of_sum(decision, {unit: count / every for unit, count in made.items()}),
             busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
             cycles=cycles,
             time_us=busy_us(events),
@@ -404,9 +401,12 @@ class _NodeRows:
         )
 
     def _way(self, name: str) -> str:
-        """How the host runs a convolution, where not as usual."""
-        ways = sorted({self._ways[part.name] for part in self._parts.get(name, ()) if part.name in self._ways})
-        return f"; there by {' and '.join(ways)}" if ways else ""
+        """How the host runs a convolution, where not as usual; how rows come from the host's memory."""
+        parts = self._parts.get(name, [])
+        ways = sorted({self._ways[part.name] for part in parts if part.name in self._ways})
+        accesses = sorted({part.placement.access for part in parts if part.placement.access is not None})
+        brought = f"; rows of {parts[0].inputs[0]} from the host's memory: {' and '.join(accesses)}" if accesses else ""
+        return (f"; there by {' and '.join(ways)}" if ways else "") + brought
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
         """What of a node's events is a device's: its own, and copies over the link to it."""
@@ -435,6 +435,15 @@ class _NodeRows:
                 violations[violation] += count
         return made, cycles, commands, violations
 
+    def _fractions_of_sum(self, decision: Single, made: dict[str, float]) -> dict[str, float]:
+        """The share that each device beside the host has: of what is summed over where that is divided, else `made`."""
+        if isinstance(decision, SplitEdges):
+            return self._edge_fractions(decision)
+        if isinstance(decision, SplitK):
+            inner = node_k(self._original, self._original.node(decision.node))
+            return dict.fromkeys(self._units, 0.0) | {decision.device: (inner - decision.gpu_k) / inner}
+        return made
+
     def _edge_fractions(self, decision: SplitEdges) -> dict[str, float]:
         """The share of a sum's edges that each device beside the host has."""
         edges = {part.device: self._graph.value(part.inputs[2]).elements for part in self._parts[decision.node][:2]}
@@ -450,6 +459,10 @@ class _NodeRows:
             columns, on_host = node_columns(self._original, node), decision.gpu_columns
             unit = self._label(decision.device)
             return f"{on_host} of {columns} columns on {self._label(self._host)} while {unit} makes {columns - on_host}"
+        if isinstance(decision, SplitK):
+            inner, unit = node_k(self._original, node), self._label(decision.device)
+            first = f"{decision.gpu_k} of K = {inner} on {self._label(self._host)}"
+            return f"{first}, which adds what {unit} makes of the other {inner - decision.gpu_k}"
         if isinstance(decision, SplitEdges):
             share, unit = self._edge_fractions(decision)[decision.device], self._label(decision.device)
             dense = f"{100 * share:.0f} % of its edges, {decision.at_least} or more a group of {decision.group} sources"
@@ -494,7 +507,7 @@ class _NodeRows:
 
 
 def _mode(decision: Single) -> str:
-    if isinstance(decision, SplitRows | SplitColumns | SplitEdges):
+    if isinstance(decision, SplitRows | SplitColumns | SplitK | SplitEdges):
         return "md-dp"
     if isinstance(decision, Pipeline):
         return "pipeline"

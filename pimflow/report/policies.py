@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pimflow.ir import Graph, Plan, SplitColumns, SplitEdges, SplitRows
-from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir import Graph, Plan, SplitColumns, SplitEdges, SplitK, SplitRows
+from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.plan import singles
 from pimflow.options import Options
 from pimflow.passes import PassManager
@@ -162,6 +162,9 @@ def _ratio_histogram(graph: Graph, plan: Plan, cost: PlanCosts) -> dict[int, int
         if isinstance(decision, SplitColumns):
             columns = node_columns(graph, graph.node(decision.node))
             counts[10 * round(10 * (columns - decision.gpu_columns) / columns)] += 1
+        if isinstance(decision, SplitK):
+            inner = node_k(graph, graph.node(decision.node))
+            counts[10 * round(10 * (inner - decision.gpu_k) / inner)] += 1
         if isinstance(decision, SplitEdges):
             counts[10 * round(10 * fractions[decision.node][decision.device])] += 1
     return dict(sorted(counts.items()))

@@ -33,6 +33,7 @@ class SteadyReport:
         energy_mj: of one inference, static power over the interval included.
         arena_bytes: activations of all inferences in flight.
         most_copies: how many copies there are of a region of the arena, at most.
+        rest_us: of the interval, that the busiest resource rests, as the memory holds no more inferences at once.
     """
 
     interval_us: float
@@ -46,6 +47,7 @@ class SteadyReport:
     energy_mj: float
     arena_bytes: int
     most_copies: int
+    rest_us: float
 
     @classmethod
     def of(cls, steady: SteadyState, memory: MemoryInFlight, report: PlanReport) -> SteadyReport:
@@ -66,6 +68,7 @@ class SteadyReport:
             alone.energy_mj - static_mj + static_mj * (interval_us / alone.time_us if alone.time_us else 0.0),
             memory.arena_bytes,
             memory.most_copies,
+            max(0.0, interval_us - max(steady.busy_us.values(), default=0.0)),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -80,9 +83,11 @@ class SteadyReport:
         copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"
         memory = f"{number(self.arena_bytes / 1e6)} MB, in {copies} of each value"
         busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items()))
+        rest = f"the busiest rests {number(self.rest_us)} us of it, as the GPU's memory holds no more in flight"
         return [
             ("interval", f"{number(self.interval_us)} us between inferences, {rate}: {gain}"),
             ("busy", f"{busy} of it; an inference spends {number(self.energy_mj, 2)} mJ"),
+            *([("rests", rest)] if self.rest_us else []),
             ("bound", f"interval within {self.bound_ratio:.2f}x of the bound, {number(self.bound_us)} us"),
             (
                 "in flight",

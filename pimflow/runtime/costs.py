@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from pimflow.codegen.backend import (
     Backend,
@@ -20,17 +25,20 @@ from pimflow.codegen.backend import (
 )
 from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
-from pimflow.errors import GraphError
+from pimflow.errors import GraphError, choice
 from pimflow.ir import Graph, Node, Op, Refusal
+from pimflow.ir.analysis.host_tables import is_run
 from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
+from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Fetch, TableRead
 from pimflow.targets import Target
 
 if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
+    from pimflow.sparse.checks import Ids
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class CostModel:
         self.target = target
         self.units: Mapping[str, Backend[Any, Any]] = units_of(target) if units is None else units
         self.host: HostBackend = alone.left_with(sum(unit.memory_channels for unit in self.units.values()))
+        self._works: WeakKeyDictionary[Graph, dict[tuple[str, str], tuple[Node, Work | Refusal]]] = WeakKeyDictionary()
         self._host_only = self if alone is self.host else _with_host(self, alone)
 
     def host_only(self) -> CostModel:
@@ -118,7 +127,8 @@ class CostModel:
         return self._host_launch_us(graph, node) if spared else 0.0
 
     def _host_launch_us(self, graph: Graph, node: Node) -> float:
-        cost = None if node.device in self.units else self._host_cost(graph, node)
+        elsewhere = node.device in self.units or node.placement.access is not None
+        cost = None if elsewhere else self._host_cost(graph, node)
         return 0.0 if cost is None else _launch_us(cost)
 
     def _runs_already(self, node: Node) -> bool:
@@ -157,6 +167,13 @@ class CostModel:
 
         Of a node that is not placed there yet also why it had better not: where a graph's statistics say so.
         """
+        known, key = self._works.setdefault(graph, {}), (node.name, device)
+        found = known.get(key)
+        if found is None or found[0] is not node:
+            found = known[key] = node, self._work(graph, node, device)
+        return found[1]
+
+    def _work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         work: Work | Refusal = self.units[device].work(graph, node)
         refusal = work if isinstance(work, Refusal) else bound_to_host(node)
         if refusal is None and node.op.is_sparse and node.device != device:
@@ -204,11 +221,15 @@ class CostModel:
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
         work = self.work(graph, node, device)
-        told = work if isinstance(work, Refusal) else self.unit_time_us(device, work, choice)
-        return told if isinstance(told, Refusal) else None
+        return work if isinstance(work, Refusal) else self.units[device].refusal(work, choice)
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """Copies of a unit's operands and results over its link; None where it reaches the host's memory itself."""
+        """Copies of a unit's operands and results over its link; None where it reaches the host's memory itself.
+
+        Of a node that brings rows from there these are all that it costs.
+        """
+        if node.placement.access is not None:
+            return Fetch.of(self.access(graph, node))
         unit = self.units.get(node.device or "")
         if unit is None:
             return None
@@ -227,6 +248,36 @@ class CostModel:
             return copies
         adding = self.host.copy_cost(partial + _SUM_BYTES * stored, "int32")  # as many bytes, whatever the host's width
         return Merged.after_copies(copies, Copy("merge", adding.time_us, adding.energy_mj, self.target.host))
+
+    def access(self, graph: Graph, node: Node) -> Access:
+        """What bringing rows of a table from the host's memory costs; of rows that only a run names, random ones.
+
+        Raises:
+            TargetError: the target does not say its memory tiers.
+        """
+        table, index = graph.value(node.inputs[0]), cast("Ids | None", graph.constants.get(node.inputs[1]))
+        rows, *row = table.shape or (0,)
+        width = element_bytes(table.dtype) or 0
+        if index is None:
+            index = np.random.default_rng(0).integers(0, max(rows, 1), graph.value(node.inputs[1]).elements)
+            key: Hashable = (len(index), rows)
+        else:
+            key = id(index)
+        key = (key, width, *row, node.placement.access)
+        if key not in self._accesses:
+            read = TableRead(index.reshape(-1), width * math.prod(row), width, is_run(index))
+            placement = choice("access", node.placement.access or "", PLACEMENTS)
+            self._accesses[key] = (index, self._features.cost(placement, read))
+        return self._accesses[key][1]
+
+    @cached_property
+    def _features(self) -> FeatureAccess:
+        return FeatureAccess(self.target, self.host)
+
+    @cached_property
+    def _accesses(self) -> dict[Hashable, tuple[Ids, Access]]:
+        """By the index, which is kept so that its identity stays its own."""
+        return {}
 
     @property
     def identity(self) -> str:
@@ -282,6 +333,8 @@ class CostModel:
         return unit, work, unit.resolve(node.placement.choice or "")
 
     def _host_cost(self, graph: Graph, node: Node) -> HostCost | None:
+        if node.placement.access is not None:
+            return self.access(graph, node)
         if node.op.is_movement:
             verdict = movement_of(graph, node)
             return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
@@ -304,5 +357,6 @@ def _with_host(costs: CostModel, host: HostBackend) -> CostModel:
     """The same cost model with another host; it is its own baseline."""
     model = CostModel.__new__(CostModel)
     model.target, model.units, model.host = costs.target, costs.units, host
+    model._works = WeakKeyDictionary()
     model._host_only = model
     return model

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from pimflow.codegen.backend import Copy, Parts, Transfer
 from pimflow.ir import Graph, Node
-from pimflow.runtime.timeline import NO_RESOURCE, Event, NodePrice, Timeline
+from pimflow.runtime.timeline import NO_RESOURCE, Event, NodePrice, Timeline, build_timeline
 from pimflow.targets import Target
 
 STATIC = "static"
@@ -105,6 +106,27 @@ def total(parts: PartsByPlace) -> float:
     return sum(sum(amounts.values()) for amounts in parts.values())
 
 
+class Schedule(NamedTuple):
+    """When everything of a graph runs, and what it spends: the timeline's events with their costs, in its order."""
+
+    timeline: Timeline
+    events: tuple[EventCost, ...]
+
+
+_SCHEDULES: WeakKeyDictionary[Graph, tuple[SpendingCosts, Schedule]] = WeakKeyDictionary()
+
+
+def schedule(graph: Graph, costs: SpendingCosts) -> Schedule:
+    """The schedule of a graph, a device on every node; what was made last for it is remembered as long as it lives."""
+    known = _SCHEDULES.get(graph)
+    if known is not None and known[0] is costs:
+        return known[1]
+    timeline = build_timeline(graph, costs.target, costs)
+    made = Schedule(timeline, event_costs(graph, timeline, costs))
+    _SCHEDULES[graph] = costs, made
+    return made
+
+
 def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple[EventCost, ...]:
     """The timeline's events with what each spends, in its order.
 
@@ -119,6 +141,9 @@ def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple
     for event, share_us in zip(timeline.events, shares, strict=True):
         node = graph.node(event.node)
         device = node.device or costs.target.host
+        if event.resource == NO_RESOURCE and node.placement.access is not None:
+            result.append(EventCost(event, node, device, share_us, {}, {}))
+            continue
         if event.resource in (device, NO_RESOURCE):
             energy_parts = costs.node_cost(graph, node).energy_parts_mj
             result.append(EventCost(event, node, device, share_us, costs.time_parts_us(graph, node), energy_parts))

@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from pimflow.ir import Graph
-from pimflow.runtime.timeline import NO_RESOURCE, CopiesOperands, Costs, Job, jobs_of
+from pimflow.runtime.timeline import NO_RESOURCE, CopiesOperands, Costs, Job, QueuesLaunches, jobs_of
 from pimflow.targets import Target
 
 TICKS_PER_US = 1_000_000
@@ -95,17 +95,19 @@ class SteadyState:
         return tuple(found)
 
 
-def steady_state(graph: Graph, target: Target, costs: Costs) -> SteadyState:
+def steady_state(graph: Graph, target: Target, costs: Costs, rest_us: float = 0.0) -> SteadyState:
     """The modulo schedule of a graph whose nodes have devices.
 
     Args:
         graph: regions of its placements do not matter: only the data flow orders nodes.
         target: the machine.
         costs: prices nodes and copies, as for `build_timeline`.
+        rest_us: of the interval, how long the busiest resource rests: the longer, the fewer inferences are in flight.
     """
     transfers = costs.transfer if isinstance(costs, CopiesOperands) else None
-    jobs = jobs_of(graph, graph.nodes, target.host, costs, transfers, dict.fromkeys(target.devices, 0.0))
-    flow = _Flow.of(jobs)
+    queued = costs if isinstance(costs, QueuesLaunches) else None
+    jobs = jobs_of(graph, graph.nodes, target.host, costs, transfers, dict.fromkeys(target.devices, 0.0), queued)
+    flow = _Flow.of(jobs, _ticks(rest_us))
     starts = _Search(flow).starts()
     slots = tuple(
         Slot(job.node.name, job.resource, start, start + ticks)
@@ -116,15 +118,19 @@ def steady_state(graph: Graph, target: Target, costs: Costs) -> SteadyState:
 
 @dataclass(frozen=True)
 class _Flow:
-    """Jobs in topological order: their lengths in ticks, and what each waits for, with how much of it need not be."""
+    """Jobs in topological order: their lengths in ticks, and what each waits for, with how much of it need not be.
+
+    `rest` is how long the busiest resource does nothing in an interval.
+    """
 
     ticks: tuple[int, ...]
     resources: tuple[str, ...]
     before: tuple[tuple[int, ...], ...]
     ahead: tuple[int, ...]
+    rest: int = 0
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> _Flow:
+    def of(cls, jobs: Sequence[Job], rest: int = 0) -> _Flow:
         before: list[list[int]] = [[] for _ in jobs]
         for index, job in enumerate(jobs):
             for successor in job.successors:
@@ -135,6 +141,7 @@ class _Flow:
             tuple(job.resource if length else NO_RESOURCE for job, length in zip(jobs, ticks, strict=True)),
             tuple(map(tuple, before)),
             tuple(min(_ticks(job.ahead_us), length) for job, length in zip(jobs, ticks, strict=True)),
+            rest,
         )
 
     @cached_property
@@ -146,10 +153,10 @@ class _Flow:
                 loads[resource] = loads.get(resource, 0) + ticks
         return loads
 
-    @property
+    @cached_property
     def interval(self) -> int:
-        """The longest of these."""
-        return max(self.loads.values(), default=0)
+        """The longest of these, and what it rests."""
+        return max(self.loads.values(), default=0) + self.rest
 
     def starts(self, offsets: Sequence[int]) -> list[int]:
         """The earliest start of every job at which it has its offset in the interval, behind what it waits for."""

@@ -140,13 +140,14 @@ def build_timeline(
     """
     if transfers is None and isinstance(costs, CopiesOperands):
         transfers = costs.transfer
+    queued = costs if isinstance(costs, QueuesLaunches) else None
     events: list[Event] = []
     busy = dict.fromkeys(target.devices, 0.0)
     energy = dict.fromkeys(target.devices, 0.0)
     region_us: list[float] = []
     now = 0.0
     for index, nodes in enumerate(regions(graph)):
-        jobs = jobs_of(graph, nodes, target.host, costs, transfers, energy)
+        jobs = jobs_of(graph, nodes, target.host, costs, transfers, energy, queued)
         starts, makespan = _best_schedule(jobs)
         for job, start in zip(jobs, starts, strict=True):
             begin, end = now + start, now + (start + job.duration_us)
@@ -191,18 +192,19 @@ def jobs_of(
     costs: Costs,
     transfers: TransferModel | None,
     energy: dict[str, float],
+    queued: QueuesLaunches | None,
 ) -> list[Job]:
     """The region's work in topological order; adds its energy to `energy`."""
     jobs: list[Job] = []
     maker: dict[str, int] = {}
-    queued = costs if isinstance(costs, QueuesLaunches) else None
     for node in nodes:
         price = costs.node_cost(graph, node)
         device = node.device or host
-        energy[device] += price.energy_mj
-        steps = [(device if price.time_us > 0 else NO_RESOURCE, price.time_us)]
+        fetched = transfers is not None and node.placement.access is not None  # all of it is copies
+        energy[device] += 0.0 if fetched else price.energy_mj
+        steps = [(device if price.time_us > 0 and not fetched else NO_RESOURCE, 0.0 if fetched else price.time_us)]
         ahead_us = queued.launch_ahead_us(graph, node) if queued is not None and device == host else 0.0
-        moved = None if transfers is None or device == host else transfers(graph, node)
+        moved = None if transfers is None or (device == host and not fetched) else transfers(graph, node)
         if moved is not None:
             for copy in (*moved.before, *moved.after):
                 where = copy.resource or moved.link

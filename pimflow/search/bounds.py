@@ -36,23 +36,25 @@ from pimflow.ir import (
     Slice,
     SplitColumns,
     SplitEdges,
+    SplitK,
     SplitRows,
     Value,
 )
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
-from pimflow.ir.analysis.regions import cut_subgraph, node_columns
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.plan import singles
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
+from pimflow.passes.k_split import whole_k
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import NO_RESOURCE, Job, NodePrice, makespan_us
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
-from pimflow.search.parts import columns_alone, divides_by_columns, likeness, rows_alone
+from pimflow.search.parts import added_alone, columns_alone, divides_by_columns, k_alone, likeness, rows_alone
 from pimflow.targets import Target
 
 
@@ -289,6 +291,8 @@ class Bounds:
             return self._row_steps(decision)
         if isinstance(decision, SplitColumns):
             return _side_by_side(self._column_parts(decision))
+        if isinstance(decision, SplitK):
+            return self._k_steps(decision)
         if isinstance(decision, SplitEdges):
             return _side_by_side([(decision.device, _Part(self._dense_us(decision), whole=False))])
         return _Steps()
@@ -302,7 +306,7 @@ class Bounds:
     def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, _Part]:
         node = self._graph.node(placed.node)
         root = node.placement.fused_into
-        if root is not None and not self._has_kernel(node, root, where.get(root, self._host)):
+        if root is not None and not self.has_kernel(node, root, where.get(root, self._host)):
             return placed.device, _FREE
         key = (node.name, 0, -1, placed.device, placed.choice)
         if key not in self._parts:
@@ -343,8 +347,13 @@ class Bounds:
     def _row_part(self, laid: LaidPart, device: str, root_device: str, choice: str) -> _Part:
         """What a part takes; `root_device` runs the part that it is fused into, if there is one."""
         node, root = laid.node, laid.node.placement.fused_into
-        if laid.spared or (laid.root is not None and root and not self._has_kernel(node, root, root_device)):
+        if laid.spared or (laid.root is not None and root and not self.has_kernel(node, root, root_device)):
             return _FREE
+        return self.part(laid, device, choice)
+
+    def part(self, laid: LaidPart, device: str, choice: str) -> _Part:
+        """What some rows of a node take by themselves, whatever they are fused into."""
+        node = laid.node
         key = (node.name, laid.start, laid.stop, device, choice if device != self._host else "")
         if key not in self._parts:
             self._parts[key] = self._part_alike(laid, device, choice)
@@ -369,21 +378,60 @@ class Bounds:
                 self._parts[key] = self._unit_part(alone, placed, device, choice)
         return self._parts[key]
 
+    def _k_steps(self, split: SplitK) -> _Steps:
+        """The two parts of a sum, and the host's kernel that adds them up."""
+        node = self._graph.node(split.node)
+        if whole_k(self._graph, node) is not None or not 0 < split.gpu_k < node_k(self._graph, node):
+            return _side_by_side([(self._host, _REFUSED)])
+        parts = [
+            self._k_part(node, 0, split.gpu_k, self._host, ""),
+            self._k_part(node, split.gpu_k, node_k(self._graph, node), split.device, split.choice),
+            self._added(node),
+        ]
+        return _Steps([self._host, split.device, self._host], parts, [(), (), (0, 1)])
+
+    def _k_part(self, node: Node, start: int, stop: int, device: str, choice: str) -> _Part:
+        key = (self._kind(node), start, stop, device, choice)
+        if key not in self._alike:
+            alone = k_alone(self._graph, node, start, stop)
+            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            if device == self._host:
+                self._alike[key] = self._host_part(alone, [placed])
+            else:
+                self._alike[key] = self._unit_part(alone, placed, device, choice)
+        return self._alike[key]
+
+    def added_us(self, split: SplitK) -> float:
+        """What the host takes at least to add up both parts of a sum."""
+        added = self._added(self._graph.node(split.node))
+        return added.us - added.avoidable_us
+
+    def _added(self, node: Node) -> _Part:
+        key = (self._kind(node), "added")
+        if key not in self._alike:
+            alone = added_alone(self._graph, node)
+            self._alike[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
+        return self._alike[key]
+
     def _part_alike(self, laid: LaidPart, device: str, choice: str) -> _Part:
         """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
         node, part, rows = laid.node, laid.part, (laid.start, laid.stop)
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
-        if node.name not in self._likeness:
-            kind = likeness(self._graph, node)
-            self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
-        key = (self._likeness[node.name], part.op, laid.stop - laid.start, read, device, choice)
+        key = (self._kind(node), part.op, laid.stop - laid.start, read, device, choice)
         if key not in self._alike:
             self._alike[key] = self._part_of(node, part, rows, device, choice)
         return self._alike[key]
 
-    def _has_kernel(self, node: Node, root: str, device: str) -> bool:
+    def _kind(self, node: Node) -> int:
+        """A number that nodes alike have in common."""
+        if node.name not in self._likeness:
+            kind = likeness(self._graph, node)
+            self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
+        return self._likeness[node.name]
+
+    def has_kernel(self, node: Node, root: str, device: str) -> bool:
         """Whether a node that is fused into another has a kernel of its own where that runs on a device."""
         if device == self._host:
             return False

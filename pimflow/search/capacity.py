@@ -19,6 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pimflow.codegen.backend import Capacity, Kept
 from pimflow.ir import Graph, Node
+from pimflow.ir.plan import Storage
 from pimflow.search.chain import Interval, solve_chain
 
 Payload = TypeVar("Payload")
@@ -78,6 +79,15 @@ def kept_by(graph: Graph, costs: Memories) -> dict[str, int]:
     for node in graph.nodes:
         places.of(node)
     return places.used
+
+
+def stored_of(kept: Mapping[str, int], costs: Memories) -> tuple[Storage, ...]:
+    """How full the units' memories are by what plans keep there; those of which nothing is taken are left out."""
+    return tuple(
+        Storage(device, kept[device], capacity.amount, capacity.unit)
+        for device, capacity in costs.capacities.items()
+        if kept.get(device)
+    )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class KeptPlans:
 
     def plan_of(self, graph: Graph, policy: Policy, host: str) -> Plan | None:
         """The plan that `keep` was given; None if there is none, or none for these nodes."""
-        plan = self._told(Plan, _key(graph, policy, host))
+        plan = self._told(Plan, graph, policy, host)
         if plan is None:
             return None
         covered = sorted(name for decision in plan.decisions for name in decision.nodes)
@@ -43,19 +43,21 @@ class KeptPlans:
 
     def keep(self, graph: Graph, policy: Policy, plan: Plan) -> None:
         """Keeps a plan, and writes it to disk."""
-        self._put(_key(graph, policy, plan.host), replace(plan, search_seconds=0.0))
+        self._put(replace(plan, search_seconds=0.0), graph, policy, plan.host)
 
     def bound_of(self, graph: Graph, host: str) -> MakespanBound | None:
         """The bound that `keep_bound` was given; None if there is none."""
-        return self._told(MakespanBound, _key(graph, None, host))
+        return self._told(MakespanBound, graph, None, host)
 
     def keep_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
         """Keeps a bound, and writes it to disk."""
-        self._put(_key(graph, None, host), bound)
+        self._put(bound, graph, None, host)
 
-    def _told(self, form: type[Told], key: str) -> Told | None:
+    def _told(self, form: type[Told], graph: Graph, policy: Policy | None, host: str) -> Told | None:
         """What a record says, if there is one of that form."""
-        text = self._table.texts.get(key)
+        if self._table.path is None:
+            return None
+        text = self._table.texts.get(_key(graph, policy, host))
         if text is None:
             return None
         try:
@@ -63,10 +65,10 @@ class KeptPlans:
         except (ValueError, DataError):
             return None
 
-    def _put(self, key: str, told: Plan | MakespanBound) -> None:
+    def _put(self, told: Plan | MakespanBound, graph: Graph, policy: Policy | None, host: str) -> None:
         if self._table.path is None:
             return
-        self._table.put_text(key, json.dumps(encode(told, tagged=True), separators=(",", ":")))
+        self._table.put_text(_key(graph, policy, host), json.dumps(encode(told, tagged=True), separators=(",", ":")))
         self._table.flush()
 
 

@@ -1,7 +1,7 @@
 """What nodes take at least, by device, at the best rate that any share of them has.
 
-A share is a number of output rows, or of columns where the search divides by them; its rate is what it takes over the
-share. So launches and half-empty waves count as far as no division avoids them.
+A share is a number of output rows, or of columns or inner elements (K) where the search divides by them; its rate is
+what it takes over the share. So launches and half-empty waves count as far as no division avoids them.
 """
 
 from __future__ import annotations
@@ -9,17 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, Op, Refusal
-from pimflow.ir.analysis.regions import node_columns, node_part, node_rows
+from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
 from pimflow.search import bounds
-from pimflow.search.parts import FEW_ROWS, columns_alone, divides_by_columns, likeness, row_part_alone
+from pimflow.search.parts import (
+    FEW_ROWS,
+    columns_alone,
+    divides_by_columns,
+    divides_by_k,
+    k_alone,
+    likeness,
+    row_part_alone,
+)
 
 SLACK = 0.002
 """What a rate may be too low by, at most, so that few shares have to be priced."""
+_PART_SIZES = 8
+"""Of the smaller parts of a node, of which a size stands for all up to the next."""
 GROWTH = 1.05
 """A share is at least this much larger than the one priced before it, whatever `SLACK` says."""
 
@@ -92,6 +103,7 @@ class LeastTimes:
         self._costs = costs
         self._host = costs.target.host
         self._known = _KNOWN.setdefault(costs, {})
+        self._apart: dict[Hashable, float] = {}
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
 
     def whole_us(self, node: Node, device: str) -> float:
@@ -99,13 +111,43 @@ class LeastTimes:
         return next((least.whole_us for least in self.of(node).least if least.device == device), 0.0)
 
     def of(self, node: Node) -> Times:
-        """A node's times. Of what is fused into another, and of movements, they are 0."""
-        if node.placement.fused_into is not None or node.op.is_movement:
+        """A node's times. Of what is fused into another, of movements and of copies from the host they are 0."""
+        if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
             return Times((Least(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
         key = likeness(self._graph, node)
         if key not in self._known:
             self._known[key] = self._times(node)
         return self._known[key]
+
+    def apart_us(self, node: Node) -> float | None:
+        """What all of a node takes the host at least in two parts or more; None if it has no rows to be divided by.
+
+        Of three parts or more the two smallest have two thirds of the rows at most, and the others have no better rate
+        than the best that there is.
+        """
+        rows = node_rows(self._graph, node) if self.of(node).flows else 1
+        if rows < 2:
+            return None
+        key = likeness(self._graph, node)
+        if key not in self._apart:
+            self._apart[key] = self._in_parts_us(node, rows)
+        return self._apart[key]
+
+    def _in_parts_us(self, node: Node, rows: int) -> float:
+        whole_us, measured_us = self.whole_us(node, self._host), self._costs.measured_us(node.op)
+        if node.op.is_sparse or whole_us <= 0:
+            return whole_us
+
+        def part_us(count: int) -> float:
+            return min(self._rows(self._host, node, rows, count).run_us, measured_us)
+
+        sizes = sorted({max(1, rows // 2 * step // _PART_SIZES) for step in range(_PART_SIZES)})
+        spans = [(first, beyond - 1) for first, beyond in pairwise((*sizes, rows // 2 + 1))]
+        in_two = min(part_us(first) + part_us(rows - last) for first, last in spans)
+        in_more = part_us(1) + min(
+            part_us(first) + (1 - min(2 * last / rows, 2 / 3)) * whole_us for first, last in spans
+        )
+        return max(whole_us, min(in_two, in_more))
 
     def _times(self, node: Node) -> Times:
         devices = (self._host, *self._costs.units)
@@ -115,13 +157,18 @@ class LeastTimes:
             return Times(least, divided=False, flows=flows)
         rows = node_rows(self._graph, node) if flows else 1
         columns = self._columns(node, rows)
-        least = tuple(filter(None, (self._dense(device, node, rows, columns) for device in devices)))
-        return Times(least, divided=rows > 1 or columns > 1, flows=flows)
+        inner = self._inner(node)
+        least = tuple(filter(None, (self._dense(device, node, rows, columns, inner) for device in devices)))
+        return Times(least, divided=max(rows, columns, inner) > 1, flows=flows)
 
     def _columns(self, node: Node, rows: int) -> int:
         """The columns that the search may divide; 1 where it does not."""
         few = node.op.is_matrix_product or rows < FEW_ROWS
         return node_columns(self._graph, node) if few and divides_by_columns(self._graph, node) else 1
+
+    def _inner(self, node: Node) -> int:
+        """What the node sums over, if the search may divide it; else 1."""
+        return node_k(self._graph, node) if divides_by_k(self._graph, node) else 1
 
     def _sparse(self, device: str, node: Node) -> Least | None:
         """Sums over edges: parts that are made of them read what all of it reads, and more.
@@ -136,8 +183,8 @@ class LeastTimes:
             device, min([whole.run_us, *(way.least_us for way in divisions)]), 0.0 if divisions else whole.link_us, 0.0
         )
 
-    def _dense(self, device: str, node: Node, rows: int, columns: int) -> Least | None:
-        """Any other node, in shares of its rows or of its columns; None where it cannot run there.
+    def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> Least | None:
+        """Any other node, in shares of its rows, its columns or its K; None where it cannot run there.
 
         What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
         """
@@ -156,6 +203,11 @@ class LeastTimes:
                 lambda count: self._part(device, columns_alone(self._graph, node, count)), whole, columns
             )
             run_us, link_us = min(run_us, by_columns.run_us), min(link_us, by_columns.link_us)
+        if inner > 1:
+            found = _Price(run_us, link_us)
+            run_us, link_us = _least_share(
+                lambda count: self._part(device, k_alone(self._graph, node, 0, count)), found, inner
+            )
         if device == self._host:
             measured_us = self._costs.measured_us(node.op)
             run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
@@ -203,7 +255,7 @@ def _least_share(price: Callable[[int], _Price], whole: _Price, size: int) -> _P
 
     Args:
         price: of so many; of more it is no less.
-        whole: of all of them.
+        whole: of all of them, or what is known to be no more.
         size: how many there are, more than one.
     """
     run_us = _least_rate(lambda count: price(count).run_us, whole.run_us, size)

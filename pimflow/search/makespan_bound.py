@@ -2,7 +2,7 @@
 
 Every node is taken at the best rate that any share of it has on a device (`least_times`). Whatever a plan does with a
 node, it takes a share x_d of the devices d, which add up to one, and keeps each busy for at least x_d times what the
-node takes there at its best rate. Two things follow:
+node takes there at its best rate. Three things follow:
 
 - **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes what of
   its epilogue the unit cannot. The least T over all shares is a linear program, the
@@ -13,8 +13,11 @@ node takes there at its best rate. Two things follow:
   of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier than
   what it reads, and one row of it behind that. The longest chain of these is the critical path.
 
-Movements, copies of results that the host adds up, and meeting points count for nothing. The host alone with all memory
-channels, which is a plan too, may be below both.
+- **Meeting.** What all others wait for runs alone or in a pipeline, with a kernel of the host for every part
+  (`meeting_bound`).
+
+Movements and copies of results that the host adds up count for nothing. The host alone with all memory channels, which
+is a plan too, may be below all of them.
 """
 
 from __future__ import annotations
@@ -22,24 +25,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir import Graph, Node, Op, Refusal, RowPart, Shape
-from pimflow.ir.analysis.rows import row_count
+from pimflow.ir import Graph, Node
 from pimflow.search.epilogues import members_by_root, own_kernels
+from pimflow.search.flows import Flow, flow_in
 from pimflow.search.least_times import Costs, LeastTimes, Times
+from pimflow.search.meeting_bound import meeting_bound
 
 Array = npt.NDArray[np.float64]
 
 _STEPS = 60
 """Of a search between two resources, each of which narrows it down by the golden ratio."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_ROWS_LOOKED_AT = 4096
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,10 @@ class MakespanBound:
     """What no plan takes less than, and why.
 
     Args:
-        time_us: the smaller of `host_us` and the larger of the two others.
+        time_us: the smaller of `host_us` and the largest of the three others.
         load_us: what the work takes if it is divided over the resources as evenly as can be.
         path_us: what the longest chain of nodes takes.
+        meeting_us: what the nodes take that all others wait for, as devices meet behind every decision.
         host_us: the host alone, with all memory channels.
         bottlenecks: the fewest nodes that make half of it, the one that makes most of it first.
     """
@@ -65,13 +69,14 @@ class MakespanBound:
     time_us: float
     load_us: float
     path_us: float
+    meeting_us: float
     host_us: float
     bottlenecks: tuple[Bottleneck, ...]
 
     @property
     def binding(self) -> str:
-        """Which of the three it is: "load", "path" or "host"."""
-        told = {"load": self.load_us, "path": self.path_us, "host": self.host_us}
+        """Which of the four it is: "load", "path", "meeting" or "host"."""
+        told = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us, "host": self.host_us}
         return next(name for name, time_us in told.items() if time_us == self.time_us)
 
     def ratio(self, time_us: float) -> float:
@@ -90,15 +95,17 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     least = LeastTimes(graph, costs)
     times = {node.name: least.of(node) for node in graph.nodes}
     devices = (costs.target.host, *costs.units)
-    load_us, weights = _load(times, _behind(graph, costs), (*devices, *map(_link, costs.units)))
+    behind = _behind(graph, costs)
+    load_us, weights = _load(times, behind, (*devices, *map(_link, costs.units)))
     path_us, path = _critical_path(graph, times)
-    if host_us <= max(load_us, path_us):
+    meeting_us, meeting = meeting_bound(graph, times, behind, least)
+    if host_us <= max(load_us, path_us, meeting_us):
         alone = {
             node.name: costs.node_cost(graph, node.placed(device=costs.target.host)).time_us for node in graph.nodes
         }
-        return MakespanBound(host_us, load_us, path_us, host_us, _bottlenecks(alone))
-    found = (load_us, weights) if load_us >= path_us else (path_us, path)
-    return MakespanBound(found[0], load_us, path_us, host_us, _bottlenecks(found[1]))
+        return MakespanBound(host_us, load_us, path_us, meeting_us, host_us, _bottlenecks(alone))
+    found = max((load_us, weights), (path_us, path), (meeting_us, meeting), key=lambda told: told[0])
+    return MakespanBound(found[0], load_us, path_us, meeting_us, host_us, _bottlenecks(found[1]))
 
 
 def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
@@ -199,7 +206,7 @@ def _best_between(loads: Array, prices: Array, first: int, second: int) -> Array
 
 
 def _cost(loads: Array, prices: Array) -> float:
-    return float((loads @ prices).min(axis=1).sum())
+    return float(reduce(np.minimum, (loads @ prices).T).sum())
 
 
 def _link(device: str) -> str:
@@ -254,7 +261,7 @@ def _reach(graph: Graph, node: Node, times: Mapping[str, Times], reached: Mappin
     own = times[node.name]
     start, behind, flows = 0.0, None, False
     end, ends_behind = 0.0, None
-    inputs: Sequence[_Flow | None] = _flow_in(graph, node) if own.flows else [None] * len(node.inputs)
+    inputs: Sequence[Flow | None] = flow_in(graph, node) if own.flows else [None] * len(node.inputs)
     for name, by_rows in zip(node.inputs, inputs, strict=True):
         maker = graph.producer(name) if name else None
         if maker is None:
@@ -267,48 +274,3 @@ def _reach(graph: Graph, node: Node, times: Mapping[str, Times], reached: Mappin
             end, ends_behind = before.end_us + own.first_us, maker.name
     whole_us = start + own.whole_us
     return _Reach(start + own.first_us, max(whole_us, end), behind, flows, ends_behind if end > whole_us else None)
-
-
-class _Flow(NamedTuple):
-    """How the parts of a node read an input: whether every one reads some of it, and whether all of it is read."""
-
-    every_part_reads: bool
-    all_is_read: bool
-
-
-def _flow_in(graph: Graph, node: Node) -> Sequence[_Flow | None]:
-    """How a node that is made row by row reads its inputs; None for those that it reads whole."""
-    shapes = tuple(None if value is None else value.shape for value in graph.in_values(node))
-    return _rows_read(node.op, shapes, graph.value(node.outputs[0]).shape)
-
-
-@lru_cache(maxsize=1024)
-def _rows_read(op: Op, shapes: tuple[Shape | None, ...], out_shape: Shape | None) -> Sequence[_Flow | None]:
-    rows = row_count(out_shape)
-    whole = op.part_rows(shapes, out_shape, 0, max(rows, 1))
-    if isinstance(whole, Refusal):
-        return [None] * len(shapes)
-    by_rows = [isinstance(span, tuple) for span in whole.spans]
-    if op.is_elementwise or op.is_matrix_product:  # a row from a row
-        return [_Flow(every_part_reads=True, all_is_read=True) if by_row else None for by_row in by_rows]
-    if rows > _ROWS_LOOKED_AT:
-        return [_Flow(every_part_reads=False, all_is_read=False) if by_row else None for by_row in by_rows]
-    parts = [op.part_rows(shapes, out_shape, row, row + 1) for row in range(rows)]
-    return [
-        _flow_of([_span(part, index) for part in parts], row_count(shape)) if by_row else None
-        for index, (shape, by_row) in enumerate(zip(shapes, by_rows, strict=True))
-    ]
-
-
-def _flow_of(spans: Sequence[tuple[int, int]], rows: int) -> _Flow:
-    """Of an input with so many rows, and what each output row reads of them."""
-    reached = 0
-    for start, stop in spans:
-        reached = max(reached, stop) if start <= reached else reached
-    return _Flow(every_part_reads=all(start < stop for start, stop in spans), all_is_read=reached >= rows)
-
-
-def _span(part: RowPart | Refusal, index: int) -> tuple[int, int]:
-    """The rows of an input that a part reads; none where it has none of its own."""
-    span = (0, 0) if isinstance(part, Refusal) else part.spans[index]
-    return span if isinstance(span, tuple) else (0, 0)

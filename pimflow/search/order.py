@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pimflow.ir import Graph, Node
 
@@ -73,19 +74,16 @@ def _makers(graph: Graph, node: Node) -> list[Node]:
 
 def units_of(order: tuple[Node, ...]) -> tuple[Unit, ...]:
     """The order cut into units."""
-    units: list[Unit] = []
-    start = 0
-    while start < len(order):
-        members = [order[start]]
-        names = {order[start].name}
-        for node in order[start + 1 :]:
-            if node.placement.fused_into not in names:
-                break
-            members.append(node)
-            names.add(node.name)
-        units.append(Unit(start, tuple(members)))
-        start += len(members)
-    return tuple(units)
+    members: list[list[Node]] = []
+    names: set[str] = set()
+    for node in order:
+        if node.placement.fused_into not in names:
+            members.append([])
+            names = set()
+        members[-1].append(node)
+        names.add(node.name)
+    starts = accumulate(map(len, members), initial=0)
+    return tuple(Unit(start, tuple(nodes)) for start, nodes in zip(starts, members, strict=False))
 
 
 def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:

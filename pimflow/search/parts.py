@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
-from pimflow.ir import Array, Conv2d, Graph, Node, Op, Refusal, RowPart, Value
+from pimflow.ir import Array, Conv2d, Elementwise, Graph, Node, Op, Refusal, RowPart, Value
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
-from pimflow.ir.analysis.regions import column_axis, node_columns, node_part
+from pimflow.ir.analysis.regions import column_axis, k_axes, node_columns, node_k, node_part
 from pimflow.ir.ops.base import ConstantCut
 from pimflow.ir.ops.contraction import Contraction
+from pimflow.passes.k_split import whole_k
 
 FEW_ROWS = 16
 """Convolutions with more rows are divided by rows alone, of which there are enough."""
+LEAST_K = 32
+"""Sums of fewer elements are not divided."""
 Range = tuple[int, int, int]
 """An axis, and where a part starts and stops on it."""
 
@@ -50,6 +54,28 @@ def columns_alone(graph: Graph, node: Node, count: int) -> Graph:
         divided = shape is not None and axis < len(shape) and shape[axis] == columns
         cuts.append((axis, 0, count) if divided else None)
     return _alone(graph, node, node.op, cuts, (column_axis(graph, node), 0, count))
+
+
+def k_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph:
+    """What a contraction sums over of start .. stop-1 as a graph of its own; the first part has the bias."""
+    over, down = k_axes(graph, node)
+    cuts: list[Range | None] = [(over, start, stop), (down, start, stop), *(None,) * len(node.inputs[2:])]
+    names = node.inputs if start == 0 else node.inputs[:2]
+    part = replace(node, inputs=names)
+    return _alone(graph, part, node.op, cuts[: len(names)], (-1, 0, graph.shape(node.output)[-1]))
+
+
+def added_alone(graph: Graph, node: Node) -> Graph:
+    """The sum of two parts of a node's result as a graph of its own."""
+    value = graph.value(node.output)
+    values = {name: replace(value, name=name) for name in ("in0", "in1", "out")}
+    only = Node(Elementwise("Add"), ("in0", "in1"), ("out",), node.name)
+    return Graph(graph.name, ("in0", "in1"), ("out",), (only,), values, {}, graph.opset)
+
+
+def divides_by_k(graph: Graph, node: Node) -> bool:
+    """Whether the search divides what a node sums over: as far as it can be, and is not a few elements."""
+    return whole_k(graph, node) is None and node_k(graph, node) >= LEAST_K
 
 
 def divides_by_columns(graph: Graph, node: Node) -> bool:

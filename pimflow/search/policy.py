@@ -31,6 +31,7 @@ class Space:
         split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the host); 0 is every row
             count, None no MD-DP.
         columns: whether products, and convolutions of few rows, may be divided along their columns too.
+        inner: whether what they sum over may be divided (split-K).
         edges: whether the edges of sums over a graph may be divided.
         runs: pipelines: none, PIMFlow's three patterns, or any run of fusible neighbours.
         stages: how many stages a pipeline may have.
@@ -42,6 +43,7 @@ class Space:
     host: bool = True
     split: Fraction | None = None
     columns: bool = False
+    inner: bool = False
     edges: bool = False
     runs: Literal["none", "patterns", "any"] = "none"
     stages: tuple[int, ...] = (2,)
@@ -90,7 +92,9 @@ _NEWTON_PP = Space("newton++")
 _MD_DP = Space(split=TENTHS)
 _PIPELINE = Space(runs="patterns")
 _PIMFLOW = Space(split=TENTHS, runs="patterns")
-_AUTO = Space("auto", split=EVERY_ROW, columns=True, edges=True, runs="any", stages=(2, 3, 4, 5), concurrent=True)
+_AUTO = Space(
+    "auto", split=EVERY_ROW, columns=True, inner=True, edges=True, runs="any", stages=(2, 3, 4, 5), concurrent=True
+)
 
 _POLICIES = (
     Policy("gpu", "every node on the GPU, with all memory channels: the baseline", ()),
@@ -102,8 +106,8 @@ _POLICIES = (
     Policy("pimflow", "PIMFlow's whole space: md-dp and pipeline together", (_PIMFLOW,)),
     Policy(
         "auto",
-        "everything: best mappings, any row count, columns or edges split, longer and deeper pipelines, concurrent "
-        "branches, pimflow's space",
+        "everything: best mappings, any row count, columns, sums or edges split, longer and deeper pipelines, "
+        "concurrent branches, pimflow's space",
         (_PIMFLOW, _AUTO),
     ),
 )

@@ -24,10 +24,11 @@ from pimflow.ir import (
     Refusal,
     SplitColumns,
     SplitEdges,
+    SplitK,
     SplitRows,
 )
 from pimflow.ir.analysis.content import content_of
-from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_rows
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import Timeline, build_timeline
@@ -35,6 +36,7 @@ from pimflow.search import bounds, least_times
 from pimflow.search.capacity import Memories, kept_by
 from pimflow.search.least_times import LeastTimes
 from pimflow.search.price_cache import PriceCache, key_of
+from pimflow.search.stage_times import StageTimes
 
 
 class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
@@ -53,6 +55,9 @@ class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
     def static_energy_mj(self, makespan_us: float) -> float:
         """What the board draws over a run, whatever it does."""
 
+    def workspaces(self, graph: Graph) -> Mapping[str, int]:
+        """Bytes that nodes of a placed graph need beside their operands and results, by name."""
+
 
 class Pricer:
     """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
@@ -69,7 +74,9 @@ class Pricer:
         self._capable: dict[tuple[str, str, str], bool] = {}
         self._bounds = bounds.Bounds(graph, costs)
         self._times = LeastTimes(graph, costs)
+        self._stages = StageTimes(graph, self._bounds)
         self._whole: dict[tuple[str, str], float] = {}
+        self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
@@ -78,20 +85,30 @@ class Pricer:
             return self._bounds.least_us(decisions)
         (only,) = decisions
         if isinstance(only, Pipeline):
-            busy: dict[str, float] = {}
-            for name, device in zip(only.run, only.devices, strict=True):
-                busy[device] = busy.get(device, 0.0) + self._whole_us(name, device)
-            return max(busy.values())
-        if isinstance(only, SplitRows | SplitColumns):
+            run, devices, us = self._last_run
+            if run is not only.run or devices is not only.devices:  # versions that differ in their stages come together
+                us = self._busiest_us(only)
+                self._last_run = only.run, only.devices, us
+            return us
+        if isinstance(only, SplitRows | SplitColumns | SplitK):
             part = self._part_on_host(only)
             on_host = part * self._whole_us(only.node, self.costs.target.host)
-            return max(on_host, (1 - part) * self._whole_us(only.node, only.device))
+            least = max(on_host, (1 - part) * self._whole_us(only.node, only.device))
+            return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
         return self._bounds.least_us(decisions)
 
-    def _part_on_host(self, split: SplitRows | SplitColumns) -> float:
+    def _busiest_us(self, pipeline: Pipeline) -> float:
+        busy: dict[str, float] = {}
+        for name, device in zip(pipeline.run, pipeline.devices, strict=True):
+            busy[device] = busy.get(device, 0.0) + self._whole_us(name, device)
+        return max(busy.values())
+
+    def _part_on_host(self, split: SplitRows | SplitColumns | SplitK) -> float:
         node = self.graph.node(split.node)
         if isinstance(split, SplitRows):
             return split.gpu_rows / node_rows(self.graph, node)
+        if isinstance(split, SplitK):
+            return split.gpu_k / node_k(self.graph, node)
         return split.gpu_columns / node_columns(self.graph, node)
 
     def _whole_us(self, name: str, device: str) -> float:
@@ -106,7 +123,9 @@ class Pricer:
         Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
         what is known to be `least`, and only then are the decisions carried out.
         """
-        known = self._bounds.least_us(decisions)
+        known = self._by_stages(decisions)
+        if known <= least:
+            known = self._bounds.least_us(decisions)
         if known > least:
             return known, False
         text = content_text(self.graph, self._outputs, decisions)
@@ -122,6 +141,12 @@ class Pricer:
         if math.isfinite(known):
             self._prices.put(least_key, known)
         return known, False
+
+    def _by_stages(self, decisions: tuple[Decision, ...]) -> float:
+        """What a pipeline takes at least by the rows of its stages; 0 of other decisions."""
+        if len(decisions) != 1 or not isinstance(decisions[0], Pipeline):
+            return 0.0
+        return self._stages.least_us(decisions[0])
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
         """What the decisions cost; None if they cannot be made."""
@@ -228,6 +253,8 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         moved += "" if padding is None else f" padding={padding.free}"
         narrow = node.placement.narrow
         moved += "" if narrow is None else f" narrow={narrow.dtype}"
+        access = node.placement.access
+        moved += "" if access is None else f" access={access}"
         content = content_of(graph, node)
         moved += f" content={content}" if content else ""
         lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")
@@ -254,6 +281,8 @@ def _decision_text(decision: Decision, number: Mapping[str, int]) -> str:
         followers = [number[name] for name in decision.followers]
         columns, device, choice = decision.gpu_columns, decision.device, decision.choice
         return f"columns {number[decision.node]} {columns} {device} {choice} {followers}"
+    if isinstance(decision, SplitK):
+        return f"k {number[decision.node]} {decision.gpu_k} {decision.device} {decision.choice}"
     if isinstance(decision, SplitEdges):
         group, at_least, device, choice = decision.group, decision.at_least, decision.device, decision.choice
         return f"edges {number[decision.node]} {group} {at_least} {device} {choice}"

@@ -19,32 +19,37 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
-from pimflow.ir.plan import MemoryLimit, Storage
+from pimflow.ir.plan import MemoryLimit
 from pimflow.options import Options
+from pimflow.passes import PassManager
+from pimflow.runtime.memory import plan_memory
+from pimflow.runtime.memory.in_flight import least_rest_us
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import least_times, makespan_bound
+from pimflow.search.between import Gaps
 from pimflow.search.bounds import Unit
 from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.capacity import cover_that_fits
+from pimflow.search.capacity import cover_that_fits, stored_of
 from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.feature_places import has_room
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.order import execution_order
-from pimflow.search.policy import LATENCY, THROUGHPUT, Objective, Policy, policy_of
+from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Objective, Policy, find_policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
-from pimflow.search.pricing import Costs, Pricer
+from pimflow.search.pricing import Costs, Pricer, rewrites
 from pimflow.search.progress import SearchProgress, Tell, silent
 from pimflow.search.throughput import LoadPricer, balance
-from pimflow.search.weighed import pricer_of
+from pimflow.search.weighed import WeighedPricer, pricer_of
 
 if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
@@ -83,7 +88,8 @@ def solve(
 ) -> Plan:
     """The cheapest plan of the policy that options ask for, by their objective.
 
-    A plan is always found, also when the time budget ends before the candidates do.
+    A plan is always found, also when the time budget ends before the candidates do. With tables in the host's memory,
+    for want of room, a plan that needs more of the GPU's than there is gives way to the host alone.
 
     Args:
         graph: cleaned up (batch norms folded, fused nodes marked).
@@ -95,7 +101,11 @@ def solve(
     Raises:
         OptionError: the policy is unknown.
     """
-    return solve_for(graph, policy_of(options), options, costs=costs, prices=prices, progress=progress)
+    plan = solve_for(graph, policy_of(options), options, costs=costs, prices=prices, progress=progress)
+    if plan.interval_us is not None or has_room(plan, graph, costs):
+        return plan
+    alone = solve_for(graph, find_policy("gpu"), options, costs=costs, prices=prices, progress=progress)
+    return replace(alone, policy=plan.policy)
 
 
 def solve_for(
@@ -125,6 +135,13 @@ def solve_for(
         if plan.complete:
             plans.keep(graph, chosen, plan)
     return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
+
+
+def gaps_between(
+    graph: Graph, policy: Policy, corners: Sequence[Plan], options: Options, *, costs: Costs, prices: PriceCache
+) -> Gaps:
+    """What looks for plans between those that are best at some price of energy, for as long as the options allow."""
+    return Gaps(graph, policy, WeighedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
 
 
 class BoundCosts(least_times.Costs, Protocol):
@@ -208,7 +225,7 @@ def _search(
         space.priced,
         0.0,
         space.host,
-        _storage(best.kept, costs),
+        stored_of(best.kept, costs),
         best.limit if chosen.objective == LATENCY else None,
         chosen.objective.name,
         complete,
@@ -226,28 +243,48 @@ def _balance(
     prices.flush()
     alone_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
     leaves = found is not None and any(leaves_host(decision, host) for some in found.chosen for decision in some)
-    if found is None or not leaves or (not chosen.pim_mode and alone_us <= found.interval_us):
-        on_host = tuple(OnDevice(node.name, host) for node in execution_order(graph))
-        choice, interval_us = _Choice(alone_us, alone_us, on_host), alone_us
-    else:
-        kept: Counter[str] = Counter()
-        for some in found.chosen:
-            kept.update(pricer.kept(some))
-        decisions = tuple(decision for some in found.chosen for decision in some)
-        choice, interval_us = _Choice(0.0, sum(map(pricer.time_us, found.chosen)), decisions, kept), found.interval_us
-    return Plan(
+    plan = Plan(
         chosen.name,
-        choice.decisions,
-        choice.time_us,
+        tuple(OnDevice(node.name, host) for node in execution_order(graph)),
+        alone_us,
         alone_us,
         0 if found is None else found.entered,
         0.0,
         host,
-        _storage(choice.kept, costs),
         objective=chosen.objective.name,
         complete=found is None or found.complete,
-        interval_us=interval_us,
+        interval_us=alone_us,
     )
+    if found is None or not leaves:
+        return plan
+    kept: Counter[str] = Counter()
+    for some in found.chosen:
+        kept.update(pricer.kept(some))
+    balanced = replace(
+        plan,
+        decisions=tuple(decision for some in found.chosen for decision in some),
+        predicted_us=sum(map(pricer.time_us, found.chosen)),
+        stored=stored_of(kept, costs),
+    )
+    rest_us = _rest_us(graph, balanced, costs)
+    interval_us = found.interval_us + rest_us
+    if not chosen.pim_mode and alone_us <= interval_us:
+        return plan
+    return replace(balanced, interval_us=interval_us, rest_us=rest_us)
+
+
+def _rest_us(graph: Graph, plan: Plan, costs: Costs) -> float:
+    """How long the busiest resource rests in an interval, so that the GPU's memory holds what is in flight.
+
+    0 where nothing says how much it holds, or where it does not even hold one inference: no plan fits then.
+    """
+    tiers = costs.target.memory
+    if tiers is None:
+        return 0.0
+    placed = PassManager(rewrites(plan, costs)).run(graph).graph
+    memory = plan_memory(placed, costs.workspaces(placed))
+    room = tiers.gpu.usable_bytes - memory.weight_bytes
+    return least_rest_us(placed, costs.target, costs, memory, room) or 0.0
 
 
 def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:
@@ -276,21 +313,13 @@ def price_space(
     `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
     """
     pricer = pricer_of(policy.objective, graph, costs, prices)
-    candidates = Candidates(graph, policy, pricer, exhaustive=prune and policy.objective == LATENCY)
+    candidates = Candidates(graph, policy, pricer, exhaustive=prune)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     telling = SearchProgress(what, progress, time_budget_s)
     search = _Search(pricer, len(candidates.order), telling, prune)
-    search.enter(candidates if policy.spaces else ())
-    tried: set[Decision] = set()
-    while True:
-        chosen = search.cheapest()
-        fresh = [entry for entry in chosen if not tried.issuperset(entry.payload)]
-        if not fresh or search.out_of_time:
-            break
-        search.vary(candidates.joins([_interval(entry) for entry in chosen]))
-        for entry in fresh:
-            tried.update(entry.payload)
-            search.vary(candidates.variations(_interval(entry)))
+    for listed in candidates.rounds() if policy.spaces else ():
+        search.enter(listed)
+        search.improve(candidates)
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -327,6 +356,7 @@ class _Search:
         self._progress = progress
         self._prune = prune
         self._looked_at = 0
+        self._tried: set[Decision] = set()
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
         """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
@@ -347,6 +377,22 @@ class _Search:
                 return
             self._enter(candidate)
             self._progress.priced(done, total)
+
+    def improve(self, candidates: Candidates) -> None:
+        """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
+
+        What runs at once is looked at again in every round: more may be divided in it.
+        """
+        self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel)}
+        while True:
+            chosen = self.cheapest()
+            fresh = [entry for entry in chosen if not self._tried.issuperset(entry.payload)]
+            if not fresh or self.out_of_time:
+                return
+            self.vary(candidates.joins([_interval(entry) for entry in chosen]))
+            for entry in fresh:
+                self._tried.update(entry.payload)
+                self.vary(candidates.variations(_interval(entry)))
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """The same for variations of what has been found, of which nobody knows how many will follow."""
@@ -446,14 +492,6 @@ def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _C
     if found is None:  # a policy that must use a unit has no other candidates
         return _baseline(space, MemoryLimit(unlimited_us, space.baseline_us))
     return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, found.bound))
-
-
-def _storage(kept: Mapping[str, int], costs: Costs) -> tuple[Storage, ...]:
-    return tuple(
-        Storage(device, kept[device], capacity.amount, capacity.unit)
-        for device, capacity in costs.capacities.items()
-        if kept.get(device)
-    )
 
 
 def leaves_host(decision: Decision, host: str) -> bool:

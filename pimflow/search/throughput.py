@@ -7,8 +7,9 @@ by candidates whose largest load is least: an integer program with a variable pe
 flow conservation at the cuts between nodes, and a row per resource and per memory of a unit.
 
 Candidates are whole nodes and divided ones. Pipelines and concurrent branches gain next to nothing here: their parts
-are the work of whole nodes, in more kernels. Of the row counts of a split only those count at which the host would need
-another wave for one row more.
+are the work of whole nodes, in more kernels. Among the candidates they made no interval of eleven networks shorter but
+GoogLeNet's, by 0.4 %, for up to fifteen times the search. Of the row counts of a split only those count at which the
+host would need another wave for one row more.
 
 Few candidates are priced. The rest stand for what they load resources with at least, until they are chosen: the linear
 program, in which shares of candidates may be, is solved again until all that it chooses is priced, and the integer

@@ -33,11 +33,21 @@ class WeighedPricer(Pricer):
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions cost at least, by arithmetic and by what has been priced so far."""
+        least = self.least_spent(decisions)
+        return math.inf if least is None else self._objective.cost(least.time_us, least.energy_mj)
+
+    def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
+        """What the decisions take and spend at least, as far as is known; None if they cannot be carried out."""
         time_us = self._bounds.least_us(decisions)
         if math.isinf(time_us):
-            return math.inf
-        energy_mj = self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us)
-        return self._objective.cost(time_us, energy_mj)
+            return None
+        return Spent(time_us, self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us))
+
+    def closer_spent(self, decisions: tuple[Decision, ...], known: Spent) -> tuple[Spent | None, bool]:
+        """The same looked at more closely than `known`; and whether it is exact (None: they cannot be carried out)."""
+        self._bounds.tighten(decisions)
+        least = self.least_spent(decisions)
+        return (self.spent(decisions), True) if least == known else (least, False)
 
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be)."""

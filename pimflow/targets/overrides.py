@@ -12,7 +12,7 @@ from pimflow.data import decode, encode
 from pimflow.errors import ArgumentError, DataError, OptionError, TargetError, choice, did_you_mean, kind_of
 from pimflow.targets.loader import load_target
 from pimflow.targets.schema import Target, Unit
-from pimflow.targets.schema.gpu import ALGORITHMS, DEFAULT_WORKSPACE_MIB, Algorithm, ConvolutionChoice
+from pimflow.targets.schema.gpu import ALGORITHMS, LIBRARY_ALONE, Algorithm
 from pimflow.targets.schema.origin import leaves
 from pimflow.targets.schema.target import HINT
 
@@ -170,7 +170,7 @@ def with_convolutions(target: Target, way: str | None, workspace_mib: float | No
     if way is None and workspace_mib is None:
         return target
     gpu = target.any_gpu
-    said = gpu.convolutions or ConvolutionChoice(("library",), DEFAULT_WORKSPACE_MIB)
+    said = gpu.convolutions or LIBRARY_ALONE
     algorithms: tuple[Algorithm, ...] = said.algorithms
     if way is not None:
         algorithms = ALGORITHMS if way == "fastest" else tuple(name for name in ALGORITHMS if name == way)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
+from pimflow.frontend.screening import MOST_NODES
 from pimflow.ir import Array
 from support.onnx_models import model_of, single, with_ranks
 
@@ -211,3 +213,11 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     called = model_of([helper.make_node("f", ["x"], ["y"], domain="d")], {"x": (2, 3)}, domains={"d": 1})
     called.functions.append(helper.make_function("d", "f", ["x"], ["y"], nodes, called.opset_import))
     assert "function 'f': 2 nodes (Relu, Neg) are named 'n'" in refusal(called)
+
+
+def test_more_nodes_than_anybody_waits_for_are_refused_at_once() -> None:
+    large = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (2, 3)})
+    large.graph.node.MergeFrom([large.graph.node[0]] * MOST_NODES)
+    started = time.process_time()
+    assert f"the model has {MOST_NODES + 1} nodes" in refusal(large)
+    assert time.process_time() - started < 1, "before any of them is looked at"

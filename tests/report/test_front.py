@@ -1,6 +1,8 @@
-"""The front of time against energy: the corners of the convex hull of all plans."""
+"""The front of time against energy: of all plans those of which no other is both faster and more frugal."""
 
 from __future__ import annotations
+
+from functools import cache
 
 import pytest
 
@@ -20,34 +22,84 @@ def two_layers() -> Graph:
     return net.graph(net.layer(net.layer(net.input(1, 64, 14, 14), 96, 3), 32))
 
 
-def corners(points: set[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The lower left corners of the hull of points, by cross products (Andrew's monotone chain)."""
-    hull: list[tuple[float, float]] = []
+def tiny_layers() -> Graph:
+    net = ConvNet("tiny")
+    return net.graph(net.layer(net.layer(net.input(1, 64, 5, 5), 96, 3), 32))
+
+
+def three_layers() -> Graph:
+    net = ConvNet("three")
+    return net.graph(net.layer(net.layer(net.layer(net.input(1, 32, 7, 7), 48, 3), 64), 96, 3))
+
+
+GRAPHS = {"two": two_layers, "heavy": lambda: heavy_chain(14), "three": three_layers, "tiny": tiny_layers}
+COSTS = FakeCosts()
+CASES = [("two", "md-dp", 10), ("heavy", "md-dp", 50), ("three", "md-dp", 50), ("two", "pimflow", 25)]
+
+
+def best_of(points: set[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other is below in both coordinates."""
+    found: list[tuple[float, float]] = []
     for x, y in sorted(points):
-        if hull and y >= hull[-1][1]:
-            continue
-        while len(hull) > 1:
-            (a, b), (c, d) = hull[-2:]
-            if (c - a) * (y - b) - (d - b) * (x - a) > 1e-9:
-                break
-            hull.pop()
-        hull.append((x, y))
-    return hull
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
 
 
-@pytest.mark.parametrize("name", ["two", "heavy"])
-def test_the_points_are_the_corners_of_all_plans(name: str) -> None:
-    graph = {"two": two_layers(), "heavy": heavy_chain(14)}[name]
-    costs = FakeCosts()
-    options = Options(target=costs.target, policy="md-dp", grid=25 if name == "two" else 50, use_cache=False)
-    runs = [whole_run(graph, decisions, costs) for decisions in covers(graph, policy_of(options), costs)]
-    expected = corners({(round(run.makespan_us, 9), round(run.total_energy_mj, 9)) for run in runs})
-    found = front_points(graph, options, costs=costs)
-    assert len(expected) > (2 if name == "two" else 1)
+def is_corner(points: list[tuple[float, float]], place: int) -> bool:
+    """Whether a point lies below the line between any two others."""
+    (x, y), before, behind = points[place], points[:place], points[place + 1 :]
+    return all((c - a) * (y - b) - (d - b) * (x - a) < -1e-9 for a, b in before for c, d in behind)
+
+
+@cache
+def measured(name: str, policy: str, grid: int) -> tuple[Graph, Options, list[tuple[float, float]]]:
+    """A graph, what is asked for, and the front of all of its plans."""
+    graph = GRAPHS[name]()
+    options = Options(target=COSTS.target, policy=policy, grid=grid, use_cache=False)
+    runs = [whole_run(graph, decisions, COSTS) for decisions in covers(graph, policy_of(options), COSTS)]
+    return graph, options, best_of({(round(run.makespan_us, 9), round(run.total_energy_mj, 9)) for run in runs})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_points_are_the_best_of_all_plans(case: tuple[str, str, int]) -> None:
+    graph, options, expected = measured(*case)
+    found = front_points(graph, options, costs=COSTS, within_percent=0)
     assert [(point.time_us, point.energy_mj) for point in found] == [pytest.approx(pair, rel=1e-9) for pair in expected]
     for point in found:
-        run = whole_run(graph, point.plan.decisions, costs)
+        run = whole_run(graph, point.plan.decisions, COSTS)
         assert (run.makespan_us, run.total_energy_mj) == pytest.approx((point.time_us, point.energy_mj), rel=1e-9)
+        assert point.plan.predicted_us == pytest.approx(point.time_us, rel=1e-9)
+
+
+def test_some_of_them_are_no_corners() -> None:
+    fronts = [measured(*case)[2] for case in CASES]
+    assert sum(not is_corner(front, place) for front in fronts for place in range(len(front))) > 10
+
+
+@pytest.mark.parametrize("percent", [0.5, 3.0])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_left_out_has_a_point_near_it(case: tuple[str, str, int], percent: float) -> None:
+    graph, options, expected = measured(*case)
+    found = front_points(graph, options, costs=COSTS, within_percent=percent)
+    for time_us, energy_mj in expected:
+        assert any(
+            point.time_us <= time_us * (1 + 1e-9) and point.energy_mj <= energy_mj * (1 + percent / 100 + 1e-9)
+            for point in found
+        )
+
+
+def test_no_plan_of_a_larger_space_is_below() -> None:
+    graph, options, expected = measured("tiny", "auto", 10)
+    found = front_points(graph, options, costs=COSTS, within_percent=0)
+    for time_us, energy_mj in expected:
+        limits = time_us * (1 + 1e-9), energy_mj * (1 + 1e-9)
+        assert any(point.time_us <= limits[0] and point.energy_mj <= limits[1] for point in found)
+
+
+def test_few_points_suffice() -> None:
+    graph, options, expected = measured(*CASES[0])
+    assert len(front_points(graph, options, costs=COSTS, within_percent=3.0)) < len(expected)
 
 
 def test_front_of_a_model() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from pimflow.codegen.backend import Transfer
 from pimflow.ir import Graph, Node
-from pimflow.runtime.spending import BOARD, STATIC, event_costs, shares_us, spending, total
+from pimflow.runtime.spending import BOARD, STATIC, event_costs, schedule, shares_us, spending, total
 from pimflow.runtime.timeline import Event, build_timeline
 from pimflow.targets import Target, load_target
 from support.costs import PoweredCosts, Price
@@ -112,3 +114,18 @@ def test_parts_add_up_to_the_schedules_totals(jobs: list[Job], copy: list[int]) 
         assert sum(parts.values()) == pytest.approx(timeline.busy_us.get(place, 0.0))
     for place, parts in whole.energy_parts_mj.items():
         assert sum(parts.values()) == pytest.approx(timeline.energy_mj[place])
+
+
+def test_a_schedule_is_made_once_for_a_graph_and_costs_and_goes_with_the_graph() -> None:
+    jobs = [Job("a", "gpu", 6), Job("b", "pim", 2, ("a",))]
+    costs, others, graph = costs_of(jobs), costs_of([Job("a", "gpu", 1), Job("b", "pim", 1)]), graph_of(jobs)
+    made = schedule(graph, costs)
+    timeline = build_timeline(graph, TARGET, costs)
+    assert made == (timeline, event_costs(graph, timeline, costs))
+    assert schedule(graph, costs) is made
+    assert schedule(graph, others).timeline.makespan_us == 2
+    assert schedule(graph, costs) == made
+    forgotten = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert forgotten() is None

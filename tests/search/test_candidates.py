@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
-from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitRows
+from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues
 from pimflow.search import policies
@@ -75,7 +75,7 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     smaller = {one.decisions for one in candidates_of(graph, "pimflow")[1]}
     larger = {one.decisions for one in candidates_of(graph, "auto")[1]}
     assert smaller < larger
-    assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, SplitColumns, Pipeline}
+    assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, SplitColumns, SplitK, Pipeline}
     lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
     stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
     assert max(lengths) >= 8
@@ -104,6 +104,23 @@ def test_columns_are_divided_on_a_grid_of_aligned_tenths() -> None:
     decisions: tuple[Decision, ...] = (SplitColumns("up", 160, "auto", ("act",)),)
     near = [one.decisions[0] for one in maker.variations(Interval(0, 2, 1.0, decisions))]
     assert {split.gpu_columns for split in near if isinstance(split, SplitColumns)} == {144, 176}
+
+
+def k_of(offered: Iterable[Candidate], node: str) -> list[int]:
+    splits = [one.decisions for one in offered if isinstance(one.decisions[0], SplitK)]
+    assert all(OnDevice("act", "gpu") in decisions for decisions in splits if "up" in decisions[0].nodes)
+    return [split.gpu_k for split, *_ in splits if isinstance(split, SplitK) and split.node == node]
+
+
+def test_sums_are_divided_on_a_grid_of_aligned_tenths() -> None:
+    maker, offered = candidates_of(feed_forward(1), "auto")
+    assert k_of(offered, "up") == [16, 32, 48, 64, 80]
+    assert k_of(offered, "down") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
+    assert k_of(offered, "conv") == [], "6 channels are few"
+    assert k_of(candidates_of(feed_forward(1), "pimflow")[1], "up") == []
+    decisions: tuple[Decision, ...] = (SplitK("down", 160, "auto"),)
+    near = [one.decisions[0] for one in maker.variations(Interval(2, 3, 1.0, decisions))]
+    assert {split.gpu_k for split in near if isinstance(split, SplitK)} == {144, 176}
 
 
 def test_convolutions_of_many_rows_are_divided_by_rows() -> None:

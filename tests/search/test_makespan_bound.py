@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Pipeline, SplitColumns, SplitRows
+from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
@@ -84,6 +84,8 @@ def every_decision(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tup
             yield unit.start, unit.stop, (SplitRows(anchor.name, rows, "auto", followers),)
         for columns in range(16, graph.shape(anchor.output)[1], 16):
             yield unit.start, unit.stop, (SplitColumns(anchor.name, columns, "auto", followers),)
+        for inner in range(16, graph.shape(anchor.inputs[0])[1], 16):
+            yield unit.start, unit.stop, (SplitK(anchor.name, inner, "auto"), *behind)
     for first, last in combinations(range(len(scene.units)), 2):
         run = scene.units[first : last + 1]
         nodes = [node for unit in run for node in unit.nodes]
@@ -177,11 +179,10 @@ def test_load_is_what_a_linear_program_finds(fused: bool) -> None:
     names = [node.name for node in graph.nodes]
     times = [closed_form(graph, name) for name in names]
     program = pulp.LpProblem("balance", pulp.LpMinimize)
-    makespan = (
-        program.add_variable("makespan", 0) if hasattr(program, "add_variable") else pulp.LpVariable("makespan", 0)
-    )
+    new_variable = getattr(program, "add_variable", pulp.LpVariable)  # PuLP before 3.3 has only the class
+    makespan = new_variable("makespan", 0)
     program += makespan
-    shares = [pulp.LpVariable(f"share{index}", 0, 1 if pim is not None else 0) for index, (_, pim) in enumerate(times)]
+    shares = [new_variable(f"share{index}", 0, 1 if pim is not None else 0) for index, (_, pim) in enumerate(times)]
     behind = pulp.lpSum(left.get(name, 0.0) * x for name, x in zip(names, shares, strict=True))
     program += pulp.lpSum(gpu * (1 - x) for (gpu, _), x in zip(times, shares, strict=True)) + behind <= makespan
     program += pulp.lpSum((pim or 0.0) * x for (_, pim), x in zip(times, shares, strict=True)) <= makespan

@@ -15,7 +15,19 @@ import networkx as nx
 import pytest
 
 from pimflow.errors import PlanError
-from pimflow.ir import Conv2d, Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitRows
+from pimflow.ir import (
+    Conv2d,
+    Decision,
+    Graph,
+    Node,
+    OnDevice,
+    Parallel,
+    Pipeline,
+    Plan,
+    SplitColumns,
+    SplitK,
+    SplitRows,
+)
 from pimflow.ir.analysis.regions import pipeline_refusal
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
@@ -35,6 +47,7 @@ MAX_FOLLOWERS = 8
 MAX_RUN = 12
 MAX_WAITING = 3
 FEW_ROWS = 16
+LEAST_K = 32
 
 
 class Everything:
@@ -116,6 +129,7 @@ class Everything:
                     yield index, index + 1, (OnDevice(unit[0].name, "pim", choice), *behind)
                     yield from self._row_splits(index, choice)
                 yield from self._column_splits(index)
+                yield from self._k_splits(index)
         yield from self._pipelines()
         yield from self._patterns()
         yield from self._branches()
@@ -147,6 +161,13 @@ class Everything:
         columns = self.graph.shape(anchor.output)[1 if by_channel else -1]
         for count in range(16, columns, 16):
             yield index, index + 1, (SplitColumns(anchor.name, count, "auto", tuple(n.name for n in followers)),)
+
+    def _k_splits(self, index: int) -> Found:
+        anchor, *fused = self.units[index]
+        over = self.graph.shape(anchor.inputs[0])[1 if isinstance(anchor.op, Conv2d) else -1]
+        behind = tuple(OnDevice(node.name, "gpu") for node in fused)
+        for count in range(16, over, 16) if over >= LEAST_K else ():
+            yield index, index + 1, (SplitK(anchor.name, count, "auto"), *behind)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """Units first .. last-1, all but the last read by a later one, of which at most 3 wait for that at once."""

@@ -97,6 +97,9 @@ class FakeCosts:
     def serving(self, graph: Graph) -> FakeCosts:
         return self if any(node.device == "pim" for node in graph.nodes) else self.host_only()
 
+    def workspaces(self, graph: Graph) -> Mapping[str, int]:
+        return {}
+
     def work(self, graph: Graph, node: Node, device: str) -> MatrixProblem | Refusal:
         return matrix_problem(graph, node)
 

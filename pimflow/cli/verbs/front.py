@@ -7,8 +7,9 @@ from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_model
+from pimflow.cli.parsing import Parser, add_json, add_model, number
 from pimflow.cli.stdin import given_model
+from pimflow.data import Limits
 from pimflow.options import DEBUGGING
 
 
@@ -16,20 +17,29 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "front",
-        help="time against energy: the plans that are best at some price of energy",
+        help="time against energy: the plans of which no other is both faster and more frugal",
         description="Plans of a policy of which no other is both faster and spends less energy, the fastest first.",
     )
     add_model(parser)
     add_options(parser, without=("objective", "seed", DEBUGGING))
+    parser.add_argument(
+        "--within",
+        type=number(float, Limits(least=0)),
+        default=0.01,
+        metavar="PERCENT",
+        help="leave out what is no faster than a plan shown and spends less by up to this (default: 0.01; 0: all)",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches at one price of energy after the other, and prints a line for every plan."""
+    """Searches at one price of energy after the other, then between them, and prints a line for every plan."""
     import pimflow
 
     with Progress() as progress:
-        found = pimflow.front(given_model(arguments.model), progress=progress, **keywords_of(arguments))
+        found = pimflow.front(
+            given_model(arguments.model), within_percent=arguments.within, progress=progress, **keywords_of(arguments)
+        )
     show("front", found, arguments)
     return 0

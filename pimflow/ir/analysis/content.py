@@ -17,8 +17,11 @@ def content_of(graph: Graph, node: Node) -> Content:
 
     Linear in a constant once, then free.
     """
+    operands = _content_operands(node)
+    if not operands:
+        return ()
     found = content_arrays(graph, node)
-    return tuple(digest(found[index]) if index in found else None for index in _content_operands(node))
+    return tuple(digest(found[index]) if index in found else None for index in operands)
 
 
 def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:

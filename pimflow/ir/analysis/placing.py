@@ -16,6 +16,8 @@ def bound_to_host(node: Node) -> Refusal | None:
         return Refusal(f"{node.kind} is fused into {node.placement.fused_into}")
     if node.op.is_movement:
         return Refusal(f"{node.kind} only moves data")
+    if node.placement.access is not None:
+        return Refusal(f"{node.kind} brings rows from the host's memory")
     if sum(map(bool, node.outputs)) != 1 and not is_expandable(node.op):
         return Refusal(f"{node.kind} makes several values")
     return None

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import RowPart
-from pimflow.ir.ops.contraction import Conv2d
+from pimflow.ir.ops.contraction import Contraction, Conv2d
 from pimflow.ir.refusal import Refusal
 
 _LOOK_BACK = 256
@@ -81,6 +81,20 @@ def node_columns(graph: Graph, node: Node) -> int:
     return graph.shape(node.output)[column_axis(graph, node)]
 
 
+def k_axes(graph: Graph, node: Node) -> tuple[int, int]:
+    """The axes of a contraction's operands, activations and weights, along which it sums: input channels, or K."""
+    if isinstance(node.op, Conv2d):
+        return 1, 1
+    assert isinstance(node.op, Contraction), "only contractions sum over products"
+    left, right = (len(graph.shape(name)) for name in node.inputs[:2])
+    return left - 1, right - 2 if node.op.channel_axis % right == right - 1 else right - 1
+
+
+def node_k(graph: Graph, node: Node) -> int:
+    """What a contraction of one group sums over: its input channels, or K."""
+    return graph.shape(node.inputs[0])[k_axes(graph, node)[0]]
+
+
 def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
     """Why the nodes cannot be a run, branches and all: each but the last is read by a later one."""
     read = {name for node in nodes for name in node.inputs}
@@ -128,29 +142,41 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     if rows < 2:
         return Refusal(f"{nodes[-1].name}: {rows} output rows cannot be cut into stages")
     members = {node.name: node for node in nodes}
+    first, part_of = _first(graph, members), part_finder(graph)
     for node in nodes:
-        refusal = _row_wise(graph, node, members) or outside_dependence(graph, node, members)
+        part = part_of(node, 0, max(node_rows(graph, node), 1))
+        refusal = _row_wise(graph, node, part, members) or _outside_dependence(graph, node, members, first)
         if refusal is not None:
             return refusal
     return None
 
 
-def _row_wise(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
-    """Why the node's rows do not follow from rows of what the members make, or None."""
-    part = node_part(graph, node, 0, max(node_rows(graph, node), 1))
+def _row_wise(graph: Graph, node: Node, part: RowPart | Refusal, members: Mapping[str, Node]) -> Refusal | None:
+    """Why the rows of a node, all of which are `part`, do not follow from rows of what the members make, or None."""
     if isinstance(part, Refusal):
         return part
     for name, span in zip(node.inputs, part.spans, strict=True):
-        producer = graph.producer(name)
-        if span is None and producer is not None and producer.name in members:
+        producer = graph.producer(name) if span is None else None
+        if producer is not None and producer.name in members:
             return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
     return None
 
 
 def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
+    return _outside_dependence(graph, node, members, _first(graph, members))
+
+
+def _first(graph: Graph, members: Iterable[str]) -> int:
     position = graph.position
-    first = min(position[name] for name in members)
+    return min([position[name] for name in members])
+
+
+def _outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node], first: int) -> Refusal | None:
+    """The same, where the position of the first member is known."""
+    position = graph.position
+    if all(maker.name in members or position[maker.name] < first for maker in _producers(graph, node)):
+        return None
     seen: set[str] = set()
     waiting = [node]
     while waiting:

@@ -131,6 +131,25 @@ def _pointers(given: Sequence[npt.NDArray[np.generic] | None], position: int) ->
     return _array(given, position).astype(np.int64, copy=False)
 
 
+@dataclass(frozen=True)
+class Pairing(SparseOp):
+    """Two rows for every edge, or for every pair of one thing and another, made one.
+
+    Args:
+        pairing: "add", "mul" or "dot" (over the last dim, which goes).
+    """
+
+    pairing: str = "add"
+
+    def _paired(self, x: Shape, y: Shape, pairs: int) -> Shape:
+        """[pairs, ...], of rows of x and rows of y."""
+        if self.pairing not in PAIRINGS:
+            self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
+        if x[1:] != y[1:] or (self.pairing == "dot" and len(x) < 2):
+            self.refuse(f"rows of {x} and of {y} do not pair")
+        return (pairs, *(x[1:-1] if self.pairing == "dot" else x[1:]))
+
+
 @register_op
 @dataclass(frozen=True)
 class SegmentReduce(Reduction):
@@ -146,28 +165,21 @@ class SegmentReduce(Reduction):
 
 @register_op
 @dataclass(frozen=True)
-class Sddmm(SparseOp):
+class Sddmm(Pairing):
     """A value for every edge from its two ends: x[col[e]] + y[d], their product, or their dot product.
 
     Inputs: x [Ns, ...], y [Nd, ...], rowptr [Nd + 1], col [E].
-
-    Args:
-        pairing: "add", "mul" or "dot" (over the last dim, which goes).
     """
 
     content_operands = (2, 3)
 
-    pairing: str = "add"
-
     def shape_rule(self, shapes: Shapes) -> Shape:
         """[E, ...]."""
-        if self.pairing not in PAIRINGS:
-            self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
         x, y = self._matrix(shapes, 0, "sources"), self._matrix(shapes, 1, "destinations")
         rows, edges = self._rows(shapes, 2), self._vector(shapes, 3, "sources")
-        if x[1:] != y[1:] or y[0] != rows or (self.pairing == "dot" and len(x) < 2):
-            self.refuse(f"{x} of sources and {y} of {rows} destinations do not pair")
-        return (edges, *(x[1:-1] if self.pairing == "dot" else x[1:]))
+        if y[0] != rows:
+            self.refuse(f"{y[0]} rows of destinations are not the {rows} that the pointers describe")
+        return self._paired(x, y, edges)
 
 
 @register_op
@@ -208,29 +220,20 @@ class GatherRows(SparseOp):
 
 @register_op
 @dataclass(frozen=True)
-class GatherPairs(SparseOp):
+class GatherPairs(Pairing):
     """x[first[i]] + y[second[i]], their product, or their dot product: two rows per edge, which need be of no vertices.
 
     Inputs: x [N, ...], y [M, ...], first [P], second [P].
-
-    Args:
-        pairing: "add", "mul" or "dot" (over the last dim, which goes).
     """
 
     content_operands = (2, 3)
 
-    pairing: str = "add"
-
     def shape_rule(self, shapes: Shapes) -> Shape:
         """[P, ...]."""
-        if self.pairing not in PAIRINGS:
-            self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
         x, y = self._matrix(shapes, 0, "first rows"), self._matrix(shapes, 1, "second rows")
         pairs = self._vector(shapes, 2, "first indices")
         self._vector(shapes, 3, "second indices", pairs)
-        if x[1:] != y[1:] or (self.pairing == "dot" and len(x) < 2):
-            self.refuse(f"rows of {x} and of {y} do not pair")
-        return (pairs, *(x[1:-1] if self.pairing == "dot" else x[1:]))
+        return self._paired(x, y, pairs)
 
 
 @register_op

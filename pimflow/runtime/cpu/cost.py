@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from pimflow.codegen.backend import SumOfParts
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, node_work
@@ -45,7 +45,7 @@ class CpuWork(Work):
 
 
 @dataclass(frozen=True)
-class CpuCost:
+class CpuCost(SumOfParts):
     """What work costs on a CPU. Of a kernel, only what takes longest is time."""
 
     call_us: float
@@ -58,16 +58,6 @@ class CpuCost:
     bytes: int
     unknown: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def time_us(self) -> float:
-        """Calls, and what bounds each kernel."""
-        return sum(self.time_parts_us.values())
-
-    @property
-    def energy_mj(self) -> float:
-        """All but static power."""
-        return sum(self.energy_parts_mj.values())
 
     @property
     def time_parts_us(self) -> dict[str, float]:

@@ -18,7 +18,12 @@ from functools import cached_property
 from pimflow.ir import Graph
 from pimflow.runtime.memory.packing import Block, pack
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
-from pimflow.runtime.steady_state import SteadyState
+from pimflow.runtime.steady_state import SteadyState, steady_state
+from pimflow.runtime.timeline import Costs
+from pimflow.targets import Target
+
+_REST_STEPS = 8
+"""Of the search for the shortest rest, each of which halves what is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,38 @@ def plan_in_flight(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> Memo
     placed, arena_bytes = pack(each)
     taken = iter(placed)
     return MemoryInFlight(alone, arena_bytes, tuple(tuple(next(taken) for _ in range(n)) for n in copies), lives)
+
+
+def least_rest_us(graph: Graph, target: Target, costs: Costs, alone: MemoryPlan, most_bytes: int) -> float | None:
+    """How long the busiest resource rests in an interval, for the arena to be no larger than it may be.
+
+    The longer the interval, the fewer inferences are in flight, and the fewer copies there are of what they need. The
+    shortest rest that is found suffices: its schedule and arena are made, not estimated.
+
+    Args:
+        graph: whose nodes have devices.
+        target: the machine.
+        costs: prices nodes and copies, as for `steady_state`.
+        alone: the memory plan of one inference.
+        most_bytes: how large the arena may be.
+
+    Returns:
+        None if not even the arena of one inference at a time is that small.
+    """
+
+    def fits(steady: SteadyState) -> bool:
+        return plan_in_flight(graph, steady, alone).arena_bytes <= most_bytes
+
+    busiest = steady_state(graph, target, costs)
+    if fits(busiest):
+        return 0.0
+    low, high = 0.0, sum(busiest.busy_us.values())
+    if not fits(steady_state(graph, target, costs, high)):
+        return None
+    for _ in range(_REST_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(steady_state(graph, target, costs, middle)) else (middle, high)
+    return high
 
 
 def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, ...]:

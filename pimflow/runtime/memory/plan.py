@@ -12,6 +12,7 @@ from typing import Any
 from pimflow.data import encode
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Graph, Node
+from pimflow.ir.analysis.host_tables import in_host
 from pimflow.ir.analysis.movement import Movement, Places, place
 from pimflow.ir.analysis.spaces import Alias, Box, Space
 from pimflow.ir.analysis.tensor_layout import Index, dense_strides, element_bytes, reshaped_strides
@@ -79,10 +80,11 @@ class MemoryPlan:
         arena_bytes: size of the arena: the peak with reuse.
         bytes_without_reuse: what it would take if no region shared space with another.
         live_bytes: the most that is alive at one step, which no arena can go below.
-        weight_bytes: constants, which are outside the arena.
+        weight_bytes: constants, which are outside the arena; those that lie in the host's memory are not among them.
         filled_bytes: padding filled before the first write, in all regions together.
         steps: number of steps.
-        outside: values that have no place in the arena (no static shape, or no fixed element size).
+        outside: values that have no place in the arena (no static shape, no fixed element size, or tables in the host's
+            memory).
         regions: the pieces of the arena.
         places: the place of every value in it, by name.
         workspaces: the regions that nodes need for themselves while they run, by the nodes' names.
@@ -278,6 +280,7 @@ class _Builder:
         self._times: list[tuple[int, int]] = []
         self._spots: dict[str, tuple[_Frame, int]] = {}
         self._workspaces: dict[str, int] = {}
+        self._in_host = in_host(graph)
 
     def add_workspace(self, node: str, size: int, step: int) -> None:
         """A region that is alive in one step only."""
@@ -290,7 +293,7 @@ class _Builder:
     def add(self, name: str) -> None:
         """Places one value."""
         value = self.graph.value(name)
-        if value.shape is None or element_bytes(value.dtype) is None:
+        if value.shape is None or element_bytes(value.dtype) is None or name in self._in_host:
             self.outside.append(name)
             return
         space = self.spaces.get(name)
@@ -352,13 +355,16 @@ class _Builder:
             arena_bytes=arena_bytes,
             bytes_without_reuse=sum(block.size for block in blocks),
             live_bytes=live_peak(blocks),
-            weight_bytes=self.graph.constant_bytes,
+            weight_bytes=self.graph.constant_bytes - self._constant_bytes_in_host(),
             filled_bytes=sum(
                 math.prod(box.shape) * (element_bytes(region.dtype) or 0) for region in pieces for box in region.filled
             ),
             outside=tuple(self.outside),
             steps=steps,
         )
+
+    def _constant_bytes_in_host(self) -> int:
+        return sum(self.graph.constants[name].nbytes for name in self._in_host if name in self.graph.constants)
 
     def _spot(self, name: str, pieces: tuple[ArenaRegion, ...]) -> ValuePlace:
         frame, origin = self._spots[name]

@@ -42,7 +42,6 @@ class _Archived:
     mapping: Any
     blocks: tuple[tuple[int, ...], ...]
     streams: Any
-    first_row: int = 0
 
 
 class Aggregations:
@@ -219,13 +218,13 @@ def _first_alike(rowptr: Array, col: Array) -> Longs:
 
 
 def archive_aggregation(program: SpmmProgram) -> Any:
-    """A program as JSON values."""
+    """A program as JSON values, wherever its features are."""
     parts = {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
-    return {**parts, "blocks": encode(program.blocks), "first_row": program.first_row}
+    return {**parts, "blocks": encode(program.blocks)}
 
 
 def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
-    """The program that `archive_aggregation` was given.
+    """The program that `archive_aggregation` was given, from row 0 on.
 
     Raises:
         DataError: the data are not a program for this machine.
@@ -238,7 +237,7 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
         raise DataError("'mapping' does not fit the machine")
     if len(archived.blocks) != mapping.groups:
         raise DataError("'blocks' are not those of as many groups as the mapping has")
-    return SpmmProgram(problem, mapping, pim, archived.blocks, streams, archived.first_row)
+    return SpmmProgram(problem, mapping, pim, archived.blocks, streams)
 
 
 def _division_us(counts: GroupCounts, group_us: float, beside_us: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,10 +22,9 @@ from pimflow.codegen.backend import (
     WorkReport,
 )
 from pimflow.codegen.matrix import MatrixBackend, value_around
-from pimflow.codegen.newton import Mapping, PimProgram
+from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
-from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.newton.trace import write_trace
 from pimflow.codegen.work import MatrixProblem, NarrowProblem, matrix_problem
@@ -42,7 +41,7 @@ from pimflow.runtime.newton.aggregation import (
     rounded_edges,
 )
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
-from pimflow.runtime.newton.bounds import cycle_bounds, least_us
+from pimflow.runtime.newton.bounds import cycle_bounds
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost, StreamsCost
 from pimflow.runtime.newton.layer import NewtonLayer
@@ -88,7 +87,6 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         self.pim = spec
         self.search = MappingSearch(timing_profile(spec))
         self._in_int8 = None if spec.int8 is None else MappingSearch(timing_profile(spec.in_int8))
-        self._archived: dict[tuple[MatrixProblem, Mapping, str], tuple[tuple[StreamClass, ...], Any]] = {}
         self.aggregations = Aggregations(self.search.timer)
 
     @property
@@ -142,7 +140,11 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def at(self, program: NewtonProgram, first: int) -> NewtonProgram:
         """The program with its weights, or its features, from a row on."""
-        return replace(program, first_row=first)
+        return replace(program, first_row=first) if isinstance(program, SpmmProgram) else program.at(first)
+
+    def first_of(self, program: NewtonProgram) -> int:
+        """Its first row."""
+        return program.first_row
 
     @property
     def readout_functions(self) -> Functions:
@@ -205,12 +207,19 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         search, problem = self._searched(work)
         return search.time_us(problem, choice)
 
+    def refusal(self, work: NewtonWork, choice: str) -> Refusal | None:
+        """As the search of mappings says once it has found one that fits."""
+        if isinstance(work, SpmmProblem) or type(self).cost is not NewtonBackend.cost:
+            return super().refusal(work, choice)
+        search, problem = self._searched(work)
+        return search.refusal(problem, choice)
+
     def least_us(self, work: NewtonWork, choice: str) -> float:
-        """Of products COMPs and what has to interrupt them; of sums over edges their COMPs."""
+        """Of products COMPs and what has to interrupt them, whatever the mapping; of sums over edges their COMPs."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.least_us(work)
         search, problem = self._searched(work)
-        return least_us(problem, search.profile)
+        return search.least_us(problem)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
@@ -300,25 +309,22 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return f"{operand} operands, {program.mapping.text}" if operand != self.operand else program.mapping.text
 
     def encode(self, program: NewtonProgram) -> Any:
-        """Problem, mapping and the streams of all channels as loop nests.
-
-        Programs that differ in their first row alone are archived once.
-        """
+        """Problem, mapping, streams of all channels as loop nests; the operands' type if not the machine's."""
         if isinstance(program, SpmmProgram):
             return archive_aggregation(program)
-        key = (program.problem, program.mapping, program.pim.operand)
-        classes, archived = self._archived.get(key, (None, {}))
-        if classes is not program.classes:
-            archived = archive_program(program)
-            self._archived[key] = (program.classes, archived)
         narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
-        return {**archived, "first_row": program.first_row, **narrow}
+        return {**archive_program(program), **narrow}
+
+    def same(self, program: NewtonProgram) -> Hashable:
+        """What programs share that differ in their first row alone."""
+        streams = program.streams if isinstance(program, SpmmProgram) else program.classes
+        return tuple(map(id, (program.problem, program.mapping, program.pim, streams)))
 
     def made_of(self, program: NewtonProgram) -> str | None:
-        """Machine, problem and mapping, as long as nobody asked for the streams: they may have been changed by hand."""
-        if isinstance(program, SpmmProgram) or "streams" in vars(program):
+        """Machine, problem and mapping, which make the streams, unless others were given."""
+        if isinstance(program, SpmmProgram) or program.given is not None:
             return None
-        return f"{self.learnt_of} {program.problem} {program.mapping} {program.first_row} {program.pim.operand}"
+        return f"{self.learnt_of} {program.problem} {program.mapping} {program.pim.operand}"
 
     def decode(self, data: Any) -> NewtonProgram:
         """The program with the streams that were archived."""

@@ -143,5 +143,7 @@ def _inputs(problem: MatrixProblem, shape: Geometry) -> int:
 
 def _touched(size: int, windows: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
     """Rows or columns of the input that a window covers."""
+    if dilation == 1 and kernel >= stride:  # windows leave no gaps
+        return max(0, min(size, (windows - 1) * stride - pad + kernel) - max(0, -pad))
     places = {window * stride - pad + tap * dilation for window in range(windows) for tap in range(kernel)}
     return sum(0 <= place < size for place in places)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pimflow.codegen.backend import SumOfParts
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
 from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal
@@ -32,7 +33,7 @@ _SMALL = 0.1  # share of kernels in the time up to which an estimate takes the c
 
 
 @dataclass(frozen=True)
-class AggregationCost:
+class AggregationCost(SumOfParts):
     """Time of one aggregation by its stages, and what it moves and draws.
 
     Args:
@@ -65,19 +66,9 @@ class AggregationCost:
     weights_us: float = 0.0
 
     @property
-    def time_us(self) -> float:
-        """All stages, one after another."""
-        return self.load_us + self.kernel_us + self.retrieve_us + self.merge_us
-
-    @property
     def energy_parts_mj(self) -> dict[str, float]:
-        """Energy by what it is spent on."""
-        return {"kernel": self.kernel_mj, "idle": self.idle_mj, "host": self.host_mj, "link": self.link_mj}
-
-    @property
-    def energy_mj(self) -> float:
         """Of the modules, the link, and the CPU that works for them; what the host draws anyway is its own."""
-        return sum(self.energy_parts_mj.values())
+        return {"kernel": self.kernel_mj, "idle": self.idle_mj, "host": self.host_mj, "link": self.link_mj}
 
     @property
     def time_parts_us(self) -> dict[str, float]:

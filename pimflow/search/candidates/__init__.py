@@ -10,26 +10,29 @@ search goes on from those that it chooses (`variations`). Of a small graph all a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from pimflow.ir import Decision, Graph
 from pimflow.search.candidates import branches as concurrent
-from pimflow.search.candidates import columns, edges, pipelines
-from pimflow.search.candidates.base import Candidate, Scene
+from pimflow.search.candidates import columns, edges, inner, pipelines
+from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.candidates.branches import branches
 from pimflow.search.candidates.columns import column_splits
 from pimflow.search.candidates.edges import edge_splits
+from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.md_dp import splits
 from pimflow.search.candidates.pipelines import patterns, runs, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.chain import Interval
-from pimflow.search.policy import Policy
+from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
 
 __all__ = ["KINDS", "Candidate", "Candidates"]
 
 KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
+Kind = Callable[[Scene, Space, Destination], Iterator[Candidate]]
 MOST_VERSIONS = 8_000
 """Graphs with no more versions of pipelines, concurrent branches and splits of columns are searched exhaustively: that
 takes a second or two."""
@@ -53,9 +56,23 @@ class Candidates:
         self.scene.exhaustive = exhaustive and self._versions() <= MOST_VERSIONS
 
     def __iter__(self) -> Iterator[Candidate]:
-        yield from on_host(self.scene, self.policy.spaces)
+        for listed in self.rounds():
+            yield from listed
+
+    def rounds(self) -> Iterator[Iterator[Candidate]]:
+        """All but divided sums, and these: who goes on step by step from what is chosen does so without them first.
+
+        Then they never lead away from a plan that is found without them.
+        """
+        self.scene.sums = False
+        yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))
+        self.scene.sums = True
+        if any(space.inner for space in self.policy.spaces):
+            yield self._listed((k_splits,))
+
+    def _listed(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         for space in self.policy.spaces:
-            for kind in KINDS:
+            for kind in kinds:
                 for destination in self.scene.destinations(space.choice):
                     yield from kind(self.scene, space, destination)
 
@@ -74,6 +91,7 @@ class Candidates:
         """Candidates one step away from a chosen one."""
         yield from variations(self.scene, self.policy, chosen)
         yield from columns.variations(self.scene, chosen)
+        yield from inner.variations(self.scene, chosen)
         yield from edges.variations(self.scene, chosen)
         yield from concurrent.variations(self.scene, chosen)
 

@@ -28,12 +28,14 @@ class Candidate:
 class Scene:
     """A graph in its execution order, and which of its nodes other devices than the host can run.
 
-    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough.
+    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough. `sums` is whether a
+    step from what is chosen may divide what products sum over.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
         self.graph = graph
         self.exhaustive = False
+        self.sums = True
         self.host = pricer.costs.target.host
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)
@@ -46,8 +48,10 @@ class Scene:
 
     @cached_property
     def fork_joins(self) -> tuple[ForkJoin, ...]:
-        """Where branches are."""
-        return fork_joins(self.graph, self.order)
+        """Where branches are that may run at once; not where rows are brought from the host's memory, which have room
+        one after the other alone."""
+        found = fork_joins(self.graph, self.order)
+        return tuple(region for region in found if not any(map(_brings_rows, self.order[region.start : region.stop])))
 
     def destinations(self, choice: str) -> list[Destination]:
         """Every device beside the host, with what a policy's choice means to it."""
@@ -68,7 +72,8 @@ class Scene:
 
     def units_from(self, unit: Unit) -> Iterator[Unit]:
         """The unit and all after it."""
-        yield from self.units[self._unit_at[unit.start] :]
+        for index in range(self._unit_at[unit.start], len(self.units)):
+            yield self.units[index]
 
     def read_by(self, unit: Unit) -> set[int]:
         """Where the units start that a unit reads, as far as there are some."""
@@ -85,6 +90,10 @@ class Destination:
 
     device: str
     choice: str
+
+
+def _brings_rows(node: Node) -> bool:
+    return node.placement.access is not None
 
 
 def is_heavy(unit: Unit) -> bool:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitRows
-from pimflow.ir.analysis.regions import node_columns, node_rows
+from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
+from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.plan import Single, singles
 from pimflow.search.candidates import columns
 from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.chain import Interval
 from pimflow.search.order import branches_of
+from pimflow.search.parts import divides_by_k
 from pimflow.search.policy import Space
 
 MAX_REGION_NODES = 24
@@ -170,6 +171,11 @@ def _divisions(
         by_columns = now if isinstance(now, SplitColumns) else SplitColumns(anchor.name, 0, choice, behind, device)
         for count in _counts(by_columns.gpu_columns, node_columns(scene.graph, anchor), columns.ALIGNMENT):
             yield (replace(by_columns, gpu_columns=count),)
+    if scene.sums and divides_by_k(scene.graph, anchor):
+        by_k = now if isinstance(now, SplitK) else SplitK(anchor.name, 0, choice, device)
+        followers = tuple(OnDevice(name, scene.host) for name in behind)
+        for count in _counts(by_k.gpu_k, node_k(scene.graph, anchor), columns.ALIGNMENT):
+            yield (replace(by_k, gpu_k=count), *followers)
 
 
 def _counts(now: int, all_of_them: int, step: int) -> list[int]:

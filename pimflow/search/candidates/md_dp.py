@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 
 from pimflow.ir import SplitRows
 from pimflow.ir.analysis.regions import node_rows
@@ -42,6 +43,8 @@ def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterat
         longer = (*followers, *(node.name for node in other.nodes if node is not unit.anchor))
         if other.stop - unit.start > MAX_FOLLOWERS + len(unit.nodes):
             return
+        if other is not unit and not other.anchor.op.is_elementwise:
+            return
         split = SplitRows(unit.anchor.name, 1, destination.choice, longer, destination.device)
         if why_not(scene.graph, split, scene.host) is not None:
             return
@@ -49,6 +52,7 @@ def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterat
         yield stop, followers
 
 
+@lru_cache(maxsize=4096)
 def row_counts(rows: int, step: Fraction) -> tuple[int, ...]:
     """Rows that the host may get of `rows`: ceil(multiple of step * rows), not none, not all.
 

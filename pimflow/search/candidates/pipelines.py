@@ -56,7 +56,7 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
         return
     for run in _neighbours(scene, space.max_run):
         choices = _device_choices(scene, run, destination)
-        if not choices or pipeline_refusal(scene.graph, [node.name for unit in run for node in unit.nodes]) is not None:
+        if not choices or pipeline_refusal(scene.graph, _names(run)) is not None:
             continue
         if scene.exhaustive:
             yield from _every_version(scene, run, space, destination)
@@ -86,9 +86,10 @@ def _every_version(scene: Scene, run: Sequence[Unit], space: Space, destination:
         devices = tuple(destination.device if leaves else scene.host for leaves in leaving)
         if len(set(devices)) < 2:
             continue
+        placed = _placed(scene, run, devices)
         for stages in space.stages:
             for stage_rows in all_stages(rows, stages):
-                yield _pipeline(scene, run, devices, stage_rows, destination, bottom_first=False)
+                yield _pipeline(run, placed, stage_rows, destination, bottom_first=False)
 
 
 def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination) -> list[tuple[str, ...]]:
@@ -131,31 +132,35 @@ def _pipelines(
     *,
     bottom_first: bool,
 ) -> Iterator[Candidate]:
-    rows = node_rows(scene.graph, run[-1].nodes[-1])
+    rows, placed = node_rows(scene.graph, run[-1].nodes[-1]), _placed(scene, run, devices)
     long = sum(map(is_heavy, run)) > SHORT_RUN
     for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
         options = equal_stages(rows, stages)
         for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
-            yield _pipeline(scene, run, devices, stage_rows, destination, bottom_first=bottom_first)
+            yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
+
+
+def _names(run: Sequence[Unit]) -> tuple[str, ...]:
+    return tuple([node.name for unit in run for node in unit.nodes])
+
+
+def _placed(scene: Scene, run: Sequence[Unit], devices: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes of a run, and where they are: what is fused into another stays on the host."""
+    where: list[str] = []
+    for unit, device in zip(run, devices, strict=True):
+        where += (device, *[scene.host] * (len(unit.nodes) - 1))
+    return _names(run), tuple(where)
 
 
 def _pipeline(
-    scene: Scene,
     run: Sequence[Unit],
-    devices: Sequence[str],
+    placed: tuple[tuple[str, ...], tuple[str, ...]],
     stage_rows: tuple[int, ...],
     destination: Destination,
     *,
     bottom_first: bool,
 ) -> Candidate:
-    """A run with the devices of its units; what is fused into another stays on the host."""
-    names = tuple(node.name for unit in run for node in unit.nodes)
-    where = tuple(
-        device if node is unit.anchor else scene.host
-        for unit, device in zip(run, devices, strict=True)
-        for node in unit.nodes
-    )
-    pipeline = Pipeline(names, where, stage_rows, destination.choice, bottom_first)
+    pipeline = Pipeline(*placed, stage_rows, destination.choice, bottom_first)
     return Candidate(run[0].start, run[-1].stop, (pipeline,))
 
 

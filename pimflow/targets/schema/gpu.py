@@ -31,6 +31,10 @@ class ConvolutionChoice:
     direct_step_us: Amount = 0.229
 
 
+LIBRARY_ALONE = ConvolutionChoice(("library",), DEFAULT_WORKSPACE_MIB)
+"""What a target means that says nothing of convolutions."""
+
+
 @dataclass(frozen=True)
 class BoardEnergy:
     """Energy of a GPU and its memory, products of matrices apart: constant power, and energy per event."""
@@ -58,6 +62,7 @@ class Gpu(Unit, ABC):
     """
 
     can_host: ClassVar[bool] = True
+    unsaid: ClassVar[Mapping[str, Any]] = {"convolutions": LIBRARY_ALONE}
 
     basis: str = field(default="", kw_only=True)  # what its cost model was fitted to, for readers
     # Second-level cache of all channels together, for rows that are read by index. 0: none of them is found there again

@@ -331,6 +331,17 @@ class PimSpec(Unit):
         return replace(self, buffer_columns=columns, buffers_per_channel=held, buffer_parts=1)
 
     @property
+    def with_less(self) -> tuple[PimSpec, ...]:
+        """The same channels with one of the options of their hardware off, or a buffer less to hold."""
+        less: dict[str, Any] = {
+            "buffer_parts": 1,
+            "buffer_pool": False,
+            "any_slot_any_column": False,
+            "buffers_per_channel": max(self.buffers_per_channel - 1, 1),
+        }
+        return tuple(replace(self, **{key: value}) for key, value in less.items() if getattr(self, key) != value)
+
+    @property
     def banks_per_group(self) -> int:
         """Banks that one G_ACT opens."""
         return self.banks // self.bank_groups

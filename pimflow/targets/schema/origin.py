@@ -41,9 +41,10 @@ class Origin:
     base: str = ""
     files: tuple[tuple[str, str], ...] = ()
 
-    def overrides(self, values: Mapping[str, Any]) -> tuple[Override, ...]:
-        """What differs in other values, in their order."""
-        return differences(self.values, values)
+    def overrides(self, values: Mapping[str, Any], unsaid: Mapping[str, Any]) -> tuple[Override, ...]:
+        """What differs in other values, in their order; what either leaves out is as `unsaid` has it."""
+        missing = {key: value for key, value in unsaid.items() if key not in values}
+        return differences({**unsaid, **self.values}, {**values, **missing})
 
     def describe(self, given: str, overrides: Sequence[Override]) -> str:
         """A target's description; one that overrides may have made false is replaced by what they are."""

@@ -76,8 +76,11 @@ class Target:
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """What is not as its file has it; nothing where it comes from none."""
-        return () if self.origin is None else self.origin.overrides(self.values)
+        """What is not as its file has it; nothing where it comes from none. What neither says is as its kind has it."""
+        if self.origin is None:
+            return ()
+        unsaid = by_key(encode({device: unit.unsaid for device, unit in self.units.items()}))
+        return self.origin.overrides(self.values, unsaid)
 
     @property
     def host(self) -> str:

@@ -29,6 +29,8 @@ class Unit:
     kind: ClassVar[str]
     can_host: ClassVar[bool] = False
     """Whether it can run every node, so that it may be the first unit of a target."""
+    unsaid: ClassVar[Mapping[str, Any]] = {}
+    """What tables of it that a target leaves out stand for, by name."""
 
     @property
     def summary(self) -> str:

@@ -144,6 +144,21 @@ def test_shipped_machines_run_convolutions_as_their_models_describe_them() -> No
     assert with_convolutions(load_target("pimflow"), None, None) == load_target("pimflow")
 
 
+@pytest.mark.parametrize(
+    ("way", "workspace_mib", "told"),
+    [
+        ("im2win", None, ['gpu.convolutions.algorithms = ["im2win"] (not ["library"])']),
+        (None, 3.0, ["gpu.convolutions.workspace_mib = 3.0 (not 1024.0)"]),
+        ("library", None, []),
+    ],
+)
+def test_what_is_told_of_another_choice_is_what_it_changes(
+    way: str | None, workspace_mib: float | None, told: list[str]
+) -> None:
+    """A target that says nothing means the library, and no more is told than differs from that."""
+    assert [str(change) for change in with_convolutions(load_target("pimflow"), way, workspace_mib).overrides] == told
+
+
 def test_a_machine_without_gpu_has_no_ways() -> None:
     with pytest.raises(TargetError, match="has no GPU"):
         pimflow.compile("zoo:toy", target="upmem", convolutions="im2win")

@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from pimflow.runtime.memory.in_flight import Life, MemoryInFlight
-from pimflow.runtime.steady_state import SteadyState
+from pimflow.runtime.memory.in_flight import Life, MemoryInFlight, least_rest_us, plan_in_flight
+from pimflow.runtime.steady_state import SteadyState, steady_state
 from support.in_flight import NETS, TARGETS, one_copy_less, placed, planned
 
 
@@ -66,3 +66,35 @@ def test_values_live_as_long_as_they_are_read() -> None:
     assert {memory.lives[memory.alone.places[name].region].last for name in graph.outputs} == {steady.latency}
     assert memory.lives[memory.alone.places[graph.inputs[0]].region].first == -1, "inputs are there before the start"
     assert replace(Life(1, 2), last=3) == Life(1, 3)
+
+
+@pytest.mark.parametrize("name", ["inverted", "fire", "attention"])
+def test_a_longer_interval_needs_less_memory(name: str) -> None:
+    """What is left of the arena decides how long the busiest device rests; no longer than it must."""
+    graph, costs, steady = planned(name, "pimflow")
+    memory = placed(name, "pimflow")
+    assert least_rest_us(graph, costs.target, costs, memory.alone, memory.arena_bytes) == 0.0
+    slowest = steady_state(graph, costs.target, costs, sum(steady.busy_us.values()))
+    least = plan_in_flight(graph, slowest, memory.alone).arena_bytes
+    assert least_rest_us(graph, costs.target, costs, memory.alone, memory.alone.arena_bytes // 2) is None
+    if least >= memory.arena_bytes:
+        return
+    most_bytes = (least + memory.arena_bytes) // 2
+    rest_us = least_rest_us(graph, costs.target, costs, memory.alone, most_bytes)
+    assert rest_us is not None
+    assert rest_us > 0
+    resting = steady_state(graph, costs.target, costs, rest_us)
+    assert resting.interval_us == pytest.approx(steady.interval_us + rest_us, abs=1e-6)
+    arena = plan_in_flight(graph, resting, memory.alone)
+    assert arena.arena_bytes <= most_bytes
+    assert clashes(arena, resting, resting.in_flight + 1) == 0
+
+
+def test_some_arenas_shrink() -> None:
+    shrinking = 0
+    for name in ("inverted", "fire", "attention"):
+        graph, costs, steady = planned(name, "pimflow")
+        slowest = steady_state(graph, costs.target, costs, sum(steady.busy_us.values()))
+        memory = placed(name, "pimflow")
+        shrinking += plan_in_flight(graph, slowest, memory.alone).arena_bytes < memory.arena_bytes
+    assert shrinking > 1

@@ -1,4 +1,4 @@
-"""Newton's backend: what is priced is lowered, and what is lowered is archived, once."""
+"""Newton's backend: what is priced is lowered once, wherever its weights are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.work import ConvProblem
 from pimflow.ir import Refusal
-from pimflow.runtime.newton import backend as module
 from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import load_target
@@ -52,17 +51,23 @@ def test_nothing_is_above_the_roof() -> None:
     assert backend.roof.bytes_per_us == 2 * backend.roof.macs_per_us, "a weight of two bytes for every multiplication"
 
 
-def test_programs_that_lie_elsewhere_are_archived_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = count_calls(monkeypatch, module, "archive_program")
+def test_programs_that_lie_elsewhere_share_their_streams_and_what_is_archived() -> None:
     backend = NewtonBackend("pim", load_target("pimflow").pim)
     program = backend.program(PROBLEM, "newton++")
     assert isinstance(program, PimProgram)
-    first, second = (backend.encode(backend.at(program, row)) for row in (0, 40))
-    assert [first["first_row"], second["first_row"]] == [0, 40]
-    assert {**first, "first_row": 40} == second
-    assert len(calls) == 1
-    restored = backend.decode(second)
+    here, there = (backend.at(program, row) for row in (0, 40))
+    assert isinstance(here, PimProgram)
+    assert isinstance(there, PimProgram)
+    assert here.streams is there.streams
+    assert [backend.first_of(here), backend.first_of(there)] == [0, 40]
+    assert backend.same(here) == backend.same(there) == backend.same(program)
+    assert backend.encode(here) == backend.encode(there)
+    restored = backend.decode(backend.encode(there))
     assert isinstance(restored, PimProgram)
-    assert (restored.streams, restored.first_row) == (program.streams, 40)
-    changed = program.with_streams(program.streams[:1] + program.streams[:1] + program.streams[2:])
-    assert backend.encode(changed)["streams"] != first["streams"], "what was changed by hand is written as it is"
+    assert (restored.streams, restored.first_row) == (program.streams, 0)
+    changed = there.with_streams(program.streams[:1] + program.streams[:1] + program.streams[2:])
+    assert backend.same(changed) != backend.same(there)
+    moved = backend.at(changed, 7)
+    assert backend.encode(moved)["streams"] != backend.encode(there)["streams"], "what was changed is written as it is"
+    assert backend.made_of(there) is not None
+    assert backend.made_of(moved) is None

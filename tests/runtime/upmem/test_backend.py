@@ -37,6 +37,12 @@ WEIGHTED = Graph.from_csr(
     GRAPH.rowptr, GRAPH.col, 600, np.random.default_rng(4).normal(size=GRAPH.num_edges).astype(np.float32)
 )
 
+TYPED = Graph.from_edge_index(
+    np.stack([GRAPH.col, np.repeat(np.arange(600), np.diff(GRAPH.rowptr))]),
+    600,
+    edge_type=np.random.default_rng(5).integers(0, 3, GRAPH.num_edges),
+)
+
 
 @pytest.mark.parametrize("model", ["gcn-ts", "gin-dynamo", "sage-mean-dynamo", "graphconv-weighted-dynamo"])
 @pytest.mark.parametrize("operand", ["int32", "fp32"])
@@ -165,6 +171,25 @@ def test_heads_that_need_more_room_than_there_is_stay_on_the_host() -> None:
     hub = Graph.from_edge_index(np.stack([np.arange(200_000) % 50, np.zeros(200_000, np.int64)]), 50)
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=hub, target=machine()).nodes
     assert "can reach" in {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}["Spmm"]
+
+
+@pytest.mark.parametrize(("model", "target"), [("gin-dynamo", "upmem"), ("rgcn-ts", "upmem-gpu")])
+def test_several_inferences_are_on_host_link_and_cores_at_once(model: str, target: str) -> None:
+    graph = TYPED if model.startswith("rgcn") else GRAPH
+    found = pimflow.compile(
+        FOLDER / f"{model}.onnx", graph=graph, target=target, policy="pim", objective="throughput", use_cache=False
+    )
+    steady = found.steady_report
+    assert steady is not None
+    assert set(steady.busy_us) == {found.plan.host, "transfer", "dpu"}
+    assert steady.interval_us == max(steady.busy_us.values()) == pytest.approx(found.plan.interval_us, abs=1e-3)
+    assert steady.interval_us >= steady.bound_us * (1 - 1e-9)
+    assert steady.in_flight > 1
+    assert steady.interval_us < found.timeline.makespan_us
+    verification = found.verify()
+    assert verification.passed
+    assert verification.in_flight is not None
+    assert verification.in_flight.checked > steady.in_flight
 
 
 def test_a_gpu_reaches_the_modules_over_pcie() -> None:

@@ -39,7 +39,7 @@ def test_a_long_list_takes_what_was_measured(columns: int) -> None:
 def test_random_lists_take_what_a_simulation_takes(strategy: Strategy, columns: int) -> None:
     spec = machine()
     draw = random.Random(f"{strategy}{columns}")
-    degrees = [min(int(draw.paretovariate(1.2) * 4), 400) * (draw.random() < 0.9) for _ in range(800 // columns + 40)]
+    degrees = [min(int(draw.paretovariate(1.2) * 4), 400) * (draw.random() < 0.9) for _ in range(600 // columns + 20)]
     rowptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     assert modelled(rowptr, strategy, spec, columns) == pytest.approx(
         simulated(rowptr, strategy, spec, columns), rel=0.05

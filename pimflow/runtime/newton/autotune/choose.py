@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Annotated
 
-from pimflow.codegen import MatrixProblem
+from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.backend import Records
 from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.codegen.newton.published import channel_loads
-from pimflow.data import decode, encode
+from pimflow.data import Limits, decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
+from pimflow.runtime.newton.bounds import least_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.streams import StreamTimer
@@ -30,20 +32,29 @@ from pimflow.runtime.newton.timing.streams import StreamTimer
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
 _NEAR = 1.4  # and the best of every kind whose estimate is within this factor of the least
 _THINNED_SHORTLIST = 3  # of those whose fills hold fewer pixels than fit
+_UNDERRATED = 2  # of the others, by estimates corrected by what those of their kind err by
+_UNDERRATED_NEAR = 1.02
 _NEWTON_SHORTLIST = 3
 
 POLICIES = ("newton+", "newton++", "auto")
 
 
 class MappingSearch:
-    """The fastest mappings on one machine under one timing profile, each searched once."""
+    """The fastest mappings on one machine under one timing profile, each searched once.
 
-    def __init__(self, profile: TimingProfile) -> None:
+    Args:
+        profile: of the machine.
+        family: the searches on machines with fewer options of their hardware, of which some share theirs.
+    """
+
+    def __init__(self, profile: TimingProfile, family: dict[tuple[object, ...], MappingSearch] | None = None) -> None:
         self.profile = profile
         self.timer = StreamTimer(profile)
+        self._family = {} if family is None else family
         self._known: dict[tuple[MatrixProblem, str], _Chosen | Refusal] = {}
+        self._least_us: dict[MatrixProblem, float] = {}
         self._recalled: dict[str, str] = {}
-        self._learnt: dict[str, str] = {}
+        self._learnt: list[tuple[MatrixProblem, str, _Chosen]] = []
 
     def recall(self, records: Records) -> None:
         """Takes the mappings that other searches chose on the same machine, as `learnt` gave them."""
@@ -51,8 +62,8 @@ class MappingSearch:
 
     def learnt(self) -> Records:
         """The mappings chosen since this was last asked."""
-        learnt, self._learnt = self._learnt, {}
-        return learnt
+        learnt, self._learnt = self._learnt, []
+        return {self._key(problem, policy): chosen.record for problem, policy, chosen in learnt}
 
     def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The fastest mapping that a policy allows, priced.
@@ -69,6 +80,20 @@ class MappingSearch:
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.time_us
 
+    def refusal(self, problem: MatrixProblem, policy: str) -> Refusal | None:
+        """Why no mapping that a policy allows fits the machine, or None. Where one fits, none is timed."""
+        newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
+        if not all(isinstance(outline(problem, mapping, self.profile.pim), Refusal) for mapping in newton):
+            return None
+        chosen = self._chosen(problem, policy)
+        return chosen if isinstance(chosen, Refusal) else None
+
+    def least_us(self, problem: MatrixProblem) -> float:
+        """What no mapping of a problem is faster than, whatever the policy."""
+        if problem not in self._least_us:
+            self._least_us[problem] = least_us(problem, self.profile)
+        return self._least_us[problem]
+
     def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
         """What `choose` priced."""
         chosen = self._chosen(problem, policy)
@@ -77,8 +102,15 @@ class MappingSearch:
     def _chosen(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         key = (problem, policy)
         if key not in self._known:
-            self._known[key] = self._recall(problem, policy) or self._search_anew(problem, policy)
+            self._known[key] = self._choose_anew(problem, policy)
         return self._known[key]
+
+    def _choose_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
+        like = _unpadded(problem)
+        if like == problem:
+            return self._recall(problem, policy) or self._search_anew(problem, policy)
+        chosen = self._chosen(like, policy)
+        return chosen if isinstance(chosen, Refusal) else chosen.of(problem)
 
     def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
         """What a mapping that was chosen before makes; None if none was, or none for this problem."""
@@ -86,11 +118,11 @@ class MappingSearch:
         if text is None:
             return None
         try:
-            mapping: Mapping = decode(Mapping, json.loads(text))
+            record: _Record = decode(_Record, json.loads(text))
         except (ValueError, DataError):
             return None
-        outlined = outline(problem, mapping, self.profile.pim)
-        return None if isinstance(outlined, Refusal) else _Chosen(outlined, self.timer)
+        outlined = outline(problem, record.mapping, self.profile.pim)
+        return None if isinstance(outlined, Refusal) else _Chosen(outlined, self.timer, record.cycles)
 
     def _key(self, problem: MatrixProblem, policy: str) -> str:
         text = f"{policy} {self.profile.pim.operand} {problem}"
@@ -99,8 +131,7 @@ class MappingSearch:
     def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         chosen = self._search(problem, policy)
         if not isinstance(chosen, Refusal):
-            mapping = encode(chosen.outline.mapping)
-            self._learnt[self._key(problem, policy)] = json.dumps(mapping, separators=(",", ":"))
+            self._learnt.append((problem, policy, chosen))
         return chosen
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
@@ -114,28 +145,47 @@ class MappingSearch:
                 race.enter(newton)
             return race.result()
         ranked = candidates(problem, self.profile)
+        timed: list[Candidate] = []
         for parts in sorted({entry.buffer_parts for entry in ranked}):
-            self._enter_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
+            timed += self._enter_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
         race.enter(map(_reopening, likely))
         race.enter_rebalanced()
+        race.enter(entry.mapping for entry in _underrated(ranked, timed, race))
+        race.enter_other_order()
+        race.enter_rebalanced()
+        race.enter(self._with_less(problem))
         if race.best is None:
             race.enter(entry.mapping for entry in ranked)
             race.enter(map(_reopening, newton))
         return race.result()
 
-    def _enter_auto(self, race: _Race, ranked: list[Candidate]) -> None:
+    def _with_less(self, problem: MatrixProblem) -> Iterator[Mapping]:
+        """What `auto` chooses on the machines with an option less: no option makes a choice slower."""
+        for pim in self.profile.pim.with_less:
+            key = (pim.buffer_parts, pim.buffer_pool, pim.any_slot_any_column, pim.buffers_per_channel)
+            if key not in self._family:
+                self._family[key] = MappingSearch(self.profile.on(pim), self._family)
+            chosen = self._family[key]._chosen(problem, "auto")
+            if not isinstance(chosen, Refusal):
+                yield chosen.outline.mapping
+
+    def _enter_auto(self, race: _Race, ranked: list[Candidate]) -> list[Candidate]:
         """The likeliest for every number of buffers that a channel may hold, and the other order of READRES and GWRITE.
 
         What wins with fewer buffers is in the race too, so that more of them never make the choice slower. Which order
         is better, the closed forms say of all alike; the best is timed with the other one as well.
         """
         full = [entry for entry in ranked if not entry.thinned]
+        timed: list[Candidate] = []
         for held in sorted({entry.fills_held for entry in full}):
-            race.enter(_shortlist([entry for entry in full if entry.fills_held <= held]))
+            likely = _shortlist([entry for entry in full if entry.fills_held <= held])
+            race.enter(entry.mapping for entry in likely)
             race.enter_other_order()
+            timed += likely
         thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
         race.enter(entry.mapping for entry in thinned[:_THINNED_SHORTLIST])
         race.enter_other_order()
+        return timed + thinned[:_THINNED_SHORTLIST]
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
@@ -150,15 +200,27 @@ class MappingSearch:
 
 
 @dataclass(frozen=True)
+class _Record:
+    """A chosen mapping as it is kept: no launch is part of what it takes."""
+
+    cycles: Annotated[int, Limits(above=0)]
+    mapping: Mapping
+
+
+@dataclass(frozen=True)
 class _Chosen:
     """The fastest mapping of a problem; its program, and what that costs in all, when asked for.
 
-    `cycles` are those of the slowest channel, placement included, if they are known.
+    `cycles` are those of the slowest channel, placement included.
     """
 
     outline: Outline
     timer: StreamTimer
-    cycles: int | None = None
+    cycles: int
+
+    def of(self, problem: MatrixProblem) -> _Chosen:
+        """The same of a problem that streams see alike."""
+        return replace(self, outline=replace(self.outline, problem=problem))
 
     @cached_property
     def program(self) -> PimProgram:
@@ -171,14 +233,20 @@ class _Chosen:
     @property
     def time_us(self) -> float:
         """As `cost` has it."""
-        return self.cost.time_us if self.cycles is None else kernel_us(self.cycles, self.timer.profile)
+        return kernel_us(self.cycles, self.timer.profile)
+
+    @property
+    def record(self) -> str:
+        """As a text of one line."""
+        return json.dumps(encode(_Record(self.cycles, self.outline.mapping)), separators=(",", ":"))
 
 
 @dataclass
 class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
 
-    `channels` are the cycles of channels of the fastest, of those with like streams of the first.
+    `channels` are the cycles of channels of the fastest, of those with like streams of the first; `taken` is what every
+    mapping takes that fits, or takes at least where that is not faster than what has been timed.
     """
 
     problem: MatrixProblem
@@ -189,6 +257,7 @@ class _Race:
     refusal: Refusal | None = None
     channels: dict[int, int] = field(default_factory=dict)
     entered: set[Mapping] = field(default_factory=set)
+    taken: dict[Mapping, float] = field(default_factory=dict)
 
     def enter(self, mappings: Iterable[Mapping]) -> None:
         """Lowers and times some mappings, each once."""
@@ -220,7 +289,7 @@ class _Race:
 
     def result(self) -> _Chosen | Refusal:
         """The fastest."""
-        if self.best is None:
+        if self.best is None or self.cycles is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles)
 
@@ -231,12 +300,12 @@ class _Race:
                 self.refusal = outlined
             return
         channels: dict[int, int] = {}
-        cycles = self._cycles(outlined, channels)
-        if cycles is not None:
-            self.best, self.cycles, self.channels = outlined, cycles, channels
+        cycles = self.taken[mapping] = self._cycles(outlined, channels)
+        if not self._is_slow(cycles):
+            self.best, self.cycles, self.channels = outlined, int(cycles), channels
 
-    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> int | None:
-        """Of the slowest channel, placement included; None if that is not faster than what has been timed.
+    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> float:
+        """Of the slowest channel, placement included; at least so many where that is not faster than what is known.
 
         `channels` is told what the first of those with like streams take, placement apart.
         """
@@ -244,15 +313,24 @@ class _Race:
         loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.classes), reverse=True)
         slowest = 0
         for comps, channel in loads:
-            if self._is_slow(placing + max(slowest, comps * self.profile.comp_cycles)):
-                return None
+            least = placing + max(slowest, comps * self.profile.comp_cycles)
+            if self._is_slow(least):
+                return least
             channels[channel] = self.timer.cycles(outlined, channel)
             slowest = max(slowest, channels[channel])
-        return None if self._is_slow(placing + slowest) else placing + slowest
+        return placing + slowest
 
     def _is_slow(self, cycles: float) -> bool:
         """Whether so many cycles are not fewer than what has been timed."""
         return self.cycles is not None and cycles >= self.cycles
+
+
+def _unpadded(problem: MatrixProblem) -> MatrixProblem:
+    """The same problem with as many rows of the source as windows reach, none of them padding: streams are alike."""
+    if not isinstance(problem, ConvProblem):
+        return problem
+    reached = (problem.out_h - 1) * problem.strides[0] + problem.dilations[0] * (problem.kernel[0] - 1) + 1
+    return replace(problem, in_h=reached, pads=(0, problem.pads[1], 0, problem.pads[3]))
 
 
 def _reopening(mapping: Mapping) -> Mapping:
@@ -260,10 +338,35 @@ def _reopening(mapping: Mapping) -> Mapping:
     return replace(mapping, reopens_rows=True)
 
 
-def _shortlist(ranked: list[Candidate]) -> list[Mapping]:
-    """The candidates with the best estimates, and the best of every kind, as estimates err differently by kind."""
+def _shortlist(ranked: list[Candidate]) -> list[Candidate]:
+    """Those with the best estimates, and the best of every kind, as estimates err differently by kind."""
+    near = [entry for entry in _best_of_kinds(ranked) if entry.cycles <= _NEAR * ranked[0].cycles]
+    return [*ranked[:_SHORTLIST], *near]
+
+
+def _best_of_kinds(ranked: list[Candidate]) -> list[Candidate]:
     first: dict[tuple[object, ...], Candidate] = {}
     for entry in ranked:
         first.setdefault(entry.kind, entry)
-    near = [entry for entry in first.values() if entry.cycles <= _NEAR * ranked[0].cycles]
-    return [entry.mapping for entry in (*ranked[:_SHORTLIST], *near)]
+    return list(first.values())
+
+
+def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) -> list[Candidate]:
+    """Of the others the likeliest, as estimates of one kind err alike: by what those that are timed err by at least.
+
+    Those whose fills hold fewer pixels than fit have been timed of few kinds: of all others the best is likely.
+    """
+    thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
+    known = {id(entry) for entry in timed}
+    errors: dict[tuple[object, ...], float] = {}
+    for entry in timed:
+        if entry.mapping in race.taken:
+            error = race.taken[entry.mapping] / entry.cycles
+            errors[entry.kind] = min(errors.get(entry.kind, error), error)
+    others = [entry for entry in ranked if id(entry) not in known and entry.kind in errors]
+    others.sort(key=lambda entry: entry.cycles * errors[entry.kind])
+    near = _UNDERRATED_NEAR * (race.cycles or 0)
+    return [
+        *_best_of_kinds(thinned),
+        *(entry for entry in others[:_UNDERRATED] if entry.cycles * errors[entry.kind] <= near),
+    ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
+from operator import add
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
@@ -112,8 +113,10 @@ def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidat
     shape = geometry(problem, pim)
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
-    early = costs.early <= costs.plain
-    for scheme in (replace(scheme, early=early) for scheme in _all_schemes(problem, shape, pim, costs)):
+    schemes = _all_schemes(problem, shape, pim, costs)
+    if costs.early > costs.plain:
+        schemes = (replace(scheme, early=False) for scheme in schemes)
+    for scheme in schemes:
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
             found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
@@ -193,24 +196,27 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
     Five pixels on two channels are three and two, and a last fill that is not full leaves channels idle as well.
     """
     most = max(pixels for _, pixels, _ in scheme.chunks)
-    columns = next(columns for columns, pixels, _ in scheme.chunks if pixels == most)
     found: set[int] = set()
     for groups in range(1, min(pim.buffers, pim.channels) + 1):
         cycles = {
-            pixels: -(-_units(shape, scheme, pixels) // groups)
-            * fill_cycles(
-                costs,
-                fill_load(shape.tiles, pixels, columns, pim.channels // groups, max(scheme.width, 1)),
-                scheme.order,
-                pixels * columns,
-                scheme.held,
-                scheme.prefetch,
-            )[1]
-            for pixels in range(max(most - _FEWER, 1), most + 1)
+            pixels: -(-_units(shape, scheme, pixels) // groups) * each
+            for pixels, each in _fewer_cycles(scheme, shape.tiles, pim.channels // groups, costs)
         }
         found.add(min(cycles, key=lambda pixels: (cycles[pixels], -pixels)))
     chunks = (_limited(scheme.chunks, pixels) for pixels in sorted(found - {most}))
     return [replace(scheme, chunks=fewer, thinned=True) for fewer in chunks]
+
+
+@lru_cache(maxsize=4096)
+def _fewer_cycles(scheme: _Scheme, tiles: int, channels: int, costs: VisitCosts) -> tuple[tuple[int, float], ...]:
+    """(pixels, cycles of a fill) with as many as fit, and with a few less, on a group of so many channels."""
+    columns, most, _ = max(scheme.chunks, key=lambda chunk: chunk[1])
+    found = []
+    for pixels in range(max(most - _FEWER, 1), most + 1):
+        load = fill_load(tiles, pixels, columns, channels, max(scheme.width, 1))
+        _, each = fill_cycles(costs, load, scheme.order, pixels * columns, scheme.held, scheme.prefetch)
+        found.append((pixels, each))
+    return tuple(found)
 
 
 def _limited(chunks: Chunks, pixels: int) -> Chunks:
@@ -321,13 +327,12 @@ class _Price:
 
 def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
     """The scheme with the best partitions of the channels into groups."""
-    prices: dict[int, list[_Price]] = {}
+    prices = _prices(scheme, shape.tiles, shape.row_pixels if scheme.pitch else 0, pim.channels, costs, placing)
+    units = [(count, _units(shape, scheme, pixels)) for _, pixels, count in scheme.chunks]
     rates = [0.0]
-    for size in range(1, pim.channels + 1):
-        prices[size] = [_price(scheme, chunk, shape, size, costs, placing) for chunk in scheme.chunks]
+    for own in prices[1:]:
         whole = sum(
-            count * (price.once + _units(shape, scheme, pixels) * price.each)
-            for price, (_, pixels, count) in zip(prices[size], scheme.chunks, strict=True)
+            count * (price.once + number * price.each) for price, (count, number) in zip(own, units, strict=True)
         )
         rates.append(1 / whole)
     for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
@@ -361,18 +366,36 @@ def _spread_mapping(
     return _with_groups(scheme, runs, groups, pim)
 
 
+@lru_cache(maxsize=8192)
+def _prices(
+    scheme: _Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
+) -> tuple[tuple[_Price, ...], ...]:
+    """Of every chunk class, by the channels of a group; none for 0. However many rows a layer has, they are these."""
+    own = (
+        tuple(_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for chunk in scheme.chunks)
+        for size in range(1, channels + 1)
+    )
+    return ((), *own)
+
+
 def _price(
-    scheme: _Scheme, chunk: tuple[int, int, int], shape: Geometry, size: int, costs: VisitCosts, placing: float
+    scheme: _Scheme,
+    chunk: tuple[int, int, int],
+    tiles: int,
+    row_pixels: int,
+    size: int,
+    costs: VisitCosts,
+    placing: float,
 ) -> _Price:
     columns, pixels, _ = chunk
-    load = fill_load(shape.tiles, pixels, columns, size, max(scheme.width, 1))
+    load = fill_load(tiles, pixels, columns, size, max(scheme.width, 1))
     copies = scheme.width if scheme.copied else 1
     slots = (copies * pixels - 1) * (scheme.pitch or columns) + columns
     once, each = fill_cycles(costs, load, scheme.order, slots, scheme.held, scheme.prefetch)
     if placing:
         stored = (load.rounds * load.full + load.left) / (pixels if scheme.width and not scheme.copied else 1)
         once += placing * stored
-    return _Price(once, each * (-(-shape.row_pixels // pixels) if scheme.pitch else 1))
+    return _Price(once, each * (-(-row_pixels // pixels) if scheme.pitch else 1))
 
 
 @lru_cache(maxsize=4096)
@@ -386,12 +409,11 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     found: list[tuple[int, ...]] = []
     for _ in range(most):
         following = list(best)
+        known = [rate for rate, _ in best]
         for used in range(1, channels + 1):
-            most_rate, most_size = 0.0, 0
-            for size in range(1, used + 1):
-                rate = best[used - size][0] + rates[size]
-                if rate >= most_rate:
-                    most_rate, most_size = rate, size
+            with_last = list(map(add, known[used - 1 :: -1], rates[1 : used + 1]))  # by the size of the last group
+            most_rate = max(with_last)
+            most_size = used - with_last[::-1].index(most_rate)
             if most_rate > following[used][0] * 1.0001:
                 following[used] = most_rate, (*best[used - most_size][1], most_size)
         if following == best:
@@ -449,9 +471,11 @@ def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> l
             break
         active = [g for g in active if g not in late]
     counts = [int((level - start[g]) / each[g]) if g in active else 0 for g in groups]
+    ends = [start[g] + (counts[g] + 1) * each[g] for g in groups]
     for _ in range(total - sum(counts)):
-        group = min(groups, key=lambda g: start[g] + (counts[g] + 1) * each[g])
+        group = ends.index(min(ends))
         counts[group] += 1
+        ends[group] = start[group] + (counts[group] + 1) * each[group]
     return counts
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import (
     ZERO,
-    Affine,
     CommandCounts,
     CommandStream,
     Comp,
@@ -18,7 +17,7 @@ from pimflow.codegen.newton.commands import (
     Loop,
     ReadRes,
 )
-from pimflow.codegen.newton.emit import CommandEmitter, Emitter, RowBase, ShareWork, Terms, WeightGroups
+from pimflow.codegen.newton.emit import CommandEmitter, Emitter, Fill, RowBase, ShareWork, Terms, WeightGroups
 from pimflow.codegen.newton.im2col import Geometry
 from pimflow.codegen.newton.lowering import Outline
 from pimflow.codegen.newton.mapping import Mapping
@@ -115,43 +114,64 @@ def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
     )
 
 
+class _Codes:
+    """The codes of an engine's commands, each asked for once."""
+
+    def __init__(self, engine: Engine, pim: PimSpec) -> None:
+        self.engine = engine
+        code = engine.rules.code
+        self.acts: tuple[ShapeItem, ...] = tuple(code(GAct(group, ZERO)) for group in range(pim.bank_groups))
+        self.readres = code(ReadRes(ZERO, ZERO))
+        self._comps: dict[int, int] = {}
+        self._gwrites: dict[tuple[int, int, int, Sequence[int]], tuple[ShapeItem, ...]] = {}
+
+    def comp(self, buffer: int) -> int:
+        """Of a COMP from a buffer."""
+        if buffer not in self._comps:
+            self._comps[buffer] = self.engine.rules.code(Comp(ZERO, ZERO, buffer))
+        return self._comps[buffer]
+
+    def gwrites(self, depth: int, pitch: int, copies: int, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
+        """Of a GWRITE to each buffer in turn, of so many pixels with `depth` columns of K each."""
+        key = (depth, pitch, copies, counts)
+        if key not in self._gwrites:
+            writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, copies) for at, count in enumerate(counts))
+            self._gwrites[key] = tuple(map(self.engine.rules.code, writes))
+        return self._gwrites[key]
+
+
 class ShapeEmitter(Emitter[ShapeItem]):
     """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
 
-    def __init__(self, engine: Engine, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
+    def __init__(self, codes: _Codes, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
         super().__init__(mapping, shape, pim, groups)
-        self._engine = engine
-        self._code = engine.rules.code
-        self._sweep_codes = tuple(self._code(GAct(group, ZERO)) for group in range(pim.bank_groups))
-        self._readres_code = self._code(ReadRes(ZERO, ZERO))
+        self._codes = codes
 
     def loop(self, var: str, count: int, body: tuple[ShapeItem, ...]) -> tuple[ShapeItem, ...]:
         """In the plainest equal form."""
-        return repeated(self._engine, body, count)
+        return repeated(self._codes.engine, body, count)
 
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
         """By buffer, and by how much they write."""
-        run, depth = work.run, self.written(work.run, work.slot)
-        pitch = run.step * self.pim.multipliers
-        writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, run.copies) for at, count in enumerate(counts))
-        return tuple(map(self._code, writes))
+        run = work.run
+        return self._codes.gwrites(self.written(run, work.slot), run.step * self.pim.multipliers, run.copies, counts)
 
     def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
         """One for every bank group."""
-        return self._sweep_codes
+        return self._codes.acts
 
     def comps(
         self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
     ) -> tuple[ShapeItem, ...]:
         """By buffer."""
         low, high = visit.columns
-        return self.loop("c", high - low, (self._code(Comp(ZERO, ZERO, buffer)),))
+        return self.loop("c", high - low, (self._codes.comp(buffer),))
 
     def readres(
-        self, work: ShareWork, visit: Visit, pixel: Affine, tile: tuple[int, int], pixels: tuple[int, int]
+        self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> ShapeItem:
         """All are alike."""
-        return self._readres_code
+        return self._codes.readres
 
 
 class _Shape(NamedTuple):
@@ -169,10 +189,15 @@ class _Timer:
         self.pim = profile.pim
         self._profile, self._most_memories = profile, most_memories
         self._gwrite_latency, self._reopens_rows = gwrite_latency, reopens_rows
-        self._engine = self._new_engine()
+        self._codes = self._fresh_codes()
 
-    def _new_engine(self) -> Engine:
-        return Engine(self._profile.rules(self._gwrite_latency, self._reopens_rows), self._most_memories)
+    def _fresh_codes(self) -> _Codes:
+        rules = self._profile.rules(self._gwrite_latency, self._reopens_rows)
+        return _Codes(Engine(rules, self._most_memories), self.pim)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._codes.engine
 
     def cycles(self, outline: Outline, channel: int) -> int:
         """Cycles of one channel; whether its addresses are within the machine, `time` says of its stream.
@@ -180,16 +205,16 @@ class _Timer:
         Raises:
             IllegalCommand: the machine would refuse a command.
         """
-        engine = self._fresh_engine()
-        return engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, engine))))[0]
+        self._forget_if_full()
+        engine = self._engine
+        return engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, self._codes))))[0]
 
-    def _fresh_engine(self) -> Engine:
+    def _forget_if_full(self) -> None:
         if self._engine.full():
-            self._engine = self._new_engine()
-        return self._engine
+            self._codes = self._fresh_codes()
 
     def time(self, stream: CommandStream) -> StreamTiming:
-        self._fresh_engine()
+        self._forget_if_full()
         shape = self._shape(stream.body)
         whole = self._engine.sequence(shape.items)
         outside = first_out_of_range(stream.body, self.pim) if self._profile.checks_addresses else None

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
+from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.profiles import timing_profile
+from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target
 
-PROBLEMS = (
+PROBLEMS: tuple[MatrixProblem, ...] = (
     ConvProblem(1, 24, 40, 7, 7, (1, 1)),
     ConvProblem(1, 64, 64, 9, 9, (3, 3), (1, 1), (1, 1, 1, 1)),
     MatmulProblem(12, 96, 80, constant_rhs=False),
@@ -35,3 +39,66 @@ def test_the_time_alone_is_that_of_the_price(policy: str, timing: str) -> None:
         search.time_us(problem, policy) for problem in PROBLEMS
     ]
     assert not again.learnt(), "all of it was known"
+
+
+def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pim = load_target("pimflow").pim
+    search = MappingSearch(timing_profile(pim))
+    before = [search.time_us(problem, "auto") for problem in PROBLEMS]
+    again = MappingSearch(timing_profile(replace(pim, launch_us=2.5)))
+    again.recall(search.learnt())
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamTimer, "cycles", None)
+        patch.setattr(StreamTimer, "time", None)
+        told = [again.time_us(problem, "auto") for problem in PROBLEMS]
+    for problem, us, old in zip(PROBLEMS, told, before, strict=True):
+        assert not isinstance(us, Refusal)
+        assert not isinstance(old, Refusal)
+        assert us == pytest.approx(old - pim.launch_us + 2.5)
+        cost = again.choose(problem, "auto")
+        assert not isinstance(cost, Refusal)
+        assert us == cost.time_us
+
+
+@pytest.mark.parametrize("damage", ['"cycles":-', '"cycle":', ""])
+def test_a_record_that_says_nothing_is_searched_for_again(damage: str) -> None:
+    search = MappingSearch(timing_profile(load_target("pimflow").pim))
+    told = search.time_us(PROBLEMS[0], "auto")
+    again = MappingSearch(search.profile)
+    again.recall({key: text.replace('"cycles":', damage) for key, text in search.learnt().items()})
+    assert again.time_us(PROBLEMS[0], "auto") == told
+    assert again.learnt(), "nothing of it was known"
+
+
+def test_layers_that_streams_see_alike_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    top = ConvProblem(1, 16, 48, 9, 14, (3, 3), (1, 1), (1, 1, 0, 1))
+    both = (top, replace(top, pads=(0, 1, 1, 1)))
+    with monkeypatch.context() as patch:
+        patch.setattr(choose, "_unpadded", lambda problem: problem)
+        apart = MappingSearch(timing_profile(load_target("pimflow").pim))
+        told = [(apart.time_us(problem, "auto"), apart.program(problem, "auto")) for problem in both]
+    searched = []
+
+    def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
+        searched.append(problem)
+        return candidates(problem, profile)
+
+    monkeypatch.setattr(choose, "candidates", counted)
+    search = MappingSearch(timing_profile(load_target("pimflow").pim))
+    assert [(search.time_us(problem, "auto"), search.program(problem, "auto")) for problem in both] == told
+    assert len(searched) == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("rows", [1, 5, 400])
+def test_whether_a_mapping_fits_is_known_without_timing(
+    rows: int, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = MappingSearch(timing_profile(replace(load_target("pimflow").pim, rows=rows)))
+    problem = ConvProblem(1, 256, 512, 9, 9, (3, 3), (1, 1), (1, 1, 1, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamTimer, "cycles", None)
+        told = search.refusal(problem, policy)
+    assert (told is None) == (rows == 400)
+    cost = search.choose(problem, policy)
+    assert told == (cost if isinstance(cost, Refusal) else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost, time_classes, total_cycles
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target, target_names
 from support.newton.problems import chosen
@@ -60,6 +63,24 @@ def test_buffers_that_are_filled_beside_comps(changes: dict[str, Any]) -> None:
             plain = chosen(problem, TARGET, "auto", timing)
             machine = TARGET.with_units(pim=replace(TARGET.pim, **changes))
             assert chosen(problem, machine, "auto", timing).cycles <= plain.cycles
+
+
+@pytest.mark.parametrize("sizes", [(64, 384, 7), (16, 16, 14)], ids=str)
+def test_no_option_makes_a_choice_slower(sizes: tuple[int, int, int]) -> None:
+    """Nor do several at once: a choice without them can be made with them."""
+    in_channels, out_channels, size = sizes
+    layer = ConvProblem(1, in_channels, out_channels, size, size, (1, 1))
+    machines = list(product((1, 2), (False, True), (False, True)))
+    taken: dict[tuple[int, bool, bool], float] = {}
+    for machine in machines:
+        parts, pool, freely = machine
+        pim = replace(TARGET.pim, buffer_parts=parts, buffer_pool=pool, any_slot_any_column=freely)
+        told = MappingSearch(timing_profile(pim, "strict")).time_us(layer, "auto")
+        assert not isinstance(told, Refusal)
+        taken[machine] = told
+    for less, more in product(machines, machines):
+        if all(a <= b for a, b in zip(less, more, strict=True)):
+            assert taken[more] <= taken[less], (less, more)
 
 
 def test_a_kernel_divides_its_buffers_or_leaves_them_whole() -> None:

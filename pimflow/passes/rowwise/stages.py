@@ -1,0 +1,95 @@
+"""Which rows of its nodes the stages of a pipeline make, found from the last node backwards.
+
+Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node have
+not made. So what a run's nodes make does not depend on what comes before them: a longer run with the same end has the
+same rows, and those of the nodes that it begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from pimflow.ir import Graph, Node, Refusal
+from pimflow.ir.analysis.regions import node_rows, part_finder
+
+Spans = list[tuple[int, int]]
+"""By stage, rows of one node."""
+
+
+class StageRows:
+    """The rows of the nodes of a run, which begins as its last node and gets longer at its front.
+
+    Args:
+        graph: the nodes are its.
+        last: the run's last node.
+        stage_rows: how many of its rows each stage makes, in the order in which stages are run.
+        bottom_first: whether the first stage run is the bottom (highest rows) of the map.
+    """
+
+    def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
+        self._graph = graph
+        self._bottom_first = bottom_first
+        self._outputs = frozenset(graph.outputs)
+        self._done: dict[str, Spans] = {}
+        """What is made of every node by the end of every stage."""
+        total = sum(stage_rows)
+        ends = accumulate(stage_rows)
+        self._enter(last, [(total - end, total) if bottom_first else (0, end) for end in ends])
+
+    def extend(self, node: Node) -> Refusal | None:
+        """Adds a node before the others, one of which reads it; or says why they cannot be made stage by stage."""
+        needed: Spans = []
+        for reader in self._readers(node):
+            refusal = self._ask(reader, node, needed) if reader.name in self._done else None
+            if refusal is not None:
+                return refusal
+        if not needed:
+            return Refusal(f"{node.name}: is not read within the run")
+        self._enter(node, needed)
+        return None
+
+    def fresh(self, name: str) -> Spans:
+        """The rows of a node that every stage adds to what stages before it have made; of none start is stop."""
+        spans = self._done[name]
+        if self._bottom_first:
+            return [spans[0], *((start, before) for (before, _), (start, _) in pairwise(spans))]
+        return [spans[0], *((before, stop) for (_, before), (_, stop) in pairwise(spans))]
+
+    def _ask(self, reader: Node, node: Node, needed: Spans) -> Refusal | None:
+        """Widens `needed` by what a reader in the run needs of a node to have made its own rows, stage by stage."""
+        part_of = part_finder(self._graph)
+        places = [place for place, name in enumerate(reader.inputs) if name in node.outputs]
+        for stage, (start, stop) in enumerate(self._done[reader.name]):
+            part = part_of(reader, start, stop)
+            if isinstance(part, Refusal):
+                return part
+            for place in places:
+                span = part.spans[place]
+                if not isinstance(span, tuple):
+                    return Refusal(f"{reader.name}: reads {node.name} whole, not row by row")
+                if stage < len(needed):
+                    needed[stage] = (min(span[0], needed[stage][0]), max(span[1], needed[stage][1]))
+                else:
+                    needed.append(span)
+        return None
+
+    def _enter(self, node: Node, spans: Spans) -> None:
+        if self._leaves(node):
+            self._widen_to_all(spans, node_rows(self._graph, node))
+        self._done[node.name] = spans
+
+    def _leaves(self, node: Node) -> bool:
+        """Whether a node's output is read by others than those of the run that come behind it."""
+        is_output = not self._outputs.isdisjoint(node.outputs)
+        return is_output or any(reader.name not in self._done for reader in self._readers(node))
+
+    def _readers(self, node: Node) -> Iterator[Node]:
+        return (reader for name in node.outputs for reader in self._graph.users(name))
+
+    def _widen_to_all(self, spans: Spans, rows: int) -> None:
+        """All rows of a value that leaves the run are made: the unread ones at the edges with the nearest stage."""
+        if self._bottom_first:
+            spans[:] = [(start, rows) for start, _ in spans[:-1]] + [(0, rows)]
+        else:
+            spans[:] = [(0, stop) for _, stop in spans[:-1]] + [(0, rows)]

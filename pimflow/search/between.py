@@ -1,0 +1,319 @@
+"""Plans between the corners of a front: what no price of energy asks for, but no other plan beats in both.
+
+The corners of the convex hull of all plans are each the cheapest at some price of energy. A plan between two of them
+lies in the triangle below the point that is as slow as the one and spends as much as the other (the two-phase method:
+Ulungu and Teghem, Foundations of Computing and Decision Sciences 20, 1995). At the price at which both corners cost the
+same, it costs more than these and less than that point: that rules out most candidates by what they take and spend at
+least, and the rest are priced. Then a dynamic program over the execution order keeps of the plans of all nodes so
+far those of which no other is both faster and more frugal (labels: Martins, EJOR 16, 1984).
+
+Of plans that take and spend almost the same it keeps one: for every plan that is left out there is one that is no
+slower and spends at most a stated share more (Warburton, Operations Research 35, 1987).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Decision, Graph, Plan
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.capacity import stored_of
+from pimflow.search.chain import Interval
+from pimflow.search.policy import Policy
+from pimflow.search.weighed import Spent, WeighedPricer
+
+Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+_ROUNDING = 1e-9
+_MOST_AT_ONCE = 64
+"""Candidates are looked at before it is told again which ones there is any use in looking at."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A candidate, and what it takes and spends: at least, as long as it is not `priced`."""
+
+    start: int
+    stop: int
+    decisions: tuple[Decision, ...]
+    spent: Spent
+    priced: bool = False
+
+
+class Gaps:
+    """What plans between the corners of a front are made of, with what it takes and spends as far as that is known.
+
+    These are a policy's candidates, the decisions of the corners, and those a step away from them.
+
+    Args:
+        graph: cleaned up, as for `solve`.
+        policy: says which candidates there are.
+        pricer: prices them.
+        corners: the plans that are known.
+        budget_s: seconds for pricing; what is not priced by then is in no plan.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        policy: Policy,
+        pricer: WeighedPricer,
+        corners: Sequence[Plan],
+        budget_s: float | None = None,
+    ) -> None:
+        self._is_late = False
+        self._deadline = math.inf if budget_s is None else time.perf_counter() + budget_s
+        self._size = len(graph.nodes)
+        self._pricer = pricer
+        self._entries: list[_Entry] = []
+        known: set[tuple[Decision, ...]] = set()
+        for candidate in _candidates(graph, policy, pricer, corners):
+            if self._out_of_time():
+                return
+            least = None if candidate.decisions in known else pricer.least_spent(candidate.decisions)
+            known.add(candidate.decisions)
+            if least is not None:
+                self._entries.append(_Entry(candidate.start, candidate.stop, candidate.decisions, least))
+
+    def _out_of_time(self) -> bool:
+        self._is_late |= time.perf_counter() > self._deadline
+        return self._is_late
+
+    def between(self, corner: Plan, left: Spent, right: Spent, within: float) -> Iterator[Plan]:
+        """The plans between two corners, the fastest first.
+
+        Args:
+            corner: the plan of the faster one.
+            left: what it takes and spends.
+            right: the same of the more frugal one.
+            within: of these or of the corners there is one for every plan between them that is no slower, and spends at
+                most this share of what the right corner spends more; 0: all of which no other is better in both.
+        """
+        triangle = _Triangle(left, right)
+        entries = self._priced_within(triangle)
+        if not entries:
+            return
+        error_mj = within * right.energy_mj / 2
+        for time_us, chosen in _Labels(entries, self._size, triangle, error_mj).thinned(error_mj):
+            kept: Counter[str] = Counter()
+            for some in chosen:
+                kept.update(self._pricer.kept(some))
+            stored = stored_of(kept, self._pricer.costs)
+            if all(storage.used <= storage.bound for storage in stored):
+                decisions = tuple(decision for some in chosen for decision in some)
+                complete = corner.complete and not self._is_late
+                yield replace(
+                    corner, decisions=decisions, predicted_us=time_us, stored=stored, limit=None, complete=complete
+                )
+
+    def _priced_within(self, triangle: _Triangle) -> list[_Entry]:
+        """What plans in the triangle are made of, all of it priced."""
+        while True:
+            entries = _near(self._entries, self._size, triangle)
+            unsure = [entry for entry in entries if not entry.priced]
+            if not unsure:
+                return entries
+            if self._out_of_time():
+                self._entries = [entry for entry in self._entries if entry.priced]
+                continue
+            for entry in unsure[:_MOST_AT_ONCE]:
+                self._look_at(entry)
+
+    def _look_at(self, entry: _Entry) -> None:
+        spent, entry.priced = self._pricer.closer_spent(entry.decisions, entry.spent)
+        entry.spent = spent if spent is not None else Spent(math.inf, math.inf)
+
+
+def _candidates(graph: Graph, policy: Policy, pricer: WeighedPricer, corners: Sequence[Plan]) -> Iterator[Candidate]:
+    """A policy's candidates, the decisions of plans, and those a step away from them."""
+    candidates = Candidates(graph, policy, pricer, exhaustive=True)
+    if policy.spaces:
+        yield from candidates
+    for corner in corners:
+        chosen = _stretches(candidates, corner)
+        yield from (Candidate(stretch.start, stretch.stop, stretch.payload) for stretch in chosen)
+        yield from candidates.joins(chosen)
+        for stretch in chosen:
+            yield from candidates.variations(stretch)
+
+
+def _stretches(candidates: Candidates, plan: Plan) -> list[Interval[tuple[Decision, ...]]]:
+    """The decisions of a plan by the units of the order that they cover."""
+    ends = {unit.stop for unit in candidates.scene.units}
+    found: list[Interval[tuple[Decision, ...]]] = []
+    start, stop = 0, 0
+    decisions: list[Decision] = []
+    for decision in plan.decisions:
+        decisions.append(decision)
+        stop += len(decision.nodes)
+        if stop in ends:
+            found.append(Interval(start, stop, 0.0, tuple(decisions)))
+            start, decisions = stop, []
+    return found
+
+
+@dataclass(frozen=True)
+class _Triangle:
+    """What is faster than the right corner, more frugal than the left one, and cheaper than both of these would be."""
+
+    left: Spent
+    right: Spent
+
+    def costs(self, time_us: Array, energy_mj: Array) -> Array:
+        """At the price at which both corners cost the same."""
+        saved, lost = self.left.energy_mj - self.right.energy_mj, self.right.time_us - self.left.time_us
+        found: Array = saved * time_us + lost * energy_mj
+        return found
+
+    def has(self, time_us: Array, energy_mj: Array, costs: Array) -> npt.NDArray[np.bool_]:
+        """Which plans may be in it, by what they take, spend and cost at least."""
+        corner = self.costs(np.array(self.right.time_us), np.array(self.left.energy_mj))
+        inside: npt.NDArray[np.bool_] = (
+            (time_us < self.right.time_us * (1 - _ROUNDING))
+            & (energy_mj < self.left.energy_mj * (1 - _ROUNDING))
+            & (costs < corner)
+        )
+        return inside
+
+
+def _near(entries: Sequence[_Entry], size: int, triangle: _Triangle) -> list[_Entry]:
+    """The candidates through which a plan in the triangle may lead, by what all take and spend at least.
+
+    Those come first through which the cheapest plan leads.
+    """
+    time_us, energy_mj, costs = (_through(entries, size, each) for each in _amounts(entries, triangle))
+    inside = triangle.has(time_us, energy_mj, costs)
+    return [entries[place] for place in np.argsort(costs, kind="stable") if inside[place]]
+
+
+def _amounts(entries: Sequence[_Entry], triangle: _Triangle) -> tuple[Array, Array, Array]:
+    """What candidates take, spend and cost."""
+    time_us = np.array([entry.spent.time_us for entry in entries])
+    energy_mj = np.array([entry.spent.energy_mj for entry in entries])
+    return time_us, energy_mj, triangle.costs(time_us, energy_mj)
+
+
+def _through(entries: Sequence[_Entry], size: int, amounts: Array) -> Array:
+    """Of every candidate the least sum of amounts over all covers that have it."""
+    before, behind = _least_before(entries, size, amounts), _least_behind(entries, size, amounts)
+    found: Array = np.array([before[entry.start] + behind[entry.stop] for entry in entries]) + amounts
+    return found
+
+
+def _least_before(entries: Sequence[_Entry], size: int, amounts: Array) -> list[float]:
+    """By position, the least sum over what covers those before it."""
+    least = [0.0] + [math.inf] * size
+    for place in sorted(range(len(entries)), key=lambda place: entries[place].start):
+        entry = entries[place]
+        least[entry.stop] = min(least[entry.stop], least[entry.start] + float(amounts[place]))
+    return least
+
+
+def _least_behind(entries: Sequence[_Entry], size: int, amounts: Array) -> list[float]:
+    """By position, the least sum over what covers it and those behind it."""
+    least = [math.inf] * size + [0.0]
+    for place in sorted(range(len(entries)), key=lambda place: -entries[place].stop):
+        entry = entries[place]
+        least[entry.start] = min(least[entry.start], least[entry.stop] + float(amounts[place]))
+    return least
+
+
+@dataclass(frozen=True)
+class _Front:
+    """Plans for the positions before one: time, energy, the candidate that each ends with, and the plan before that."""
+
+    time_us: Array
+    energy_mj: Array
+    entries: Places
+    before: Places
+
+    def at(self, kept: Places | npt.NDArray[np.bool_]) -> _Front:
+        """Some of them."""
+        return _Front(self.time_us[kept], self.energy_mj[kept], self.entries[kept], self.before[kept])
+
+    def undominated(self, step_mj: float) -> _Front:
+        """In order of time, each more frugal than all before it; of each step of energy the fastest."""
+        order = np.lexsort((self.energy_mj, self.time_us))
+        least = np.minimum.accumulate(np.append(math.inf, self.energy_mj[order]))
+        front = self.at(order[self.energy_mj[order] < least[:-1] * (1 - _ROUNDING)])
+        if not step_mj:
+            return front
+        _, first = np.unique(-np.floor(front.energy_mj / step_mj), return_index=True)
+        return front.at(np.sort(first))
+
+
+class _Labels:
+    """The dynamic program.
+
+    What is kept of a step of energy is faster than what is left out of it and spends less than a step more. Every
+    candidate of a plan adds one such error, so that a step is the error that is allowed over the positions.
+    """
+
+    def __init__(self, entries: Sequence[_Entry], size: int, triangle: _Triangle, error_mj: float) -> None:
+        self._entries = entries
+        self._triangle = triangle
+        self._fronts: list[_Front | None] = [None] * (size + 1)
+        self._fronts[0] = _Front(np.zeros(1), np.zeros(1), np.array([-1]), np.array([-1]))
+        behind = [_least_behind(entries, size, amounts) for amounts in _amounts(entries, triangle)]
+        ending: dict[int, list[int]] = {}
+        for place, entry in enumerate(entries):
+            ending.setdefault(entry.stop, []).append(place)
+        for stop in sorted(ending):
+            longer = [self._longer(place, [least[stop] for least in behind]) for place in ending[stop]]
+            found = _joined([front for front in longer if front is not None])
+            self._fronts[stop] = None if found is None else found.undominated(error_mj / len(ending))
+
+    def _longer(self, place: int, behind: Sequence[float]) -> _Front | None:
+        """The plans before a candidate with it, as far as they may lead into the triangle; None if there are none.
+
+        `behind` is what the rest takes, spends and costs at least.
+        """
+        entry = self._entries[place]
+        before = self._fronts[entry.start]
+        if before is None:
+            return None
+        time_us, energy_mj = before.time_us + entry.spent.time_us, before.energy_mj + entry.spent.energy_mj
+        costs = self._triangle.costs(time_us, energy_mj)
+        near = self._triangle.has(time_us + behind[0], energy_mj + behind[1], costs + behind[2])
+        numbers = np.arange(len(time_us))
+        return _Front(time_us, energy_mj, np.full(len(time_us), place), numbers).at(near)
+
+    def thinned(self, error_mj: float) -> Iterator[tuple[float, list[tuple[Decision, ...]]]]:
+        """The plans for all positions, the fastest first, each with what it takes; of those that spend almost the same
+        the fastest."""
+        last = self._fronts[-1]
+        if last is None:
+            return
+        spent_mj = self._triangle.left.energy_mj
+        for label, (time_us, energy_mj) in enumerate(zip(last.time_us.tolist(), last.energy_mj.tolist(), strict=True)):
+            if energy_mj < spent_mj - error_mj:
+                yield time_us, self._chosen(label)
+                spent_mj = energy_mj
+
+    def _chosen(self, label: int) -> list[tuple[Decision, ...]]:
+        """The candidates of a plan for all positions, in order."""
+        found: list[tuple[Decision, ...]] = []
+        position = len(self._fronts) - 1
+        while position:
+            front = self._fronts[position]
+            assert front is not None
+            entry = self._entries[front.entries[label]]
+            label, position = int(front.before[label]), entry.start
+            found.append(entry.decisions)
+        return found[::-1]
+
+
+def _joined(fronts: Sequence[_Front]) -> _Front | None:
+    """All of some; None if there are none."""
+    if not any(len(front.time_us) for front in fronts):
+        return None
+    columns = zip(*((front.time_us, front.energy_mj, front.entries, front.before) for front in fronts), strict=True)
+    return _Front(*map(np.concatenate, columns))

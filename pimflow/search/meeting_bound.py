@@ -1,0 +1,182 @@
+"""What no plan takes less than, as all devices meet at the end of each of its decisions.
+
+A node is a *waist* if every other node is before it or behind it, it needs all rows of all nodes before it, and every
+row of every node behind it needs some of its own (through others, each time). So
+
+- the waists of a decision follow each other: one between two of them could run neither before nor behind the decision,
+  and the same holds for all other nodes between two of them;
+- a waist in a decision of its own takes what it takes alone, and nothing else runs meanwhile. Elementwise nodes behind
+  a node that is divided may be part of its decision, and count for nothing;
+- several waists in one decision are parts of a pipeline: branches that run at once have none. What has one part there
+  runs alone as well, as what is before it has ended and nothing behind it can begin: it is as if the decision were
+  two, with a decision of its own between them. All others have two parts or more, and a kernel of the host for each.
+
+A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for as long
+as their best rates say. At any prices of the devices' time that add up to one that takes at least what they cost
+together, each on the device on which it costs least. The least sum over all ways to cut the waists into single ones and
+runs is found position by position; as it is with one price for all runs, and for the best of some prices,
+it is no larger than with a price for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Graph, Node
+from pimflow.search.flows import flow_in
+from pimflow.search.least_times import LeastTimes, Times
+
+Array = npt.NDArray[np.float64]
+
+PRICES = np.linspace(0.0, 1.0, 33)
+"""Of the host's time; what is left of one is divided among the units."""
+
+
+@dataclass(frozen=True)
+class _Waist:
+    """A waist.
+
+    Args:
+        name: of the node.
+        alone_us: what it takes in a decision of its own.
+        apart_us: what it takes on the host in two parts or more; None if it has no parts.
+        before: the other nodes between the waist before and this one.
+    """
+
+    name: str
+    alone_us: float
+    apart_us: float | None
+    before: tuple[str, ...]
+
+
+def meeting_bound(
+    graph: Graph, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], least: LeastTimes
+) -> tuple[float, dict[str, float]]:
+    """The bound, and what the nodes make of it.
+
+    Args:
+        graph: cleaned up.
+        times: of its nodes, at least.
+        behind: by node and unit, what the host takes at least for the epilogue if the unit computes the node.
+        least: what told the times.
+    """
+    waists = _waists(graph, times, least)
+    cuts = _Cuts(times, behind)
+    for waist in waists:
+        cuts.add(waist)
+    return cuts.best_us[-1], cuts.weights(waists)
+
+
+class _Cuts:
+    """The least sum over all ways to cut the waists so far, by their number, and where the last cut is.
+
+    Attributes:
+        best_us: what the first waists take at least.
+    """
+
+    def __init__(self, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float]) -> None:
+        self.best_us = [0.0]
+        self._times = times
+        self._behind = behind
+        self._last: list[tuple[int, int | None]] = []
+        """Where the last run begins, and at which price it costs most; that is None of a waist on its own."""
+        self._spent_us = np.zeros(len(PRICES))
+        """By price, what all that may be in runs costs so far."""
+        self._open_us = np.full(len(PRICES), np.inf)
+        self._opened = np.zeros(len(PRICES), np.intp)
+        """By price, the start of the cheapest run that may go on, and what is before it, less what had been spent."""
+
+    def add(self, waist: _Waist) -> None:
+        """The next waist: on its own, or at the end of a run."""
+        place = len(self._last)
+        single_us = self.best_us[-1] + waist.alone_us
+        for name in waist.before:
+            self._spent_us = self._spent_us + self._cost(name, self._times[name].least[0].whole_us)
+        begins_us = self.best_us[-1] - self._spent_us
+        if waist.apart_us is not None:
+            self._spent_us = self._spent_us + self._cost(waist.name, waist.apart_us)
+        else:
+            self._open_us = np.full(len(PRICES), np.inf)
+            begins_us = self._open_us
+        run_us = self._open_us + self._spent_us
+        price = int(run_us.argmax())
+        is_run = run_us[price] < single_us
+        self.best_us.append(float(run_us[price]) if is_run else single_us)
+        self._last.append((int(self._opened[price]), price) if is_run else (place, None))
+        self._opened = np.where(begins_us < self._open_us, place, self._opened)
+        self._open_us = np.minimum(self._open_us, begins_us)
+
+    def _cost(self, name: str, host_us: float) -> Array:
+        """Of a node in a run, on its cheapest device, at all prices."""
+        found: Array = PRICES * host_us
+        units = self._times[name].least[1:]
+        for unit in units:
+            own = (1 - PRICES) / len(units) * unit.whole_us
+            found = np.minimum(found, own + PRICES * self._behind.get((name, unit.device), 0.0))
+        return found
+
+    def weights(self, waists: Sequence[_Waist]) -> dict[str, float]:
+        """What nodes make of the bound."""
+        found: dict[str, float] = {}
+        stop = len(waists)
+        while stop:
+            start, price = self._last[stop - 1]
+            for waist in waists[start:stop]:
+                if price is None or waist.apart_us is None:
+                    found[waist.name] = waist.alone_us
+                    continue
+                found[waist.name] = float(self._cost(waist.name, waist.apart_us)[price])
+                for name in waist.before if waist is not waists[start] else ():
+                    found[name] = float(self._cost(name, self._times[name].least[0].whole_us)[price])
+            stop = start
+        return found
+
+
+def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list[_Waist]:
+    """The waists that take time, in order.
+
+    In a topological order all nodes before one are before it in the graph if each is read by another up to it; and all
+    nodes behind it are behind it in the graph if each reads another from it on.
+    """
+    place = {node.name: index for index, node in enumerate(graph.nodes)}
+    first_reader = [len(place)] * len(place)
+    last_read = [-1] * len(place)
+    for node in graph.nodes:
+        here = place[node.name]
+        flows = flow_in(graph, node) if times[node.name].flows else [None] * len(node.inputs)
+        for name, flow in zip(node.inputs, flows, strict=True):
+            maker = graph.producer(name) if name else None
+            if maker is None:
+                continue
+            there = place[maker.name]
+            if flow is None or flow.all_is_read:
+                first_reader[there] = min(first_reader[there], here)
+            if flow is None or flow.every_part_reads:
+                last_read[here] = max(last_read[here], there)
+    latest = list(accumulate(first_reader, max, initial=0))[:-1]
+    earliest = list(accumulate(reversed(last_read), min, initial=len(place)))[-2::-1]
+    found: list[_Waist] = []
+    before: list[str] = []
+    for here, node in enumerate(graph.nodes):
+        if not any(least.whole_us for least in times[node.name].least):
+            continue
+        if latest[here] > here or earliest[here] < here:
+            before.append(node.name)
+            continue
+        alone_us = 0.0 if _may_follow(graph, node, times) else times[node.name].whole_us
+        found.append(_Waist(node.name, alone_us, least.apart_us(node), tuple(before)))
+        before = []
+    return found
+
+
+def _may_follow(graph: Graph, node: Node, times: Mapping[str, Times]) -> bool:
+    """Whether a node may be part of the decision that divides another: it is elementwise, and reads what may be."""
+    if not node.op.is_elementwise:
+        return False
+    makers = (graph.producer(name) for name in node.inputs if name)
+    return any(maker is not None and (maker.op.is_elementwise or len(times[maker.name].least) > 1) for maker in makers)

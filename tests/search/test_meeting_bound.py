@@ -1,0 +1,140 @@
+"""What nodes take that all others wait for: against every way to cut them into runs, and kernels in every two parts."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from pimflow.ir import Builder, Graph
+from pimflow.ir.analysis.regions import node_rows
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.costs import CostModel
+from pimflow.search.least_times import LeastTimes, Times
+from pimflow.search.makespan_bound import makespan_bound
+from pimflow.search.meeting_bound import meeting_bound
+from pimflow.search.parts import row_part_alone
+from pimflow.targets import load_target, override
+from support.graphs import fire_modules, inverted_residuals, random_net
+
+ROUNDING = 1 + 1e-9
+COSTS = CostModel(load_target("pimflow"))
+FAST = CostModel(override("pimflow", {"gpu.launch_cycles": 300, "gpu.step_cycles": 40.0, "gpu.fill_cycles": 40.0}))
+
+
+def alternating(strided: bool = False) -> Graph:
+    """Pointwise and depthwise convolutions by turns, as in MobileNetV2; the second pointwise one may drop rows."""
+    build = Builder()
+    x = build.input(1, 32, 28, 28)
+    for place in range(2):
+        x = build.relu(build.conv(x, 96, 1, 2 if strided and place else 1))
+        x = build.relu(build.depthwise(x, 3, 1))
+    return PassManager(CLEANUP).run(build.graph(build.conv(x, 32, 1, 1))).graph
+
+
+@cache
+def times_of(graph: Graph, costs: CostModel) -> tuple[LeastTimes, dict[str, Times]]:
+    least = LeastTimes(graph, costs)
+    return least, {node.name: least.of(node) for node in graph.nodes}
+
+
+def bound_of(graph: Graph, costs: CostModel) -> tuple[float, dict[str, float]]:
+    """Without what the host does for epilogues."""
+    least, times = times_of(graph, costs)
+    return meeting_bound(graph, times, {}, least)
+
+
+def cheapest_cut(graph: Graph, costs: CostModel) -> float:
+    """Of a chain of convolutions: every way to cut it, each run at a price of its own."""
+    least, times = times_of(graph, costs)
+    names = [name for name, time in times.items() if time.whole_us]
+    prices = np.linspace(0, 1, 501)
+
+    def takes(run: list[str]) -> float:
+        if len(run) == 1:
+            return times[run[0]].whole_us
+        total = np.zeros(len(prices))
+        for name in run:
+            options = [prices * (least.apart_us(graph.node(name)) or np.inf)]
+            options += [(1 - prices) * unit.whole_us for unit in times[name].least[1:]]
+            total += np.min(options, axis=0)
+        return float(total.max())
+
+    cuts = (cut for count in range(len(names)) for cut in combinations(range(1, len(names)), count))
+    return min(sum(takes(names[a:b]) for a, b in pairwise((0, *cut, len(names)))) for cut in cuts)
+
+
+@pytest.mark.parametrize("costs", [COSTS, FAST], ids=["shipped", "fast GPU"])
+def test_the_least_over_all_cuts(costs: CostModel) -> None:
+    graph = alternating()
+    bound_us, weights = bound_of(graph, costs)
+    exact = cheapest_cut(graph, costs)
+    assert 0.95 * exact <= bound_us <= exact * ROUNDING
+    assert sum(weights.values()) == pytest.approx(bound_us)
+
+
+def test_it_is_above_the_balance_of_loads_where_kernels_are_launched_once_a_part() -> None:
+    graph = alternating()
+    bound = makespan_bound(graph, COSTS, 1e9)
+    assert bound.binding == "meeting"
+    assert bound.meeting_us > 1.05 * max(bound.load_us, bound.path_us)
+
+
+def in_two_parts_or_more(graph: Graph, name: str) -> float:
+    """The least that the host takes for a node in parts, over all ways to divide its rows."""
+    node = graph.node(name)
+    rows = node_rows(graph, node)
+    best = {(0, 0): 0.0}
+    for stop in range(1, rows + 1):
+        for start in range(stop):
+            alone = row_part_alone(graph, node, start, stop)
+            if alone is None or (start, stop) == (0, rows):
+                continue
+            us = COSTS.node_cost(alone, alone.nodes[0].placed(device="gpu", fused_into=None)).time_us
+            for parts in (0, 1, 2):
+                if (start, parts) in best:
+                    more = stop, min(parts + 1, 2)
+                    best[more] = min(best.get(more, np.inf), best[start, parts] + us)
+    return best[rows, 2]
+
+
+def test_what_is_divided_takes_a_kernel_a_part() -> None:
+    graph = alternating()
+    least, times = times_of(graph, COSTS)
+    for name, time in times.items():
+        if time.whole_us:
+            apart_us = least.apart_us(graph.node(name))
+            exact = in_two_parts_or_more(graph, name)
+            assert apart_us is not None
+            assert max(time.least[0].whole_us, 0.85 * exact) <= apart_us <= exact * ROUNDING
+            assert apart_us > time.least[0].whole_us
+
+
+@pytest.mark.parametrize(
+    "graph", [inverted_residuals(2), fire_modules(14), *(random_net(seed) for seed in range(6))], ids=range(8)
+)
+def test_only_what_all_others_wait_for_counts(graph: Graph) -> None:
+    graph = PassManager(CLEANUP).run(graph).graph
+    order = nx.DiGraph()
+    order.add_nodes_from(node.name for node in graph.nodes)
+    makers = ((graph.producer(name), node) for node in graph.nodes for name in node.inputs)
+    order.add_edges_from((maker.name, node.name) for maker, node in makers if maker is not None)
+    beside = {
+        name
+        for name in order
+        if len(nx.ancestors(order, name)) + len(nx.descendants(order, name)) + 1 < len(graph.nodes)
+    }
+    _, weights = bound_of(graph, COSTS)
+    _, times = times_of(graph, COSTS)
+    alone = {name for name, us in weights.items() if us == times[name].whole_us}
+    assert not alone & beside
+
+
+def test_what_drops_rows_is_not_waited_for() -> None:
+    """Rows that a convolution does not read may be made while it, or what is behind it, runs."""
+    for graph, waists in ((alternating(), 5), (alternating(strided=True), 2)):
+        names = [name for name, time in times_of(graph, COSTS)[1].items() if time.whole_us]
+        assert set(bound_of(graph, COSTS)[1]) == set(names[:waists])

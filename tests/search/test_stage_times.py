@@ -1,0 +1,53 @@
+"""What pipelines take at least by the rows of their stages, against what their layouts say."""
+
+from __future__ import annotations
+
+import pytest
+
+from pimflow.ir import Pipeline
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.runtime.costs import CostModel
+from pimflow.search.bounds import Bounds
+from pimflow.search.candidates import Candidates
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Costs, Pricer
+from pimflow.search.stage_times import StageTimes
+from pimflow.targets import load_target
+from support.costs import FakeCosts
+from support.graphs import dense_block, inverted_residuals
+
+COSTS: dict[str, Costs] = {"fake": FakeCosts(padding_alike=("gpu",)), "pimflow": CostModel(load_target("pimflow"))}
+
+
+@pytest.mark.parametrize("machine", COSTS)
+@pytest.mark.parametrize("name", ["inverted", "dense"])
+def test_it_is_what_the_busiest_device_does_of_the_layout(name: str, machine: str) -> None:
+    graph = inverted_residuals(1) if name == "inverted" else dense_block(2)
+    graph = PassManager(CLEANUP).run(graph).graph
+    costs = COSTS[machine]
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    stages = StageTimes(graph, bounds)
+    told = 0
+    for candidate in Candidates(graph, find_policy("auto"), pricer):
+        (only, *others) = candidate.decisions
+        if others or not isinstance(only, Pipeline):
+            continue
+        least = stages.least_us(only)
+        busiest = max(bounds.least_busy_us(candidate.decisions).values())
+        assert least == pytest.approx(busiest, rel=1e-9)
+        assert least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
+        told += least > 1.02 * pricer.least(candidate.decisions)
+    assert told > 20, "stages cost something"
+
+
+def test_nothing_is_told_of_what_is_no_run() -> None:
+    graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
+    first, second, third = (node.name for node in graph.nodes[:3])
+    bounds = Bounds(graph, FakeCosts())
+    stages = StageTimes(graph, bounds)
+    rows = graph.shape(graph.node(third).output)[-2]
+    run = Pipeline((first, second, third), ("gpu", "pim", "gpu"), (2, rows - 2), "")
+    other_way = Pipeline((second, first, third), ("pim", "gpu", "gpu"), (2, rows - 2), "")
+    assert stages.least_us(run) > 0
+    assert stages.least_us(other_way) == 0
