@@ -266,16 +266,22 @@ def beside_relu(kind: str, sizes: Array) -> onnx.ModelProto:
     [
         single("Relu", (1 << 62, 3)),
         single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 40] * 4),
-        single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4),
         beside_relu("ConstantOfShape", np.array([1 << 31, 1 << 31])),
         beside_relu("ConstantOfShape", np.array([1 << 33, 1 << 33])),
         beside_relu("ConstantOfShape", np.array([0, 1 << 62, 1 << 62])),
         beside_relu("ConstantOfShape", np.ones(33, np.int64)),
     ],
-    ids=["input", "pads", "pads beyond 64 bits", "constant", "constant beyond 64 bits", "no elements", "dims"],
+    ids=["input", "pads", "constant", "constant beyond 64 bits", "no elements", "dims"],
 )
 def test_sizes_that_no_machine_holds_are_refused(model: onnx.ModelProto) -> None:
     with pytest.raises(ModelError, match=r"; 1\.1e\+12 elements and 32 dims are the most"):
+        load_model(model)
+
+
+def test_pads_beyond_64_bits_are_refused() -> None:
+    """By ONNX Runtime itself from 1.32 on."""
+    model = single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4)
+    with pytest.raises(ModelError, match=r"; 1\.1e\+12 elements and 32 dims are the most|Integer overflow"):
         load_model(model)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -14,6 +15,7 @@ import pimflow
 from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Builder
+from pimflow.onnxio.session import open_session
 from pimflow.verify import running
 from pimflow.verify.running import UncheckedWarning, live_bytes, require_room, require_running
 from support.cli import Capture, assert_one_line, run
@@ -47,12 +49,18 @@ def test_what_does_not_run_is_not_compiled(what: str) -> None:
 
 
 def test_what_runs_only_without_onnx_runtimes_optimiser_is_not_compiled() -> None:
-    """It fuses a Pad into a pool that then pads by more than its kernel."""
+    """It fuses a Pad into a pool that then pads by more than its kernel; ONNX Runtime 1.32 no longer does."""
     nodes = [
         helper.make_node("Pad", ["x", "widths"], ["p"]),
         helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2]),
     ]
     model = model_of(nodes, {"x": (1, 1, 4, 4)}, constants={"widths": np.array([0, 0, 2, 2, 0, 0, 2, 2])})
+    try:
+        open_session(model.SerializeToString(), onnxruntime.SessionOptions(), "test")
+    except ModelError:
+        pass
+    else:
+        pytest.skip("this ONNX Runtime fuses no Pad into a pool that cannot take it")
     with pytest.raises(ModelError) as caught:
         pimflow.compile(model, use_cache=False)
     message = str(caught.value)
