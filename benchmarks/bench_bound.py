@@ -3,13 +3,16 @@
     python benchmarks/bench_bound.py                        # pimflow and auto
     python benchmarks/bench_bound.py --policies pimflow     # without auto's search, about a minute of CPU time
     python benchmarks/bench_bound.py --models toy --print   # one model, and nothing is written
+    python benchmarks/bench_bound.py --kept lines.jsonl     # what the file has is not measured again
 
-Times of the bound are CPU seconds of one run, beside those of the search.
+With `--kept` a run that was ended goes on where it was, and several may share the work, each with some `--models`; what
+other code has measured does not count. Times of the bound are CPU seconds of one run, beside those of the search.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +21,12 @@ from statistics import geometric_mean
 
 from pimflow.bundle.source import model_source
 from pimflow.compiler import clean_graph
+from pimflow.data import decode, encode
 from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.search.makespan_bound import MakespanBound, makespan_bound
+from pimflow.search.price_cache import code_fingerprint
 from pimflow.search.solver import solve
 from pimflow.targets import load_target
 
@@ -39,9 +44,10 @@ policies take, and how much longer that is, on target `{target}`. Made by `pytho
 {table}
 
 Where the bound is "load" the work of all nodes at their best rates fills host and units evenly; "path" is the longest
-chain of nodes, "host" the host alone with all memory channels. What a unit takes is bounded by arithmetic (of Newton
-COMPs, and what has to come between them), not by the mappings that there are, and launches and meeting points count
-only where no plan avoids them: part of the distance is the bound's.
+chain of nodes, "meeting" what nodes take that all others wait for, alone or in pipelines, "host" the host alone with
+all memory channels. What a unit takes is bounded by arithmetic (of Newton COMPs, and what has to come between them),
+not by the mappings that there are, and launches and meeting points count only where no plan avoids them: part of the
+distance is the bound's.
 """
 
 
@@ -58,6 +64,39 @@ class Line:
     def ratios(self) -> list[float]:
         """The plans' times over the bound."""
         return [self.bound.ratio(time_us) for time_us, _ in self.plans]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A line of a file of them, and all that it depends on beside the zoo."""
+
+    code: str
+    target: str
+    policies: tuple[str, ...]
+    line: Line
+
+
+def kept_lines(path: Path | None, target: str, policies: tuple[str, ...]) -> dict[str, Line]:
+    """The lines of a file that this code has measured, by model."""
+    if path is None or not path.exists():
+        return {}
+    entries = [decode(Kept, json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
+    asked = (code_fingerprint(), target, policies)
+    return {entry.line.model: entry.line for entry in entries if (entry.code, entry.target, entry.policies) == asked}
+
+
+def measured_lines(models: Sequence[str], target: str, policies: tuple[str, ...], path: Path | None) -> list[Line]:
+    """A line per model; what is measured is kept at once."""
+    costs, lines = CostModel(load_target(target)), kept_lines(path, target, policies)
+    for model in models:
+        if model in lines:
+            continue
+        lines[model] = measured(model, policies, costs)
+        if path is not None:
+            entry = Kept(code_fingerprint(), target, policies, lines[model])
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(encode(entry)) + "\n")
+    return [lines[model] for model in models]
 
 
 def measured(model: str, policies: Sequence[str], costs: CostModel) -> Line:
@@ -102,9 +141,10 @@ def main() -> None:
     parser.add_argument("--policies", default="pimflow,auto")
     parser.add_argument("--target", default="pimflow")
     parser.add_argument("--print", action="store_true", dest="only_prints", help="print the table, and write nothing")
+    parser.add_argument("--kept", type=Path, help="a file of lines that have been measured, to go on from")
     arguments = parser.parse_args()
-    policies, costs = arguments.policies.split(","), CostModel(load_target(arguments.target))
-    lines = [measured(model, policies, costs) for model in arguments.models.split(",")]
+    policies = tuple(arguments.policies.split(","))
+    lines = measured_lines(arguments.models.split(","), arguments.target, policies, arguments.kept)
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows(lines, policies))
     if arguments.only_prints:
         print(table)

@@ -35,6 +35,8 @@ NO_LIMIT_MIB = float(1 << 20)
 MODELS = ("resnet-50", "vgg-16", "googlenet")
 WAYS = ("library", "im2col", "im2win", "fastest")
 MACHINES = ("rtx3090", "turing-pim")
+SYSTEMS = ("cublas", "cudnn", "direct", "im2win")
+"""What was measured: im2col with cuBLAS, cuDNN, the paper's direct kernels, and its own in window order."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Layer:
     Args:
         name: as published.
         channels, size, filters, kernel, stride: C, H = W, O, kh = kw, the stride.
-        memory_mib: of the process, published: im2col with cuBLAS, cuDNN, direct, im2win.
-        tflops: published, in the same order.
+        memory_mib: of the process, published, of `SYSTEMS`.
+        tflops: published, of the same.
     """
 
     name: str
@@ -64,11 +66,20 @@ class Layer:
         op = Conv2d((self.kernel, self.kernel), (self.stride, self.stride))
         return Sizes(op, (IMAGES, self.channels, self.size, self.size), (IMAGES, self.filters, result, result))
 
-    @property
-    def operands_mib(self) -> float:
+    def operands_mib(self, images: int = IMAGES) -> float:
         """Input, weights and results."""
         sizes = self.sizes
-        return (math.prod(sizes.source) + sizes.weights + math.prod(sizes.result)) * BYTES / MIB
+        maps = math.prod(sizes.source[1:]) + math.prod(sizes.result[1:])
+        return (images * maps + sizes.weights) * BYTES / MIB
+
+    def published_mib(self, system: str) -> int:
+        """Memory of the process."""
+        return self.memory_mib[SYSTEMS.index(system)]
+
+    @property
+    def window_mib(self) -> int:
+        """What was published for window order beside the direct kernels, which put nothing down."""
+        return self.published_mib("im2win") - self.published_mib("direct")
 
     def tensor_mib(self, images: int = IMAGES) -> tuple[float, float]:
         """What im2col and im2win put down."""
@@ -136,8 +147,8 @@ def _percent(share: float) -> str:
 def _saved(layer: Layer) -> tuple[float, float, float]:
     """Of the tensor, of all that is taken, and as published."""
     columns, windows = layer.tensor_mib()
-    cublas, _, _, im2win = layer.memory_mib
-    return 1 - windows / columns, (columns - windows) / (columns + layer.operands_mib), 1 - im2win / cublas
+    published = 1 - layer.published_mib("im2win") / layer.published_mib("cublas")
+    return 1 - windows / columns, (columns - windows) / (columns + layer.operands_mib()), published
 
 
 def memory_rows() -> Iterable[str]:
@@ -147,7 +158,8 @@ def memory_rows() -> Iterable[str]:
         shape = f"{layer.channels}x{layer.size}x{layer.size}, {kernels}"
         tensors = (f"{mib:,.0f}" for mib in layer.tensor_mib())
         tensor, whole, published = map(_percent, _saved(layer))
-        yield _row(layer.name, shape, *tensors, tensor, whole, layer.memory_mib[0], layer.memory_mib[3], published)
+        processes = map(layer.published_mib, ("cublas", "im2win"))
+        yield _row(layer.name, shape, *tensors, tensor, whole, *processes, published)
 
 
 def _product_tflops(layer: Layer) -> float:
@@ -167,15 +179,39 @@ OURS: tuple[tuple[str, Callable[[Layer], float]], ...] = (
 )
 
 
-def _speeds() -> list[list[float]]:
-    """Ours, a row a layer."""
-    return [[of(layer) for _, of in OURS] for layer in LAYERS]
+@dataclass(frozen=True)
+class Speeds:
+    """TFLOPS of the twelve layers, by what ran them."""
+
+    published: dict[str, tuple[float, ...]]
+    ours: dict[str, tuple[float, ...]]
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer]) -> Speeds:
+        """Of layers, in order."""
+        published = zip(*(layer.tflops for layer in layers), strict=True)
+        ours = {name: tuple(map(rate, layers)) for name, rate in OURS}
+        return cls(dict(zip(SYSTEMS, published, strict=True)), ours)
+
+    @property
+    def columns(self) -> tuple[tuple[float, ...], ...]:
+        """Published, then ours."""
+        return (*self.published.values(), *self.ours.values())
+
+    def rows(self) -> Iterable[str]:
+        """A row a layer, and one of their means."""
+        for layer, *rates in zip(LAYERS, *self.columns, strict=True):
+            yield _row(layer.name, *map(_rate, rates))
+        means = map(geometric_mean, self.columns)
+        yield _row("**geometric mean**", *map(_rate, means))
 
 
-def speed_rows() -> Iterable[str]:
-    """Published and ours, a row a layer."""
-    for layer, row in zip(LAYERS, _speeds(), strict=True):
-        yield _row(layer.name, *(f"{rate:.2f}" for rate in (*layer.tflops, *row)))
+def _rate(tflops: float) -> str:
+    return f"{tflops:.2f}"
+
+
+def _ratio(most: Callable[[Iterable[float]], float], some: Sequence[float], others: Sequence[float]) -> str:
+    return f"{most(a / b for a, b in zip(some, others, strict=True)):.2f}x"
 
 
 def _networks() -> Iterable[str]:
@@ -204,53 +240,53 @@ def _error() -> float:
 
 def page() -> str:
     """The whole page."""
-    speeds = _speeds()
-    ours = {name: [row[place] for row in speeds] for place, (name, _) in enumerate(OURS)}
-    published = list(zip(*(layer.tflops for layer in LAYERS), strict=True))
-    savings = [fmean(column) for column in zip(*map(_saved, LAYERS), strict=True)]
-    contexts = [layer.memory_mib[2] - _operands_mib_of(layer, 64) for layer in LAYERS]
-    by_name = {layer.name: layer for layer in LAYERS}
-    means = [geometric_mean(column) for column in (*published, *ours.values())]
-
-    def ratio(most: Callable[[Sequence[float]], float], some: Sequence[float], others: Sequence[float]) -> str:
-        return f"{most([a / b for a, b in zip(some, others, strict=True)]):.2f}x"
-
+    speeds = Speeds.of(LAYERS)
+    savings = map(fmean, zip(*map(_saved, LAYERS), strict=True))
     return TEMPLATE.read_text(encoding="utf-8").format(
         chart=CHART,
         memory="\n".join(memory_rows()),
-        tensor_mean=_percent(savings[0]),
-        all_mean=_percent(savings[1]),
-        published_mean=_percent(savings[2]),
-        context=f"{min(contexts):.0f} to {max(contexts):.0f}",
-        image=f"{max(layer.an_image_mib for layer in LAYERS):.0f}",
-        cublas=by_name["Conv12"].memory_mib[0] - by_name["Conv12"].memory_mib[2],
-        im2win_extra=by_name["Conv8"].memory_mib[3] - by_name["Conv8"].memory_mib[2],
-        conv8=f"{by_name['Conv8'].tensor_mib(64)[1]:.0f}",
-        conv4_extra=by_name["Conv4"].memory_mib[3] - by_name["Conv4"].memory_mib[2],
-        conv4=f"{by_name['Conv4'].tensor_mib(64)[1]:,.0f}",
-        speed="\n".join(speed_rows()),
-        speed_means=" | ".join(f"{mean:.2f}" for mean in means),
-        over_cublas=ratio(fmean, published[3], published[0]),
-        over_cudnn=ratio(max, published[3], published[1]),
-        over_direct=ratio(max, published[3], published[2]),
-        ours_over_image=ratio(fmean, ours["im2win"], ours["image"]),
-        ours_over_col=ratio(fmean, ours["im2win"], ours["im2col"]),
-        ours_over_library=ratio(max, ours["im2win"], ours["library"]),
-        ours_over_direct=ratio(max, ours["im2win"], ours["direct"]),
+        speed="\n".join(speeds.rows()),
         ways=" | ".join(WAYS),
         rule="---|" * len(WAYS),
         networks="\n".join(_networks()),
         error=f"{_error():.0e}",
-        ours_image=f"{geometric_mean(ours['image']):.2f}",
-        cublas_mean=f"{geometric_mean(published[0]):.2f}",
-        ours_im2win=f"{geometric_mean(ours['im2win']):.2f}",
-        im2win_mean=f"{geometric_mean(published[3]):.2f}",
+        **dict(zip(("tensor_mean", "all_mean", "published_mean"), map(_percent, savings), strict=True)),
+        **_memory_figures(),
+        **_speed_figures(speeds),
     )
 
 
-def _operands_mib_of(layer: Layer, images: int) -> float:
-    weights = layer.sizes.weights * BYTES / MIB
-    return weights + (layer.operands_mib - weights) * images / IMAGES
+def _memory_figures() -> dict[str, str]:
+    """What processes take beside operands and tensors."""
+    conv4, conv8, conv12 = (next(layer for layer in LAYERS if layer.name == f"Conv{count}") for count in (4, 8, 12))
+    contexts = [layer.published_mib("direct") - layer.operands_mib(64) for layer in LAYERS]
+    return {
+        "context": f"{min(contexts):.0f} to {max(contexts):.0f}",
+        "image": f"{max(layer.an_image_mib for layer in LAYERS):.0f}",
+        "cublas": f"{conv12.published_mib('cublas') - conv12.published_mib('direct')}",
+        "im2win_extra": f"{conv8.window_mib}",
+        "conv8": f"{conv8.tensor_mib(64)[1]:.0f}",
+        "conv4_extra": f"{conv4.window_mib}",
+        "conv4": f"{conv4.tensor_mib(64)[1]:,.0f}",
+    }
+
+
+def _speed_figures(speeds: Speeds) -> dict[str, str]:
+    """Window order over the others, and means."""
+    published, ours = speeds.published, speeds.ours
+    return {
+        "over_cublas": _ratio(fmean, published["im2win"], published["cublas"]),
+        "over_cudnn": _ratio(max, published["im2win"], published["cudnn"]),
+        "over_direct": _ratio(max, published["im2win"], published["direct"]),
+        "ours_over_image": _ratio(fmean, ours["im2win"], ours["image"]),
+        "ours_over_col": _ratio(fmean, ours["im2win"], ours["im2col"]),
+        "ours_over_library": _ratio(max, ours["im2win"], ours["library"]),
+        "ours_over_direct": _ratio(max, ours["im2win"], ours["direct"]),
+        "cublas_mean": _rate(geometric_mean(published["cublas"])),
+        "im2win_mean": _rate(geometric_mean(published["im2win"])),
+        "ours_image": _rate(geometric_mean(ours["image"])),
+        "ours_im2win": _rate(geometric_mean(ours["im2win"])),
+    }
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from pimflow import compiler, errors
 from pimflow.cli import main
 from pimflow.cli.main import build_parser
 from pimflow.search import policies
+from pimflow.targets import load_target
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
@@ -135,15 +136,49 @@ def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "im2win_results.py"))
     page = (ROOT / "docs" / "im2win.md").read_text()
-    assert all(f"\n{row}\n" in page for row in (*made["memory_rows"](), *made["speed_rows"]()))
+    rows = (*made["memory_rows"](), *made["Speeds"].of(made["LAYERS"]).rows())
+    assert all(f"\n{row}\n" in page for row in rows)
     chart = (ROOT / "docs" / "images" / made["CHART"]).read_text()
     assert chart == made["chart"](), "the chart is old: run im2win_results.py"
-    told = (
-        (ROOT / "docs" / "results.md").read_text().partition("## Convolutions in window order")[2].partition("\n## ")[0]
-    )
+
+
+@pytest.mark.parametrize(
+    ("heading", "name", "rows"),
+    [
+        ("Convolutions in window order", "im2win.md", 3),
+        ("Relations that repeat", "relational-results.md", 3),
+        ("Activations that do not fit", "training.md", 4),
+    ],
+)
+def test_rows_of_the_results_are_those_of_the_page_that_they_name(heading: str, name: str, rows: int) -> None:
+    """Published and ours."""
+    _, _, section = (ROOT / "docs" / "results.md").read_text().partition(f"\n## {heading}\n")
+    told, page = section.partition("\n## ")[0], (ROOT / "docs" / name).read_text()
+    assert f"]({name})" in told
+    cells = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", told, re.MULTILINE)[1:]
+    figures = {figure for pair in cells for cell in pair for figure in re.findall(r"[\d.]*\d", cell)}
+    assert len(cells) == rows
+    assert len(figures) > rows
+    assert figures <= set(re.findall(r"[\d.]*\d", page))
+
+
+def test_the_figures_of_features_placed_are_those_of_their_page() -> None:
+    page = (ROOT / "docs" / "gnn-epoch.md").read_text()
+    about = "## Features that the GPU does not hold"
+    told = (ROOT / "docs" / "results.md").read_text().partition(about)[2].partition("\n## ")[0]
     figures = re.findall(r"\| -?([\d.]+) ?[%x] \| -?([\d.]+) ?[%x] \|", told)
-    assert len(figures) == 3
-    assert all(figure in page for pair in figures for figure in pair)
+    assert len(figures) == 4
+    assert all(re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", page) for pair in figures for figure in pair)
+
+
+@pytest.mark.long
+def test_the_page_of_epochs_is_what_the_tool_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    made = runpy.run_path(str(ROOT / "benchmarks" / "epoch_results.py"))
+    graph, machine = "ogbn-papers100m", load_target(made["MACHINE"])
+    drawn = [made["rehearsed"](graph, model, hidden, machine, 4) for model, hidden in made["MODELS"].items()]
+    row = made["graph_row"](graph, [one.on(machine) for one in drawn])
+    assert f"\n{row}\n" in (ROOT / "docs" / "gnn-epoch.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -111,9 +111,10 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
     Adjacency.from_edge_index([[0, 1], [1, 1]]).save(graph)
     line = (
         "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --graph-as-input "
-        f"--graph {graph} --relations never --grid 5 --stages 2,3 --convolutions im2win --workspace 64 "
-        "--time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check --verify-each "
-        "--print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all --print-pass-times"
+        f"--graph {graph} --relations never --tables aligned --grid 5 --stages 2,3 --convolutions im2win "
+        "--workspace 64 --time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check "
+        "--verify-each --print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all "
+        "--print-pass-times"
     )
     flags = {text.flag for text in (*option_texts().values(), *option_texts(Debug).values()) if text.flag}
     assert flags <= set(line.split())
@@ -124,6 +125,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         shapes={"x": (1, 3), "N": 2},
         graph_as_input=True,
         relations="never",
+        tables="aligned",
         grid=5,
         stages=(2, 3),
         time_budget_s=1.5,

@@ -54,11 +54,11 @@ WAITING = """
 import sys, time
 from pimflow import compiled
 
-def wait(programs):
+def wait(model, path):
     print("writing", flush=True)
     time.sleep(60)
 
-compiled._packed = wait
+compiled.CompiledModel._write_streams = wait
 from pimflow.__main__ import run
 sys.exit(run())
 """
