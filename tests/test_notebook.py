@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 from pathlib import Path
 
@@ -19,6 +20,10 @@ def test_it_is_kept_without_what_it_shows() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
+@pytest.mark.skipif(
+    (Path(os.environ.get("PIMFLOW_SITE") or "no-site") / "notebook.html").is_file(),
+    reason="the site that was built has run it: test_site.py looks at its page",
+)
 def test_every_cell_runs_and_its_page_shows_the_charts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("nbclient", "ipykernel"):
         pytest.importorskip(module, reason="nbclient and ipykernel are in the extra dev")

@@ -34,10 +34,10 @@ def requirements(text: str) -> list[Requirement]:
     return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def oldest(name: str, python: str) -> set[str]:
-    """What .ci/oldest.txt pins a package to on one Python."""
-    pins = requirements((ROOT / ".ci" / "oldest.txt").read_text())
-    there = {"python_version": python}
+def pinned(file: str, name: str, python: str) -> set[str]:
+    """What .ci/`file` pins a package to on one Python."""
+    pins = requirements((ROOT / ".ci" / file).read_text())
+    there = {"python_version": python, "python_full_version": f"{python}.1"}
     found = [pin for pin in pins if pin.name == name and (pin.marker is None or pin.marker.evaluate(there))]
     return {spec.version for pin in found for spec in pin.specifier}
 
@@ -49,10 +49,29 @@ def test_the_oldest_dependencies_that_are_tested_are_those_that_are_allowed() ->
     for requirement in requirements(allowed):
         (bound,) = requirement.specifier
         for python in PYTHONS:
-            (pin,) = oldest(requirement.name, python)
+            (pin,) = pinned("oldest.txt", requirement.name, python)
             assert bound.operator == ">="
             assert Version(pin) >= Version(bound.version), requirement
-        assert {Version(pin) for pin in oldest(requirement.name, PYTHONS[0])} == {Version(bound.version)}, requirement
+        assert {Version(pin) for pin in pinned("oldest.txt", requirement.name, PYTHONS[0])} == {
+            Version(bound.version)
+        }, requirement
+
+
+def test_every_dependency_is_pinned_where_the_newest_are_tested() -> None:
+    """What is not pinned could turn red by a release elsewhere."""
+    options = setup()
+    named = [options["options"]["install_requires"], *dict(options["options.extras_require"]).values()]
+    for requirement in requirements("\n".join(named)):
+        for python in PYTHONS:
+            if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+                (pin,) = pinned("newest.txt", requirement.name.lower(), python)
+                assert requirement.specifier.contains(pin), requirement
+
+
+def test_what_runs_once_is_there() -> None:
+    names = [line for line in (ROOT / ".ci" / "once.txt").read_text().splitlines() if not line.startswith("#")]
+    assert names
+    assert not [name for name in names if not (ROOT / name).exists()]
 
 
 def test_the_pythons_that_are_claimed_are_those_that_are_tested() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -19,6 +20,14 @@ PAGES = ("index", "tutorial", "notebook", "reference", "cli", "results", "change
 pytestmark = pytest.mark.skipif(
     not (SITE / "index.html").is_file(), reason="no site was built: mkdocs build -d FOLDER, and PIMFLOW_SITE=FOLDER"
 )
+
+
+def test_the_notebook_was_run_and_its_page_has_what_every_cell_shows() -> None:
+    cells = json.loads((Path(__file__).parent.parent / "docs" / "notebook.ipynb").read_text())["cells"]
+    page = (SITE / "notebook.html").read_text(encoding="utf-8")
+    assert page.count('class="output"') >= sum(cell["cell_type"] == "code" for cell in cells) > 5
+    assert page.partition("<article")[2].count("<svg") >= 3
+    assert "passed: 1 outputs" in page
 
 
 @pytest.fixture(scope="module")
