@@ -13,13 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import onnx
 
 from .bert import bert_base, bert_large
 from .builder import Net
 from .convnext import convnext_tiny
 from .densenet import densenet_121
+from .digests import SHA256
 from .efficientnet import efficientnet_b0, efficientnet_b6
 from .gnn import RELATIONS, Edges, citations, gat, gcn, gin, hgt, relational_layer, rgat, rgcn, sage
 from .gpt import gpt_2
@@ -38,10 +41,13 @@ from .vit import vit_b_16
 
 __all__ = [
     "RELATIONS",
+    "SHA256",
+    "Apart",
     "Edges",
     "Entry",
     "UnknownModel",
     "build",
+    "build_apart",
     "describe",
     "entry",
     "export",
@@ -54,6 +60,13 @@ __all__ = [
 ]
 
 Make = Callable[[Net], onnx.ModelProto]
+
+
+class Apart(NamedTuple):
+    """A model, and its large constants by name: the model has their names, types and shapes alone."""
+
+    proto: onnx.ModelProto
+    constants: dict[str, npt.NDArray[Any]]
 
 
 class UnknownModel(LookupError):
@@ -203,6 +216,17 @@ def build(name: str) -> onnx.ModelProto:
     """
     item = entry(name)
     return item.make(Net(item.name, item.seed))
+
+
+def build_apart(name: str) -> Apart:
+    """The model that `build` makes, without a copy of its large constants.
+
+    Raises:
+        UnknownModel: there is no such model.
+    """
+    item = entry(name)
+    net = Net(item.name, item.seed, apart=True)
+    return Apart(item.make(net), net.apart)
 
 
 def skeleton(name: str) -> onnx.ModelProto:

@@ -28,8 +28,8 @@ _GAIN = (0.8, 1.2)
 _BLIND = 0.75
 # Squeeze-and-excitation: spatial means are taken over at most this many independent pixels.
 _POOLED_PIXELS = 16
-# Rows of a weight matrix that are multiplied at once in double precision.
-_ROWS = 512
+# Elements of a weight matrix that are multiplied at once in double precision: what a cache holds.
+_BLOCK_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +287,8 @@ class Net(Writer):
         if not self.has_weights:
             return self.reserve(name, (features, x.channels)), np.zeros(features)
         weight = self.draw((features, x.channels), std)
-        blocks = (weight[start : start + _ROWS] for start in range(0, features, _ROWS))
+        rows = max(1, _BLOCK_ELEMENTS // x.channels)
+        blocks = (weight[start : start + rows] for start in range(0, features, rows))
         return self.constant(name, weight), np.concatenate([block @ x.mean for block in blocks])
 
     def _activate(

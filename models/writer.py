@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ Floats = npt.NDArray[np.float64]
 
 OPSET = 17
 IR_VERSION = 8
+
+LEAST_APART_BYTES = 1 << 20
+"""Of a constant that is kept apart."""
 
 _TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
 # Bits that are kept of what was summed up (means, variances, what follows from them). Libraries add in different orders
@@ -30,9 +34,10 @@ class Writer:
         seed: seed of all weights; the same seed gives the same bytes.
         weights: whether weights are drawn and stored. Without, the model is a skeleton: every node and shape of the
             model, and weights without data. It is made at once, but cannot be run.
+        apart: whether large constants are kept in `apart` and not copied into the model, which names them alone.
     """
 
-    def __init__(self, name: str, seed: int, weights: bool = True) -> None:
+    def __init__(self, name: str, seed: int, weights: bool = True, apart: bool = False) -> None:
         self._model = onnx.ModelProto(ir_version=IR_VERSION, producer_name="pimflow-zoo")
         self._model.opset_import.add(version=OPSET)
         self._graph = self._model.graph
@@ -40,6 +45,8 @@ class Writer:
         self._rng = np.random.default_rng(seed)
         self._constants: set[str] = set()
         self.has_weights = weights
+        self.apart: dict[str, npt.NDArray[Any]] = {}
+        self._least_apart_bytes = LEAST_APART_BYTES if apart else math.inf
 
     def value_input(self, name: str, shape: tuple[int | str, ...], kind: int = TensorProto.FLOAT) -> str:
         """An input of the model, of an ONNX element type."""
@@ -84,7 +91,12 @@ class Writer:
         self._constants.add(name)
         # Filled in place: appending a finished tensor would copy it.
         tensor = self._graph.initializer.add(name=name, data_type=_TYPES[kind], dims=array.shape)
-        tensor.raw_data = np.ascontiguousarray(array, dtype=kind.newbyteorder("<")).tobytes()
+        if array.size * kind.itemsize >= self._least_apart_bytes:
+            tensor.data_location = TensorProto.EXTERNAL
+            self.apart[name] = np.ascontiguousarray(array, dtype=kind)
+            self.apart[name].flags.writeable = False
+        else:
+            tensor.raw_data = np.ascontiguousarray(array, dtype=kind.newbyteorder("<")).tobytes()
         return name
 
     def weight(self, name: str, shape: tuple[int, ...], std: float, centred: bool = False) -> str:

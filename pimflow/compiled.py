@@ -42,6 +42,7 @@ from pimflow.errors import (
 from pimflow.frontend import bound_inputs
 from pimflow.ir import Array, Graph, Plan
 from pimflow.onnxio import save_onnx
+from pimflow.onnxio.export import SplitModel
 from pimflow.onnxio.npz import read_npz
 from pimflow.options import Options, read_argument
 from pimflow.passes import PlaceFeatures
@@ -568,6 +569,7 @@ class CompiledModel:
             return copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
         copy = folder / ORIGINAL / "model.onnx"
         copy.parent.mkdir()
+        assert not isinstance(content, SplitModel)  # of the zoo
         copy.write_bytes(onnx_bytes(content))
         return copy.relative_to(folder).as_posix()
 

@@ -152,8 +152,9 @@ def zoo_model(name: str) -> onnx.ModelProto:
     Raises:
         OptionError: there is none of this name.
     """
-    model = model_source(f"{ZOO_PREFIX}{name}").content
-    assert not isinstance(model, (str, bytes))
+    import pimflow_zoo
+
+    model: onnx.ModelProto = pimflow_zoo.build(model_source(f"{ZOO_PREFIX}{name}").zoo)
     return model
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pimflow.bundle.files import sha256_of
 from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
+from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.sparse import Graph as Adjacency
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ class ModelSource:
     given: onnx.ModelProto | bytes | None = None
 
     @cached_property
-    def content(self) -> str | bytes | onnx.ModelProto:
-        """What the frontend and ONNX Runtime read: the path, or the model in memory."""
+    def content(self) -> ModelContent:
+        """What the frontend and ONNX Runtime read: the path, or the model in memory; large constants of a zoo model
+        lie beside it."""
         if self.path is not None:
             return str(self.path)
         if self.zoo is not None:
             import pimflow_zoo
 
-            model: onnx.ModelProto = pimflow_zoo.build(self.zoo)
-            return model
+            return SplitModel.of(*pimflow_zoo.build_apart(self.zoo))
         assert self.given is not None
         return self.given
 
@@ -64,16 +65,21 @@ class ModelSource:
 
         Of a model of the zoo, of the file that `pimflow zoo export` writes.
         """
-        content = self.as_file()
-        return sha256_of(Path(content)) if isinstance(content, str) else hashlib.sha256(content).hexdigest()
+        if self.zoo is not None:
+            import pimflow_zoo
 
-    def as_file(self) -> str | bytes:
-        """What ONNX Runtime opens: the path, or the model as the bytes of a file, whose digest is then known.
+            return str(pimflow_zoo.SHA256[self.zoo])
+        content = self.as_file()
+        return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(Path(str(content)))
+
+    def as_file(self) -> str | bytes | SplitModel:
+        """What ONNX Runtime opens: the path, the model as the bytes of a file, whose digest is then known, or a model
+        of the zoo.
 
         The bytes are not kept: they may be many.
         """
         content = self.content
-        if isinstance(content, str):
+        if isinstance(content, (str, SplitModel)):
             return content
         data = onnx_bytes(content)
         vars(self).setdefault("sha256", hashlib.sha256(data).hexdigest())

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
-
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
 from pimflow.frontend.convert import convert_graph
@@ -17,11 +15,12 @@ from pimflow.frontend.graph_binding import BoundGraph, aggregates, bind_graph, r
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
-from pimflow.frontend.reading import Source, all_tensors, is_external, outline, read_source
+from pimflow.frontend.reading import Source, read_source
 from pimflow.frontend.recovery import recover
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
+from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.session import GraphSession, open_session, session_options
@@ -36,7 +35,7 @@ LARGE_CONSTANT_BYTES = 64 * 2**20
 
 
 def load_model(
-    source: str | Path | bytes | onnx.ModelProto,
+    source: Path | ModelContent,
     shapes: ShapeBindings | None = None,
     *,
     annotations: bool = False,
@@ -44,7 +43,8 @@ def load_model(
     """Reads a model into the IR: typed ops where they are exact, shapes static.
 
     Args:
-        source: a path, a serialised model, or a parsed one. Only a path can have external data.
+        source: a path, a serialised model, or a parsed one, its large constants beside it or in it. Only a path can
+            have external data.
         shapes: sizes of inputs (by name, a tuple) and of symbolic dims (by name, an int).
         annotations: whether devices and tags that `save_onnx` wrote are read back.
 
@@ -76,7 +76,7 @@ class Loaded:
 
 
 def load_with_graph(
-    source: str | Path | bytes | onnx.ModelProto,
+    source: Path | ModelContent,
     shapes: ShapeBindings | None,
     adjacency: Adjacency | None,
     *,
@@ -98,7 +98,7 @@ def load_with_graph(
     with _text_names():
         given = read_source(source)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
-        return replace(loaded, has_external_data=any(map(is_external, all_tensors(given.proto))))
+        return replace(loaded, has_external_data=bool(given.external))
 
 
 def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, keep_edges: bool) -> Loaded:
@@ -154,7 +154,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     return infer_graph(plain, {name: value for name, value in declared.items() if name in sized})
 
 
-def bound_inputs(source: str | Path | bytes | onnx.ModelProto, adjacency: Adjacency) -> Mapping[str, Array]:
+def bound_inputs(source: Path | ModelContent, adjacency: Adjacency) -> Mapping[str, Array]:
     """The inputs of a model that a graph takes the place of: arrays by name.
 
     Raises:
@@ -190,7 +190,7 @@ def _check_declarations(source: Source, graph: Graph) -> None:
     if wrong is None:
         return
     try:
-        open_session(source.handle or outline(source.proto), session_options(optimise=False), source.name)
+        open_session(source.handle or source.outline, session_options(optimise=False), source.name)
     except ModelError as error:
         raise ModelError(wrong, f"correct the declaration, or leave it out; {error.what}") from error
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -20,6 +20,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 
@@ -39,9 +40,21 @@ class Source:
     folder: Path | None
     handle: str | bytes | None
     """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
+    apart: Mapping[str, Array] = field(default_factory=dict)
+    """Initialisers whose data are not in `proto`, of a model in memory."""
+
+    @property
+    def outline(self) -> bytes:
+        """The model without its large initialisers."""
+        return outline(self.proto, self.apart)
+
+    @property
+    def external(self) -> list[TensorProto]:
+        """Tensors whose data are in other files."""
+        return [tensor for tensor in all_tensors(self.proto) if is_external(tensor) and tensor.name not in self.apart]
 
 
-def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
+def read_source(source: Path | ModelContent) -> Source:
     """Reads and checks a model.
 
     Raises:
@@ -51,14 +64,15 @@ def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
     label = str(source) if isinstance(source, (str, Path)) else given.name
     _require_model(given.proto, label)
     screen(given.proto)
-    for tensor in all_tensors(given.proto):
-        if is_external(tensor):
-            external_range(tensor, given.folder)
+    for tensor in given.external:
+        external_range(tensor, given.folder)
     _check(given, label)
     return given
 
 
-def _open(source: str | Path | bytes | onnx.ModelProto) -> Source:
+def _open(source: Path | ModelContent) -> Source:
+    if isinstance(source, SplitModel):
+        return replace(_open(source.proto), apart=source.constants)
     if isinstance(source, onnx.ModelProto):
         return Source(source, source.graph.name or "model", None, None)
     if isinstance(source, bytes):
@@ -118,11 +132,11 @@ def _check(source: Source, label: str) -> None:
     Where both refuse, ONNX Runtime's reason is given: the checker's may be about something that does no harm.
     """
     try:
-        onnx.checker.check_model(outline(source.proto) if source.handle is None else source.handle)
+        onnx.checker.check_model(source.outline if source.handle is None else source.handle)
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
-        whole = source.proto.SerializeToString() if source.handle is None else source.handle
+        whole = source.handle or (source.outline if source.apart else source.proto.SerializeToString())
         try:
             open_session(whole, session_options(optimise=False), label)
         except ModelError as refusal:
@@ -130,14 +144,15 @@ def _check(source: Source, label: str) -> None:
                 raise
 
 
-def outline(proto: onnx.ModelProto) -> bytes:
-    """The model with its large initialisers as inputs: all that the checker asks about, without copying weights."""
+def outline(proto: onnx.ModelProto, apart: Container[str] = ()) -> bytes:
+    """The model with its large initialisers, and those that are kept `apart`, as inputs: all that the checker asks
+    about, without copying weights."""
     outline = onnx.ModelProto()
     _copy_fields(proto, outline, skip="graph")
     _copy_fields(proto.graph, outline.graph, skip="initializer")
     known = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if _bytes_at_most(tensor, LARGE_TENSOR_BYTES):
+        if tensor.name not in apart and _bytes_at_most(tensor, LARGE_TENSOR_BYTES):
             outline.graph.initializer.append(tensor)
         elif tensor.name not in known:
             value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -155,15 +170,15 @@ def _bytes_at_most(tensor: TensorProto, limit: int) -> bool:
 
 def _copy_fields(message: Message, into: Message, skip: str) -> None:
     """Copies all fields that are set but one."""
-    for field, value in message.ListFields():
-        if field.name == skip:
+    for known, value in message.ListFields():
+        if known.name == skip:
             continue
         if isinstance(value, Message):
-            getattr(into, field.name).CopyFrom(value)
+            getattr(into, known.name).CopyFrom(value)
         elif isinstance(value, (int, float, str, bytes)):
-            setattr(into, field.name, value)
+            setattr(into, known.name, value)
         else:
-            getattr(into, field.name).extend(value)
+            getattr(into, known.name).extend(value)
 
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:

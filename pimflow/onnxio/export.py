@@ -62,10 +62,22 @@ AttributeMap = Mapping[str, AttributeValue]
 
 
 class SplitModel(NamedTuple):
-    """A model and those of its constants that are not inside it."""
+    """A model and those of its constants that are not inside it: it names them, with a `PLACEHOLDER` for their data."""
 
     proto: onnx.ModelProto
     constants: dict[str, Array]
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, constants: dict[str, Array]) -> SplitModel:
+        """A model whose initialisers of these names have no data; they are given their placeholders."""
+        for tensor in proto.graph.initializer:
+            if tensor.name in constants:
+                set_external(tensor, PLACEHOLDER, 0, constants[tensor.name].nbytes)
+        return cls(proto, constants)
+
+
+ModelContent = str | bytes | onnx.ModelProto | SplitModel
+"""A model as it is read and run: a path, or a model in memory."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:

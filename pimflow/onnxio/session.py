@@ -79,6 +79,14 @@ def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> 
         refuse(name, error)
 
 
+def lend(constants: Mapping[str, Array], options: ort.SessionOptions) -> dict[str, ort.OrtValue]:
+    """Has a session read constants that its model only names where they are, for as long as the result is kept."""
+    lent = {name: to_ort_value(array) for name, array in constants.items()}
+    if lent:
+        options.add_external_initializers(list(lent), list(lent.values()))
+    return lent
+
+
 @contextmanager
 def ended_after(limit_s: float | None) -> Iterator[ort.RunOptions | None]:
     """Options of runs that end after so many seconds, at the next node; None where there is no limit."""
@@ -139,9 +147,7 @@ class GraphSession:
     def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> ort.InferenceSession:
         model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise, fuse_quantised)
-        self._lent = {name: to_ort_value(array) for name, array in lent.items()}
-        if self._lent:
-            options.add_external_initializers(list(self._lent), list(self._lent.values()))
+        self._lent = lend(lent, options)
         return open_session(model.SerializeToString(), options, graph.name)
 
     def run(

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend
 from pimflow.errors import PimflowError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph
+from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.widening import NARROW, is_narrow
 from pimflow.runtime.execute.arena import run_in_arena
@@ -191,7 +191,7 @@ def _finite(value: float) -> float | None:
 
 
 def verify_compiled(
-    original: str | bytes | onnx.ModelProto,
+    original: ModelContent,
     graph: Graph,
     *,
     bound: Mapping[str, Array],
@@ -322,7 +322,7 @@ class _Evidence:
 
     def measure(
         self,
-        original: str | bytes | onnx.ModelProto,
+        original: ModelContent,
         feeds: Mapping[str, Array],
         bound: Mapping[str, Array],
         actual: Mapping[str, Any],
@@ -447,7 +447,7 @@ def _as_type_of(expected: Any, actual: Any) -> Any:
 
 
 def _signal(
-    original: str | bytes | onnx.ModelProto, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array]
+    original: ModelContent, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array]
 ) -> dict[str, float]:
     """How much other random inputs change each output, over its largest magnitude; empty where there are none."""
     if not graph.inputs:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import onnx
-
 from pimflow.errors import PimflowError
 from pimflow.ir import Array, Graph
+from pimflow.onnxio.export import ModelContent
 from pimflow.runtime.execute.in_flight import run_in_flight
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import random_inputs
@@ -18,7 +17,7 @@ from pimflow.verify.values import PartsCheck
 
 
 def check_in_flight(
-    original: str | bytes | onnx.ModelProto,
+    original: ModelContent,
     graph: Graph,
     steady: SteadyState,
     memory: MemoryInFlight,

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import onnx
-
 from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.session import ran_out
 from pimflow.onnxio.sparse_patterns import pattern_bytes
 from pimflow.runtime.execute.original import load_original, run_original
@@ -37,7 +36,7 @@ class UncheckedWarning(UserWarning):
 
 
 def check_original(
-    content: str | bytes | onnx.ModelProto, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
+    content: ModelContent, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
 ) -> bool:
     """Runs a model before it is compiled; warns where that cannot be done.
 
@@ -81,7 +80,7 @@ def check_compiled(path: Path, graph: Graph, seed: int) -> bool:
 
 
 def require_running(
-    content: str | bytes | onnx.ModelProto, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
+    content: ModelContent, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
 ) -> str:
     """Loads a model, and runs it once on seeded inputs.
 
@@ -121,7 +120,7 @@ def require_running(
     raise ModelError(complaint) from refusal
 
 
-def _run(content: str | bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> ModelError | None:
+def _run(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None:
     """Runs a model as its users do, optimised; if that fails as it is written, where nodes have their own names."""
     try:
         run_original(content, feeds, is_once=True, limit_s=LONGEST_RUN_S)

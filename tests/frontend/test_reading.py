@@ -12,6 +12,8 @@ from onnx import helper, numpy_helper
 
 from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend import load_model
+from pimflow.frontend.load import load_with_graph
+from pimflow.onnxio.export import ModelContent, SplitModel
 from support.onnx_models import model_of, single
 
 WEIGHTS = np.arange(4 * 3 * 9, dtype=np.float32).reshape(4, 3, 3, 3)
@@ -21,7 +23,7 @@ def conv_model() -> onnx.ModelProto:
     return single("Conv", (1, 3, 8, 8), [WEIGHTS])
 
 
-def refused(source: Path | bytes | onnx.ModelProto, *words: str) -> str:
+def refused(source: Path | ModelContent, *words: str) -> str:
     with pytest.raises(ModelError) as caught:
         load_model(source)
     message = str(caught.value)
@@ -247,3 +249,27 @@ def test_a_file_that_never_ends_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero"), tmp_path / "nul\0.onnx", tmp_path / ("long" * 100)):
         refused(path, "cannot be read")
+
+
+def apart(model: onnx.ModelProto) -> SplitModel:
+    """The model with its initialisers beside it."""
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    for tensor in light.graph.initializer:
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+    return SplitModel.of(light, {item.name: numpy_helper.to_array(item) for item in model.graph.initializer})
+
+
+def test_weights_beside_a_model_are_read_as_if_they_were_in_it() -> None:
+    whole, split = load_model(conv_model()), load_model(apart(conv_model()))
+    assert (split.nodes, split.values) == (whole.nodes, whole.values)
+    assert split.constants.keys() == whole.constants.keys()
+    assert all(np.array_equal(split.constants[name], array) for name, array in whole.constants.items())
+    assert not load_with_graph(apart(conv_model()), None, None).has_external_data
+
+
+def test_a_faulty_model_with_weights_beside_it_is_refused() -> None:
+    model = apart(conv_model())
+    model.proto.graph.node[0].op_type = "Konv"
+    assert "Konv" in refused(model)

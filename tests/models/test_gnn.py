@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import onnx
 import pytest
@@ -45,6 +47,7 @@ def test_a_model_is_valid_and_has_its_figures(name: str) -> None:
     trained = [tensor for tensor in model.graph.initializer if tensor.name.endswith((".weight", ".bias"))]
     assert sum(int(np.prod(tensor.dims)) for tensor in trained) == entry.parameters
     assert model == pimflow_zoo.build(name)
+    assert hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest() == pimflow_zoo.SHA256[name]
 
 
 def test_parameters_and_products_are_those_that_are_published() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import pimflow_zoo
 from pimflow_zoo.builder import Net
 from pimflow_zoo.gpt import gpt_2
-from support.golden import Golden, text_table
+from pimflow_zoo.writer import LEAST_APART_BYTES
 from support.onnx_counts import macs, parameters, shapes_of
 
 NAMES = pimflow_zoo.names()
@@ -259,15 +260,30 @@ def test_batch_norm_statistics_matter() -> None:
 LARGE = tuple(name for name in NAMES if name not in SMALL)
 
 
-@pytest.mark.parametrize("file", ["digests_small.txt", pytest.param("digests_large.txt", marks=pytest.mark.long)])
-def test_bytes_are_the_same_everywhere(file: str, golden: Golden) -> None:
+@pytest.mark.parametrize("names", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["small", "large"])
+def test_bytes_are_the_same_everywhere(names: Sequence[str]) -> None:
     """Whatever the Python, the numpy and the processor: what libraries sum up in their own order is rounded."""
-    names = SMALL if file == "digests_small.txt" else LARGE
-    golden.check(file, text_table(("model", "sha256"), [(name, digest(name)) for name in sorted(names)]))
+    assert {name: digest(name) for name in names} == {name: pimflow_zoo.SHA256[name] for name in names}
+
+
+def test_every_digest_is_known() -> None:
+    assert {*pimflow_zoo.names(), *pimflow_zoo.networks()} == pimflow_zoo.SHA256.keys()
 
 
 def digest(name: str) -> str:
     return hashlib.sha256(pimflow_zoo.build(name).SerializeToString(deterministic=True)).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["mobilenet-v2", "lstm-classifier"])
+def test_large_constants_apart_are_those_of_the_model(name: str) -> None:
+    whole, (model, apart) = pimflow_zoo.build(name), pimflow_zoo.build_apart(name)
+    assert apart
+    for tensor in model.graph.initializer:
+        if tensor.name in apart:
+            assert apart[tensor.name].nbytes >= LEAST_APART_BYTES
+            tensor.raw_data = apart[tensor.name].tobytes()
+            tensor.ClearField("data_location")
+    assert model == whole
 
 
 def test_export_writes_what_build_makes(tmp_path: object) -> None:

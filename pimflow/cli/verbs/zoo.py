@@ -45,13 +45,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _export(name: str, output: str | None) -> int:
+    from pimflow.api.machines import zoo_model
     from pimflow.bundle.files import write_whole
     from pimflow.bundle.source import model_source, onnx_bytes
 
     source = model_source(f"zoo:{name}")
     path = Path(output or f"{source.name}.onnx")
-    content = source.content
-    assert not isinstance(content, str)
-    write_whole(path, onnx_bytes(content))
+    write_whole(path, onnx_bytes(zoo_model(name)))
     say(str(path))
     return 0

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array
+from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.session import (
     ORT_ERRORS,
     GraphSession,
     ended_after,
     from_ort_value,
     lacks_kernel,
+    lend,
     needs_ort_value,
     open_session,
     ort_dtype,
@@ -29,7 +30,7 @@ from pimflow.onnxio.session import (
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code
 
 
-def load_original(content: str | bytes | onnx.ModelProto) -> None:
+def load_original(content: ModelContent) -> None:
     """Loads the original model, as it is.
 
     Raises:
@@ -43,7 +44,7 @@ def load_original(content: str | bytes | onnx.ModelProto) -> None:
 
 
 def run_original(
-    content: str | bytes | onnx.ModelProto,
+    content: ModelContent,
     inputs: Mapping[str, Array],
     *,
     optimise: bool = True,
@@ -70,31 +71,41 @@ def run_original(
         if not lacks_kernel(error):
             raise
         return _run_widened(content, inputs, optimise)
-    types = {output.name: ort_dtype(output.type) for output in session.get_outputs()}
-    known = {item.name for item in session.get_inputs()}
+    types = {output.name: ort_dtype(output.type) for output in session.ort.get_outputs()}
+    known = {item.name for item in session.ort.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
     exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
     with ended_after(limit_s) as options:
         try:
             if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
-                results = session.run(list(types), feeds, options)
+                results = session.ort.run(list(types), feeds, options)
                 return unaliased(dict(zip(types, results, strict=True)), feeds)
             lent = {key: to_ort_value(array) for key, array in feeds.items()}
-            results = session.run_with_ort_values(list(types), lent, options)
+            results = session.ort.run_with_ort_values(list(types), lent, options)
             return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
         except ORT_ERRORS as error:
             refuse(_name(content), error)
 
 
-def _run_widened(content: str | bytes | onnx.ModelProto, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
+def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
     graph = load_model(content, {name: item.shape for name, item in inputs.items() if isinstance(item, np.ndarray)})
     return GraphSession(graph, optimise=optimise).run({name: inputs[name] for name in graph.inputs})
 
 
-def _open(content: str | bytes | onnx.ModelProto, optimise: bool, prepack: bool = False) -> ort.InferenceSession:
-    data = content if isinstance(content, (str, bytes)) else content.SerializeToString()
-    return open_session(data, session_options(optimise=optimise, prepack=prepack), _name(content))
+class _Session(NamedTuple):
+    """A session, and the constants that it reads where they are."""
+
+    ort: ort.InferenceSession
+    lent: dict[str, ort.OrtValue]
 
 
-def _name(content: str | bytes | onnx.ModelProto) -> str:
+def _open(content: ModelContent, optimise: bool, prepack: bool = False) -> _Session:
+    options = session_options(optimise=optimise, prepack=prepack)
+    lent = lend(content.constants, options) if isinstance(content, SplitModel) else {}
+    model = content.proto if isinstance(content, SplitModel) else content
+    data = model if isinstance(model, (str, bytes)) else model.SerializeToString()
+    return _Session(open_session(data, options, _name(content)), lent)
+
+
+def _name(content: ModelContent) -> str:
     return content if isinstance(content, str) else "model"

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import pimflow_zoo
+from pimflow.onnxio.export import SplitModel
 from pimflow.runtime.execute.original import run_original
 from support.exotic_models import MODELS, W, input_as_output
 
@@ -27,3 +29,11 @@ def test_an_output_that_is_an_input_is_a_copy() -> None:
     y = run_original(input_as_output(), {"x": x})["x"]
     x[:] = 7
     assert (y == 1).all()
+
+
+def test_constants_beside_a_model_are_lent_and_give_the_same() -> None:
+    model, apart = pimflow_zoo.build("mobilenet-v3-small"), pimflow_zoo.build_apart("mobilenet-v3-small")
+    x = np.random.default_rng(3).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    assert apart.constants
+    given = run_original(SplitModel.of(*apart), {"input": x}, is_once=True)
+    np.testing.assert_array_equal(given["logits"], run_original(model, {"input": x}, is_once=True)["logits"])
