@@ -141,14 +141,34 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     rows = node_rows(graph, nodes[-1])
     if rows < 2:
         return Refusal(f"{nodes[-1].name}: {rows} output rows cannot be cut into stages")
-    members = {node.name: node for node in nodes}
-    first, part_of = _first(graph, members), part_finder(graph)
+    growing = GrowingRun(graph)
     for node in nodes:
-        part = part_of(node, 0, max(node_rows(graph, node), 1))
-        refusal = _row_wise(graph, node, part, members) or _outside_dependence(graph, node, members, first)
-        if refusal is not None:
-            return refusal
-    return None
+        growing.add(node)
+    return growing.refusal
+
+
+class GrowingRun:
+    """Nodes in execution order, one after the other, as long as the rows of each follow from those before it.
+
+    `refusal` is why those of one do not. It stays: nothing that comes later is read by what is there.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.refusal: Refusal | None = None
+        self._graph = graph
+        self._members: dict[str, Node] = {}
+        self._first = len(graph.nodes)
+        self._part_of = part_finder(graph)
+
+    def add(self, node: Node) -> None:
+        """Adds the next node."""
+        if self.refusal is not None:
+            return
+        graph, members = self._graph, self._members
+        members[node.name] = node
+        self._first = min(self._first, graph.position[node.name])
+        part = self._part_of(node, 0, max(node_rows(graph, node), 1))
+        self.refusal = _row_wise(graph, node, part, members) or _outside_dependence(graph, node, members, self._first)
 
 
 def _row_wise(graph: Graph, node: Node, part: RowPart | Refusal, members: Mapping[str, Node]) -> Refusal | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, product
 
 from pimflow.ir import Conv2d, Decision, Pipeline
-from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
+from pimflow.ir.analysis.regions import GrowingRun, node_rows, run_refusal
 from pimflow.search.candidates.base import Candidate, Destination, Scene, is_heavy
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit
@@ -54,15 +54,28 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
     """
     if space.runs != "any":
         return
-    for run in _neighbours(scene, space.max_run):
+    for run in _cuttable(scene, _neighbours(scene, space.max_run)):
         choices = _device_choices(scene, run, destination)
-        if not choices or pipeline_refusal(scene.graph, _names(run)) is not None:
-            continue
         if scene.exhaustive:
             yield from _every_version(scene, run, space, destination)
             continue
         for devices in choices:
             yield from _pipelines(scene, run, devices, space, destination, bottom_first=False)
+
+
+def _cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
+    """Those runs that can be cut into stages by rows (`pipeline_refusal`), of runs that grow from the same units."""
+    first, size, grown = None, 0, GrowingRun(scene.graph)
+    for run in growing:
+        if run[0] is not first:
+            first, size, grown = run[0], 0, GrowingRun(scene.graph)
+        for unit in run[size:]:
+            for node in unit.nodes:
+                grown.add(node)
+        size = len(run)
+        nodes = [node for unit in run for node in unit.nodes]
+        if grown.refusal is None and node_rows(scene.graph, nodes[-1]) >= 2 and run_refusal(scene.graph, nodes) is None:
+            yield run
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:

@@ -53,6 +53,7 @@ class MappingSearch:
         self._family = {} if family is None else family
         self._known: dict[tuple[MatrixProblem, str], _Chosen | Refusal] = {}
         self._least_us: dict[MatrixProblem, float] = {}
+        self._refused: dict[tuple[MatrixProblem, str], Refusal | None] = {}
         self._recalled: dict[str, str] = {}
         self._learnt: list[tuple[MatrixProblem, str, _Chosen]] = []
 
@@ -82,6 +83,12 @@ class MappingSearch:
 
     def refusal(self, problem: MatrixProblem, policy: str) -> Refusal | None:
         """Why no mapping that a policy allows fits the machine, or None. Where one fits, none is timed."""
+        key = (problem, policy)
+        if key not in self._refused:
+            self._refused[key] = self._refusal(problem, policy)
+        return self._refused[key]
+
+    def _refusal(self, problem: MatrixProblem, policy: str) -> Refusal | None:
         newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
         if not all(isinstance(outline(problem, mapping, self.profile.pim), Refusal) for mapping in newton):
             return None
