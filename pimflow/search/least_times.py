@@ -102,6 +102,7 @@ class LeastTimes:
         self._graph = graph
         self._costs = costs
         self._host = costs.target.host
+        self._divides_sums = costs.target.units[self._host].divides_sums
         self._known = _KNOWN.setdefault(costs, {})
         self._apart: dict[Hashable, float] = {}
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
@@ -168,7 +169,7 @@ class LeastTimes:
 
     def _inner(self, node: Node) -> int:
         """What the node sums over, if the search may divide it; else 1."""
-        return node_k(self._graph, node) if divides_by_k(self._graph, node) else 1
+        return node_k(self._graph, node) if self._divides_sums and divides_by_k(self._graph, node) else 1
 
     def _sparse(self, device: str, node: Node) -> Least | None:
         """Sums over edges: parts that are made of them read what all of it reads, and more.

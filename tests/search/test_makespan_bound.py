@@ -37,7 +37,8 @@ ROUNDING = 1 + 1e-9
 
 def fast_gpu() -> Target:
     """A machine on which launches and waves cost little, so that divisions of all kinds pay."""
-    return override("pimflow", {"gpu.launch_cycles": 300, "gpu.step_cycles": 40.0, "gpu.fill_cycles": 40.0})
+    changes = {"gpu.launch_cycles": 300, "gpu.step_cycles": 40.0, "gpu.fill_cycles": 40.0, "gpu.splits": [1, 4]}
+    return override("pimflow", changes)
 
 
 def bound_of(graph: Graph, costs: Costs) -> MakespanBound:

@@ -166,7 +166,8 @@ class Everything:
         anchor, *fused = self.units[index]
         over = self.graph.shape(anchor.inputs[0])[1 if isinstance(anchor.op, Conv2d) else -1]
         behind = tuple(OnDevice(node.name, "gpu") for node in fused)
-        for count in range(16, over, 16) if over >= LEAST_K else ():
+        divided = over >= LEAST_K and max(self.costs.target.gpu.splits) > 1
+        for count in range(16, over, 16) if divided else ():
             yield index, index + 1, (SplitK(anchor.name, count, "auto"), *behind)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
@@ -310,7 +311,9 @@ MACHINES = {"quick launches": 1000, "as shipped": None}
 
 
 def machine(launch_cycles: int | None) -> Target:
-    return override("pimflow", {} if launch_cycles is None else {"gpu.launch_cycles": launch_cycles})
+    """The shipped one, or one whose GPU divides sums too, so that plans may."""
+    quick = {"gpu.launch_cycles": launch_cycles, "gpu.splits": [1, 4]}
+    return override("pimflow", {} if launch_cycles is None else quick)
 
 
 def gap(graph: Graph, target: Target, stages: tuple[int, ...] | None) -> float:

@@ -12,7 +12,7 @@ from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Op, Refusal, Reshape, Slice
 from pimflow.ir.readout import Readout
-from pimflow.targets import load_target
+from pimflow.targets.overrides import override
 
 PIM_RATE = {"newton+": 0.5e6, "newton++": 1.2e6, "auto": 1.5e6}  # MACs a microsecond
 GPU_RATE = 1.0e6
@@ -76,7 +76,7 @@ class FakeCosts:
     """
 
     def __init__(self, channels: int = 16, slow_down: float = 1.0, padding_alike: tuple[str, ...] = ()) -> None:
-        self.target = load_target("pimflow")
+        self.target = override("pimflow", {"gpu.splits": [1, 2]})
         self.channels = channels
         self.unit = FakeUnit(slow_down)
         self.units: Mapping[str, Backend[Any, Any]] = {"pim": self.unit}

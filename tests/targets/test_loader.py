@@ -43,8 +43,9 @@ OPTIONAL: dict[str, Any] = {
 OPTIONAL_TABLES = {
     *("gpu.fp32.convolution.winograd", "gpu.fp16.convolution.few_channels"),
     *("memory", "memory.ssd"),
+    "gpu.splits",
 }
-"""Tables that a file may leave out: another algorithm, tiers of memory."""
+"""Tables and lists that a file may leave out: other algorithms, tiers of memory."""
 MAY_BE_ZERO = {
     "pim.launch_us",
     "gpu.launch_cycles",

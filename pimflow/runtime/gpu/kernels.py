@@ -85,25 +85,27 @@ def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
     The latter gives every row of the matrix a warp of its own, on the vector lanes: no tile to fill, no main loop to
     wait for, so that it streams its matrix at the memory's bandwidth.
     """
-    launches = gpu.conv_launches if work.convolution else 1
-    options = [_tiled(work, gpu, channels, tile[0], tile[1], launches) for tile in gpu.tiles]
+    splits = (1,) if work.whole_k else gpu.splits
+    options = [_tiled(work, gpu, channels, tile, split) for tile in gpu.tiles for split in splits]
     if min(work.m, work.n) < GEMV_ROWS:
         options.append(_stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1))
     return min(options, key=lambda option: option.total)
 
 
-def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, rows: int, columns: int, launches: int) -> KernelCycles:
-    """One kernel of `rows` x `columns` output tiles.
+def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, tile: tuple[int, int], split: int) -> KernelCycles:
+    """One kernel of output tiles of rows x columns, with K in `split` parts.
 
-    A grid of b = groups * ceil(M/rows) * ceil(N/columns) thread blocks (of segments: theirs added up) runs in waves of
-    sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes
-    `fill + ceil(K/depth) * max(step, r * rows * columns * depth / rate)`:
+    A grid of b = groups * ceil(M/rows) * ceil(N/columns) * split thread blocks (of segments: theirs added up) runs in
+    waves of sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes
+    `fill + ceil(K / (depth * split)) * max(step, r * rows * columns * depth / rate)`:
     a step of the main loop is bound by the latency of its loads or by arithmetic, whichever is longer (the model of
     tile and wave quantisation in NVIDIA's "Matrix Multiplication Background" guide, with the loop's latency made
-    explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache.
+    explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache. Parts are
+    written there in single precision, and read by a second kernel that adds them up.
     """
-    blocks = work.blocks(rows, columns)
-    steps = -(-work.k // gpu.tile_depth)
+    rows, columns = tile
+    blocks = work.blocks(rows, columns) * split
+    steps = -(-work.k // (gpu.tile_depth * split))
     rate = gpu.macs_per_sm_cycle * gpu.matrix_efficiency
     step_compute = rows * columns * gpu.tile_depth / rate
 
@@ -112,7 +114,11 @@ def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, rows: int, columns: in
 
     full, rest = divmod(blocks, gpu.sms * gpu.blocks_per_sm)
     compute = full * wave(gpu.blocks_per_sm) + (wave(-(-rest // gpu.sms)) if rest else 0.0)
+    partial_sums = 2 * split * work.results * 4 if split > 1 else 0
+    l2_rate = channels * gpu.l2_bytes_per_channel_cycle
+    compute += partial_sums / l2_rate
     l2_bytes = blocks * steps * (rows + columns) * gpu.tile_depth * gpu.element_bytes
-    l2 = l2_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
     dram = dram_cycles(work.bytes, gpu, channels)
-    return KernelCycles(float(gpu.launch_cycles * launches), compute, dram, l2, l2_bytes)
+    launches = (gpu.conv_launches if work.convolution else 1) + (split > 1)
+    launch = float(gpu.launch_cycles * launches)
+    return KernelCycles(launch, compute, dram, l2_bytes / l2_rate, l2_bytes + partial_sums)

@@ -80,6 +80,11 @@ class MatrixWork:
         """Multiply-accumulates."""
         return self.m * self.n * self.k * self.groups
 
+    @property
+    def results(self) -> int:
+        """Elements of all products."""
+        return self.m * self.n * self.groups
+
     def blocks(self, rows: int, columns: int) -> int:
         """Tiles of so many rows and columns that cover all results."""
         return self.groups * -(-self.m // rows) * -(-self.n // columns)
@@ -98,6 +103,11 @@ class SegmentedWork(MatrixWork):
     def macs(self) -> int:
         """Multiply-accumulates."""
         return sum(self.segments) * self.n * self.k
+
+    @property
+    def results(self) -> int:
+        """Elements of all products."""
+        return sum(self.segments) * self.n
 
     def blocks(self, rows: int, columns: int) -> int:
         """Tiles, of which none has rows of two segments."""

@@ -66,8 +66,8 @@ class Candidates:
         """
         self.scene.sums = False
         yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))
-        self.scene.sums = True
-        if any(space.inner for space in self.policy.spaces):
+        self.scene.sums = self.scene.divides_sums
+        if self.scene.sums and any(space.inner for space in self.policy.spaces):
             yield self._listed((k_splits,))
 
     def _listed(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:

@@ -29,14 +29,16 @@ class Scene:
     """A graph in its execution order, and which of its nodes other devices than the host can run.
 
     `exhaustive` is whether every version of a decision is a candidate: the graph is small enough. `sums` is whether a
-    step from what is chosen may divide what products sum over.
+    step from what is chosen may divide what products sum over: never where the host's cost model does not, so that a
+    plan gains nothing by it that the host alone has too.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
         self.graph = graph
         self.exhaustive = False
-        self.sums = True
         self.host = pricer.costs.target.host
+        self.divides_sums = pricer.costs.target.units[self.host].divides_sums
+        self.sums = self.divides_sums
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)
         self.units = units_of(self.order)

@@ -138,6 +138,13 @@ class GpuSpec(Gpu):
     depthwise_macs_per_sm_cycle: Positive  # multiply-accumulates of one SM in a depthwise convolution
     memory_efficiency: Positive  # share of the channels' peak bandwidth that a kernel reaches
     l2_bytes_per_channel_cycle: Positive  # bandwidth of the slices of second-level cache that belong to one channel
+    # Parts that K of a product may be cut into, a thread block each, which a second kernel adds up (split-K)
+    splits: tuple[Count, ...] = field(default=(1,), kw_only=True)
+
+    @property
+    def divides_sums(self) -> bool:
+        """Where `splits` names more than one part."""
+        return max(self.splits) > 1
 
     @property
     def peak_macs_per_sm_cycle(self) -> int:
@@ -150,6 +157,8 @@ class GpuSpec(Gpu):
         return self.energy.mac_pj
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
-        """An empty list of tiles."""
+        """An empty list of tiles, or of splits."""
         if not self.tiles:
             yield "tiles", "must name one tile or more"
+        if not self.splits:
+            yield "splits", "must name one number of parts or more"

@@ -42,6 +42,14 @@ class Unit:
         """By name, the values that results depend on most and that people vary: reports name them."""
         return {}
 
+    @property
+    def divides_sums(self) -> bool:
+        """Whether the cost of a product has all that a library gains by dividing what it sums over (split-K).
+
+        Where it lacks that, a plan that divides a sum between two units would be credited with it too.
+        """
+        return True
+
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """What cannot be, as (key within the table, what is wrong with its value).
 

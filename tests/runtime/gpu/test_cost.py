@@ -102,6 +102,22 @@ def test_tiles_and_waves(m: int, n: int, k: int, groups: int, expected: float) -
     assert cycles.total == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("k", "splits", "expected"),
+    [
+        # ten steps of a block: in two parts five on an SM each, in four three (rounded up); a second launch adds up
+        (320, (1, 2), 2 * 1000 + 500 + 5 * 1024 + 2 * 2 * 4096 * 4 / 3200),
+        (320, (2, 4), 2 * 1000 + 500 + 3 * 1024 + 2 * 4 * 4096 * 4 / 3200),
+        (32, (1, 2), 1000 + 500 + 1024),  # one step: nothing to divide
+    ],
+)
+def test_sums_are_divided_among_idle_sms_where_that_pays(k: int, splits: tuple[int, ...], expected: float) -> None:
+    gpu = plain_gpu(splits=splits, l2_bytes_per_channel_cycle=100.0)
+    assert kernel_cycles(MatrixWork(64, 64, k, 1, 0), gpu, 32).total == pytest.approx(expected)
+    whole = MatrixWork(64, 64, k, 1, 0, whole_k=True)
+    assert kernel_cycles(whole, gpu, 32) == kernel_cycles(whole, plain_gpu(l2_bytes_per_channel_cycle=100.0), 32)
+
+
 def test_step_latency_binds_when_arithmetic_is_fast() -> None:
     cycles = kernel_cycles(MatrixWork(64, 64, 320, 1, 0), plain_gpu(macs_per_sm_cycle=10**6), 32)
     assert cycles.total == pytest.approx(1000 + 500 + 10 * 100)
@@ -325,6 +341,7 @@ def test_more_work_is_never_faster(m: int, n: int, k: int, grow: int) -> None:
         ("tiles", ((512, 512),), conv(64, 64, 14, 3)),
         ("tile_depth", 8, conv(64, 64, 14, 3)),
         ("blocks_per_sm", 8, conv(64, 512, 112)),
+        ("splits", (1, 4), conv(512, 64, 7, 3)),
         ("depthwise_macs_per_sm_cycle", 0.5, conv(64, 64, 56, 3, groups=64)),
         ("operations_per_sm_cycle", 1, (Elementwise("Sigmoid"), [value(10**6)], [value(10**6)])),
         ("memory_efficiency", 0.05, (Elementwise("Relu"), [value(10**7)], [value(10**7)])),
