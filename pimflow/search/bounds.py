@@ -49,12 +49,14 @@ from pimflow.ir.plan import singles
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
+from pimflow.passes.decision import device_refusal
 from pimflow.passes.k_split import whole_k
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import NO_RESOURCE, Job, NodePrice, makespan_us
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.parts import added_alone, columns_alone, divides_by_columns, k_alone, likeness, rows_alone
+from pimflow.search.run_parts import End, RunParts
 from pimflow.targets import Target
 
 
@@ -155,13 +157,14 @@ class _Part:
 class _Steps(NamedTuple):
     """The parts of a decision: where each runs, and which of those before it it reads.
 
-    `laid` are the rows that the parts make, of a decision whose schedule follows from its parts.
+    `written` are those that are jobs, in order, each with its node and stage: of a decision whose schedule follows from
+    its parts.
     """
 
     devices: Sequence[str] = ()
     parts: Sequence[_Part] = ()
     reads: Sequence[Sequence[int]] = ()
-    laid: Sequence[LaidPart] = ()
+    written: Sequence[tuple[int, Node, int | None]] = ()
 
 
 _FREE = _Part(0.0)
@@ -181,7 +184,8 @@ class Bounds:
         self._host = costs.target.host
         self._known: dict[tuple[Decision, ...], Sequence[_Steps]] = {}
         self._parts: dict[tuple[str, int, int, str, str], _Part] = {}
-        self._laid: dict[Hashable, LaidOut] = {}
+        self.runs = RunParts(graph)
+        self._own: dict[End, dict[tuple[int, str, str], Sequence[_Part]]] = {}
         self._works: dict[tuple[_Pending, bool], _Part] = {}
         self._kinds: dict[Hashable, int] = {}
         self._likeness: dict[str, int] = {}
@@ -218,7 +222,8 @@ class Bounds:
         It does if what brings rows from part to part is free, so that a timeline has parts alone.
         """
         steps = self._steps_of(decisions)
-        if not all(some.parts and (some.laid or len(some.parts) == 1) for some in steps) or not self._places_are_free:
+        follows = all(some.parts and (some.written or len(some.parts) == 1) for some in steps)
+        if not follows or not self._places_are_free:
             return None
         for part in (part for some in steps for part in some.parts):
             if part.pending is not None:
@@ -243,15 +248,16 @@ class Bounds:
     def _scheduled_us(self, steps: _Steps) -> float:
         """The makespan of parts: the jobs that a timeline has of them."""
         jobs: list[Job] = []
-        last: list[int] = []
-        for laid, device, part, reads in zip(steps.laid, steps.devices, steps.parts, steps.reads, strict=True):
-            before = {last[source] for source in reads}
+        last: dict[int, int] = {}
+        for at, node, stage in steps.written:
+            part = steps.parts[at]
+            before = {last[source] for source in steps.reads[at]}
             for us in part.kernels_us or (part.us,):
                 for source in before:
                     jobs[source].successors.append(len(jobs))
-                jobs.append(Job(laid.node, device if us > 0 else NO_RESOURCE, us, laid.stage, [], len(before)))
+                jobs.append(Job(node, steps.devices[at] if us > 0 else NO_RESOURCE, us, stage, [], len(before)))
                 before = {len(jobs) - 1}
-            last.append(len(jobs) - 1)
+            last[at] = len(jobs) - 1
         return makespan_us(jobs)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
@@ -287,7 +293,9 @@ class Bounds:
             return _side_by_side([self._whole(decision, where)])
         if isinstance(decision, Parallel):
             return _at_once([self._steps(item, where) for item in decision.decisions])
-        if isinstance(decision, (SplitRows, Pipeline)):
+        if isinstance(decision, Pipeline):
+            return self._run_steps(decision)
+        if isinstance(decision, SplitRows):
             return self._row_steps(decision)
         if isinstance(decision, SplitColumns):
             return _side_by_side(self._column_parts(decision))
@@ -321,43 +329,78 @@ class Bounds:
             return _side_by_side([(self._host, _REFUSED)])
         laid = layout.parts
         devices = [part.device for part in laid]
-        if isinstance(decision, Pipeline):
-            at = dict(zip(decision.run, decision.devices, strict=True))
-            devices = [at[part.node.name] for part in laid]
         parts = [
             self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
             for part, device in zip(laid, devices, strict=True)
         ]
-        return _Steps(devices, parts, [part.reads for part in laid], laid if layout.complete else ())
+        written = [(at, part.node, part.stage) for at, part in enumerate(laid)] if layout.complete else ()
+        return _Steps(devices, parts, [part.reads for part in laid], written)
+
+    def _run_steps(self, pipeline: Pipeline) -> _Steps:
+        """The parts of a pipeline, as its end tells them, or else its layout."""
+        end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
+        if end is None:
+            return self._row_steps(pipeline)
+        grid = end.grid(len(pipeline.run))
+        devices = [device for device in pipeline.devices for _ in pipeline.stage_rows]
+        parts = [part for some in self.stage_parts(end, pipeline.devices, pipeline.choice) for part in some]
+        return _Steps(devices, parts, grid.reads, grid.written if grid.complete else ())
+
+    def stage_parts(self, end: End, devices: Sequence[str], choice: str, beyond: int = 0) -> list[Sequence[_Part]]:
+        """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`."""
+        size = len(devices)
+        return [self._layer_parts(end, place, devices, choice) for place in range(size - 1, beyond - 1, -1)]
+
+    def _layer_parts(self, end: End, place: int, devices: Sequence[str], choice: str) -> Sequence[_Part]:
+        """By stage, the parts of the node at a place from the end of a run: nothing where it is in another's kernel."""
+        node, device = end.layers[place].node, devices[-1 - place]
+        root = node.placement.fused_into
+        at = None if root is None else end.place.get(root, len(devices))
+        if at is None or root is None:
+            return self._own_parts(end, place, device, choice)
+        if at >= len(devices):
+            return [_FREE] * end.stages
+        if self.has_kernel(node, root, devices[-1 - at]):
+            return self._own_parts(end, place, device, choice)
+        own = self._own_parts(end, place, device, choice)
+        return [_FREE if alike else part for part, alike in zip(own, end.alike(place, at), strict=True)]
+
+    def _own_parts(self, end: End, place: int, device: str, choice: str) -> Sequence[_Part]:
+        """By stage, the parts of a node by themselves; what makes nothing is free."""
+        key = (place, device, choice if device != self._host else "")
+        known = self._own.setdefault(end, {})
+        if key not in known:
+            layer = end.layers[place]
+            if device_refusal(layer.node, device, self._host) is not None:
+                known[key] = [_REFUSED] * end.stages
+            else:
+                known[key] = [
+                    _FREE if part is None else self._part(layer.node, rows, part, device, choice)
+                    for rows, part in zip(layer.rows, layer.made, strict=True)
+                ]
+        return known[key]
 
     def _laid_out(self, decision: SplitRows | Pipeline) -> LaidOut | None:
-        """The layout of a decision, None if it has none; that of a pipeline is the same whatever the devices."""
-        key: Hashable = decision
-        if isinstance(decision, Pipeline):
-            key = (decision.run, decision.stage_rows, decision.bottom_first)
-        if key not in self._laid:
-            (cut,) = passes_of(decision, self._host)
-            assert isinstance(cut, RowwisePass)
-            layout = cut.layout(self._graph)
-            if isinstance(layout, Refusal):
-                return None
-            self._laid[key] = laid_out(self._graph, layout.jobs)
-        return self._laid[key]
+        """The layout of a decision, None if it has none."""
+        (cut,) = passes_of(decision, self._host)
+        assert isinstance(cut, RowwisePass)
+        layout = cut.layout(self._graph)
+        return None if isinstance(layout, Refusal) else laid_out(self._graph, layout.jobs)
 
     def _row_part(self, laid: LaidPart, device: str, root_device: str, choice: str) -> _Part:
         """What a part takes; `root_device` runs the part that it is fused into, if there is one."""
         node, root = laid.node, laid.node.placement.fused_into
         if laid.spared or (laid.root is not None and root and not self.has_kernel(node, root, root_device)):
             return _FREE
-        return self.part(laid, device, choice)
+        return self._part(node, (laid.start, laid.stop), laid.part, device, choice)
 
-    def part(self, laid: LaidPart, device: str, choice: str) -> _Part:
+    def _part(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> _Part:
         """What some rows of a node take by themselves, whatever they are fused into."""
-        node = laid.node
-        key = (node.name, laid.start, laid.stop, device, choice if device != self._host else "")
-        if key not in self._parts:
-            self._parts[key] = self._part_alike(laid, device, choice)
-        return self._parts[key]
+        key = (node.name, *rows, device, choice if device != self._host else "")
+        known = self._parts.get(key)
+        if known is None:
+            known = self._parts[key] = self._part_alike(node, rows, part, device, choice)
+        return known
 
     def _column_parts(self, split: SplitColumns) -> list[tuple[str, _Part]]:
         """The two parts of a node; what follows them is left out."""
@@ -413,13 +456,12 @@ class Bounds:
             self._alike[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
         return self._alike[key]
 
-    def _part_alike(self, laid: LaidPart, device: str, choice: str) -> _Part:
+    def _part_alike(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> _Part:
         """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
-        node, part, rows = laid.node, laid.part, (laid.start, laid.stop)
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
-        key = (self._kind(node), part.op, laid.stop - laid.start, read, device, choice)
+        key = (self._kind(node), part.op, rows[1] - rows[0], read, device, choice)
         if key not in self._alike:
             self._alike[key] = self._part_of(node, part, rows, device, choice)
         return self._alike[key]

@@ -71,7 +71,7 @@ def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
 def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
     """Whether the rows of the parts say what moves between them (nothing), and what stays fused into what."""
     nodes = {job.node.output: job.node for job in jobs}
-    if not all(_keeps_places(graph, node) for node in nodes.values()):
+    if not all(keeps_places(graph, node) for node in nodes.values()):
         return False
     rows = {(job.node.name, job.suffix): (job.start, job.stop) for job in jobs}
     kernels = {name: node.placement.fused_into or node.name for name, node in nodes.items()}
@@ -84,7 +84,7 @@ def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
     )
 
 
-def _keeps_places(graph: Graph, node: Node) -> bool:
+def keeps_places(graph: Graph, node: Node) -> bool:
     """Whether what a node makes has a place of its own, or the one that was decided on for the whole graph."""
     if any(element_bytes(graph.value(name).dtype) is None for name in (*node.inputs, *node.outputs) if name):
         return False

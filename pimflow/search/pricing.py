@@ -74,7 +74,7 @@ class Pricer:
         self._capable: dict[tuple[str, str, str], bool] = {}
         self._bounds = bounds.Bounds(graph, costs)
         self._times = LeastTimes(graph, costs)
-        self._stages = StageTimes(graph, self._bounds)
+        self._stages = StageTimes(self._bounds)
         self._whole: dict[tuple[str, str], float] = {}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
@@ -89,7 +89,7 @@ class Pricer:
             if run is not only.run or devices is not only.devices:  # versions that differ in their stages come together
                 us = self._busiest_us(only)
                 self._last_run = only.run, only.devices, us
-            return us
+            return max(us, self._stages.least_us(only))
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part = self._part_on_host(only)
             on_host = part * self._whole_us(only.node, self.costs.target.host)
@@ -123,9 +123,7 @@ class Pricer:
         Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
         what is known to be `least`, and only then are the decisions carried out.
         """
-        known = self._by_stages(decisions)
-        if known <= least:
-            known = self._bounds.least_us(decisions)
+        known = self._bounds.least_us(decisions)
         if known > least:
             return known, False
         text = content_text(self.graph, self._outputs, decisions)
@@ -141,12 +139,6 @@ class Pricer:
         if math.isfinite(known):
             self._prices.put(least_key, known)
         return known, False
-
-    def _by_stages(self, decisions: tuple[Decision, ...]) -> float:
-        """What a pipeline takes at least by the rows of its stages; 0 of other decisions."""
-        if len(decisions) != 1 or not isinstance(decisions[0], Pipeline):
-            return 0.0
-        return self._stages.least_us(decisions[0])
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
         """What the decisions cost; None if they cannot be made."""

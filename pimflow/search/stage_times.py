@@ -1,116 +1,128 @@
-"""What pipelines take at least by the rows of their stages alone, told before they are laid out.
+"""What pipelines take at least by the rows of their stages, told before their parts are put together.
 
-Every device makes its parts one after the other. Which rows these are follows from the end of a run
-(`passes/rowwise/stages.py`), so that thousands of runs share what is found out for a few hundred ends.
+A device makes its parts one after the other: none before what the first of them waits for, and behind the last of them
+comes what waits for that. What the last nodes of a run keep devices busy for, and what comes behind, does not depend on
+the nodes in front of them, so that runs with the same end share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from pimflow.ir import Graph, Node, Pipeline, Refusal
-from pimflow.ir.analysis.regions import part_finder
-from pimflow.passes.rowwise.stages import StageRows
-from pimflow.search.laid_out import LaidPart
+from pimflow.ir import Pipeline
+from pimflow.search.run_parts import End, RunParts
 
 
 class Part(Protocol):
     """What some rows of a node take at least on a device, and how much of that a plan need not wait for."""
 
-    us: float
-    avoidable_us: float
+    @property
+    def us(self) -> float:
+        """At least."""
+
+    @property
+    def avoidable_us(self) -> float:
+        """Of that."""
 
 
 class Parts(Protocol):
     """Prices parts, each once."""
 
-    def part(self, laid: LaidPart, device: str, choice: str) -> Part:
-        """Some rows of a node by themselves on a device, under a choice of its backend."""
+    @property
+    def runs(self) -> RunParts:
+        """Which parts there are."""
 
-    def has_kernel(self, node: Node, root: str, device: str) -> bool:
-        """Whether a node that is fused into another has a kernel of its own where that runs on a device."""
+    def stage_parts(self, end: End, devices: Sequence[str], choice: str, beyond: int = 0) -> Sequence[Sequence[Part]]:
+        """Those of the last nodes of a run, front to back, of each node by stage; not of the last `beyond`."""
+
+
+class _Tail(NamedTuple):
+    """The last nodes of a run on some devices.
+
+    Args:
+        busy_us: by device, all parts.
+        behind_us: by device, what comes behind any of its parts at least.
+        works: by place, whether any part of a node takes time.
+        least_us: by place, the shortest of the parts of a node.
+        node_behind_us: by place, what comes behind any part of a node at least.
+    """
+
+    busy_us: Mapping[str, float]
+    behind_us: Mapping[str, float]
+    works: tuple[bool, ...]
+    least_us: tuple[float, ...]
+    node_behind_us: tuple[float, ...]
+
+
+_NO_TAIL = _Tail({}, {}, (), (), ())
 
 
 class StageTimes:
-    """What the stages of pipelines over one graph keep devices busy for at least."""
+    """What pipelines over one graph take at least by their stages, as far as that is known when it is first asked for.
 
-    def __init__(self, graph: Graph, parts: Parts) -> None:
-        self._graph = graph
+    Every part of a node reads some part of each maker that it has in the run, and is read by a part of some reader,
+    unless rows are made of it that nobody there reads.
+    """
+
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._ends: dict[tuple[str, tuple[int, ...], bool], _End] = {}
+        self._tails: dict[tuple[End, tuple[str, ...], str], _Tail] = {}
 
     def least_us(self, pipeline: Pipeline) -> float:
-        """The longest that a device is busy; 0 where the rows of the stages cannot be told."""
-        key = (pipeline.run[-1], pipeline.stage_rows, pipeline.bottom_first)
-        end = self._ends.get(key)
+        """What no schedule of the parts is shorter than; 0 where the rows of the stages cannot be told."""
+        end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if end is None:
-            end = self._ends[key] = _End(self._graph, *key)
-        if not end.reaches(pipeline.run):
             return 0.0
-        at = dict(zip(pipeline.run, pipeline.devices, strict=True))
-        busy = dict.fromkeys(pipeline.devices, 0.0)
-        for name, device in at.items():
-            free = self._free_stages(end, name, at)
-            if free is None:
-                continue
-            for stage, part in enumerate(self._parts_of(end, name, device, pipeline.choice)):
-                if part is not None and stage not in free:
-                    busy[device] += part.us - part.avoidable_us
-        return max(busy.values())
+        tail = self._tail(end, pipeline.devices, pipeline.choice)
+        before_us = _before_us(end, tail, pipeline.devices)
+        return max(
+            before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()
+        )
 
-    def _free_stages(self, end: _End, name: str, at: dict[str, str]) -> Sequence[int] | None:
-        """The stages in which a node is part of another's kernel; None if it is in all."""
-        node = self._graph.node(name)
-        root = node.placement.fused_into
-        if root is None:
-            return ()
-        if root not in at:
-            return None
-        return () if self._parts.has_kernel(node, root, at[root]) else end.stages_alike(name, root)
+    def _tail(self, end: End, devices: tuple[str, ...], choice: str) -> _Tail:
+        key = (end, devices, choice)
+        known = self._tails.get(key)
+        if known is not None:
+            return known
+        size = len(devices)
+        shared = size - 1
+        while shared and not end.closed[shared - 1]:
+            shared -= 1
+        tail = self._tail(end, devices[size - shared :], choice) if shared else _NO_TAIL
+        parts = self._parts.stage_parts(end, devices, choice, shared)
+        busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
+        works, least_us, node_behind_us = list(tail.works), list(tail.least_us), list(tail.node_behind_us)
+        for place in range(shared, size):
+            device, layer = devices[size - 1 - place], end.layers[place]
+            us = [
+                part.us - part.avoidable_us
+                for part, made in zip(parts[size - 1 - place], layer.made, strict=True)
+                if made
+            ]
+            after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
+            works.append(max(us) > 0)
+            least_us.append(min(us))
+            node_behind_us.append(after_us)
+            busy_us[device] = busy_us.get(device, 0.0) + sum(us)
+            if works[place]:
+                behind_us[device] = min(behind_us.get(device, after_us), after_us)
+        known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
+        return known
 
-    def _parts_of(self, end: _End, name: str, device: str, choice: str) -> Sequence[Part | None]:
-        """By stage, those of a node; None for stages in which it makes nothing."""
-        key = (name, device, choice)
-        if key not in end.parts:
-            node, part_of = self._graph.node(name), part_finder(self._graph)
-            found: list[Part | None] = []
-            for start, stop in end.rows.fresh(name):
-                part = None if start == stop else part_of(node, start, stop)
-                if part is None or isinstance(part, Refusal):
-                    found.append(None)
-                    continue
-                laid = LaidPart(node, start, stop, part, device, None, (), None, False)
-                found.append(self._parts.part(laid, device, choice))
-            end.parts[key] = found
-        return end.parts[key]
 
-
-class _End:
-    """The rows of runs that end with a node in some stages, as far to the front as has been asked for."""
-
-    def __init__(self, graph: Graph, last: str, stage_rows: tuple[int, ...], bottom_first: bool) -> None:
-        self.rows = StageRows(graph, graph.node(last), stage_rows, bottom_first)
-        self.parts: dict[tuple[str, str, str], Sequence[Part | None]] = {}
-        self._graph = graph
-        self._names = [last]
-        """From the last one on to the front."""
-        self._alike: dict[str, Sequence[int]] = {}
-
-    def reaches(self, run: Sequence[str]) -> bool:
-        """Whether the rows of all nodes of a run are known."""
-        backwards = run[::-1]
-        for name in backwards[len(self._names) :]:
-            if tuple(self._names) != tuple(backwards[: len(self._names)]):
-                return False
-            if self.rows.extend(self._graph.node(name)) is not None:
-                return False
-            self._names.append(name)
-        return tuple(self._names[: len(run)]) == tuple(backwards)
-
-    def stages_alike(self, name: str, root: str) -> Sequence[int]:
-        """The stages in which two nodes make the same rows."""
-        if name not in self._alike:
-            both = zip(self.rows.fresh(name), self.rows.fresh(root), strict=True)
-            self._alike[name] = [stage for stage, (own, other) in enumerate(both) if own == other]
-        return self._alike[name]
+def _before_us(end: End, tail: _Tail, devices: Sequence[str]) -> dict[str, float]:
+    """By device, what comes before any of its parts at least."""
+    size = len(devices)
+    found: dict[str, float] = {}
+    ready = [0.0] * size
+    for place in range(size - 1, -1, -1):
+        before_us = 0.0
+        for maker in end.layers[place].makers:
+            if maker < size and ready[maker] > before_us:
+                before_us = ready[maker]
+        ready[place] = before_us + tail.least_us[place]
+        device = devices[size - 1 - place]
+        if tail.works[place] and before_us < found.get(device, before_us + 1):
+            found[device] = before_us
+    return found

@@ -22,12 +22,12 @@ COSTS: dict[str, Costs] = {"fake": FakeCosts(padding_alike=("gpu",)), "pimflow":
 
 @pytest.mark.parametrize("machine", COSTS)
 @pytest.mark.parametrize("name", ["inverted", "dense"])
-def test_it_is_what_the_busiest_device_does_of_the_layout(name: str, machine: str) -> None:
+def test_it_is_between_what_the_busiest_device_does_and_what_the_layout_takes(name: str, machine: str) -> None:
     graph = inverted_residuals(1) if name == "inverted" else dense_block(2)
     graph = PassManager(CLEANUP).run(graph).graph
     costs = COSTS[machine]
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
-    stages = StageTimes(graph, bounds)
+    stages = StageTimes(bounds)
     told = 0
     for candidate in Candidates(graph, find_policy("auto"), pricer):
         (only, *others) = candidate.decisions
@@ -35,17 +35,17 @@ def test_it_is_what_the_busiest_device_does_of_the_layout(name: str, machine: st
             continue
         least = stages.least_us(only)
         busiest = max(bounds.least_busy_us(candidate.decisions).values())
-        assert least == pytest.approx(busiest, rel=1e-9)
-        assert least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
-        told += least > 1.02 * pricer.least(candidate.decisions)
-    assert told > 20, "stages cost something"
+        assert busiest * (1 - 1e-9) <= least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
+        assert least <= pricer.least(candidate.decisions)
+        told += least > 1.02 * busiest
+    assert told > 5 or machine == "fake", "devices wait for the first parts, and others for the last ones"
 
 
 def test_nothing_is_told_of_what_is_no_run() -> None:
     graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
     first, second, third = (node.name for node in graph.nodes[:3])
     bounds = Bounds(graph, FakeCosts())
-    stages = StageTimes(graph, bounds)
+    stages = StageTimes(bounds)
     rows = graph.shape(graph.node(third).output)[-2]
     run = Pipeline((first, second, third), ("gpu", "pim", "gpu"), (2, rows - 2), "")
     other_way = Pipeline((second, first, third), ("pim", "gpu", "gpu"), (2, rows - 2), "")

@@ -1,0 +1,174 @@
+"""The parts of pipelines, told from the ends of their runs.
+
+Which rows stages make follows from the end of a run (`passes/rowwise/stages.py`): one that ends there and begins
+further to the front has the same parts, and those of what it begins with. So thousands of runs share what is found out
+for a few hundred ends, whatever their devices. `Pipelining` lays the same parts out where they are to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pimflow.ir import Graph, Node, Refusal, RowPart
+from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
+from pimflow.passes.rowwise.stages import StageRows
+from pimflow.search.laid_out import keeps_places
+
+
+class Layer(NamedTuple):
+    """What the stages make of a node.
+
+    Args:
+        rows: by stage.
+        made: how, by stage; None where there are no rows.
+        readers: the places of those behind it that read it.
+        makers: the places of those in front of it that it reads.
+        leaves: whether rows are made of it that none of them reads.
+    """
+
+    node: Node
+    rows: Sequence[tuple[int, int]]
+    made: Sequence[RowPart | None]
+    readers: Sequence[int]
+    makers: list[int]
+    leaves: bool
+
+
+class Grid(NamedTuple):
+    """The parts of a run: of its nodes, front to back, one for every stage, some of which make nothing.
+
+    Args:
+        reads: of every part those that it reads.
+        written: those that make rows, in the order in which they are written (stage by stage), with node and stage.
+        complete: whether nothing else takes time.
+    """
+
+    reads: Sequence[Sequence[int]]
+    written: Sequence[tuple[int, Node, int]]
+    complete: bool
+
+
+class RunParts:
+    """The parts of all pipelines over one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ends: dict[tuple[str, tuple[int, ...], bool], End] = {}
+
+    def end(self, run: Sequence[str], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
+        """The end of a run, with all of the run; None where only a layout says what becomes of it."""
+        key = (run[-1], stage_rows, bottom_first)
+        end = self._ends.get(key)
+        if end is None:
+            end = self._ends[key] = End(self._graph, *key)
+        return end if end.reaches(run) else None
+
+
+class End:
+    """The parts of runs that end with a node in some stages, as far to the front as has been asked for.
+
+    Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether
+    nothing from there on is fused into what lies further to the front.
+    """
+
+    def __init__(self, graph: Graph, last: str, stage_rows: tuple[int, ...], bottom_first: bool) -> None:
+        node = graph.node(last)
+        self.stages = len(stage_rows)
+        self.layers: list[Layer] = []
+        self.place: dict[str, int] = {}
+        self.closed: list[bool] = []
+        self._graph = graph
+        self._rows = StageRows(graph, node, stage_rows, bottom_first)
+        self._outputs = frozenset(graph.outputs)
+        self._names: tuple[str, ...] = ()
+        self._roots: set[str] = set()
+        self._complete: list[bool] = []
+        self._behind: list[list[list[int]]] = []
+        self._grids: dict[int, Grid] = {}
+        self._runs: set[int] = set()
+        fits = len(stage_rows) > 1 and min(stage_rows) > 0 and sum(stage_rows) == node_rows(graph, node)
+        self._is_told = fits and self._add(node)
+
+    def reaches(self, run: Sequence[str]) -> bool:
+        """Whether this is the end of a run of two nodes or more whose parts can be told."""
+        if not self._is_told or len(run) < 2:
+            return False
+        backwards = tuple(run[::-1])
+        known = len(self._names)
+        if backwards[:known] != self._names[: len(backwards)]:
+            return False
+        for name in backwards[known:]:
+            node = self._graph.node(name)
+            if self._rows.extend(node) is not None or not self._add(node):
+                return False
+        if len(run) not in self._runs and run_refusal(self._graph, [self._graph.node(name) for name in run]) is None:
+            self._runs.add(len(run))
+        return len(run) in self._runs
+
+    def _add(self, node: Node) -> bool:
+        """One more node at the front; False if some of its rows cannot be made by themselves."""
+        rows, part_of = self._rows.fresh(node.name), part_finder(self._graph)
+        made: list[RowPart | None] = []
+        for start, stop in rows:
+            part = None if start == stop else part_of(node, start, stop)
+            if isinstance(part, Refusal):
+                return False
+            made.append(part)
+        users = [user.name for name in node.outputs for user in self._graph.users(name)]
+        readers = [self.place[name] for name in users if name in self.place]
+        leaves = len(readers) < len(users) or not self._outputs.isdisjoint(node.outputs)
+        for reader in readers:
+            self.layers[reader].makers.append(len(self.layers))
+        self.place[node.name] = len(self.layers)
+        self.layers.append(Layer(node, rows, made, readers, [], leaves))
+        self._names += (node.name,)
+        self._roots.discard(node.name)
+        root = node.placement.fused_into
+        if root is not None and root not in self.place:
+            self._roots.add(root)
+        self.closed.append(not self._roots)
+        return True
+
+    def alike(self, place: int, other: int) -> Sequence[bool]:
+        """By stage, whether the nodes at two places make the same rows."""
+        return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
+
+    def grid(self, size: int) -> Grid:
+        """The parts of the run of the last `size` nodes."""
+        if size not in self._grids:
+            for place in range(len(self._behind), size):
+                self._link(place)
+            layers = self.layers[:size][::-1]
+            behind = [steps for of_layer in self._behind[:size][::-1] for steps in of_layer]
+            reads = [[at - away for away in steps if away <= at] for at, steps in enumerate(behind)]
+            written = [
+                (place * self.stages + stage, layer.node, stage)
+                for stage in range(self.stages)
+                for place, layer in enumerate(layers)
+                if layer.made[stage] is not None
+            ]
+            self._grids[size] = Grid(reads, written, all(self._complete[:size]))
+        return self._grids[size]
+
+    def _link(self, place: int) -> None:
+        """Says which parts behind a node read which of its parts: how many parts they are behind those.
+
+        And whether what is fused with it reads in every stage just the rows that it makes in that stage.
+        """
+        node, rows, *_ = self.layers[place]
+        kernel, together = node.placement.fused_into or node.name, True
+        self._behind.append([[] for _ in rows])
+        for at in self.layers[place].readers:
+            reader = self.layers[at]
+            for stage, part in enumerate(reader.made):
+                for name, span in zip(reader.node.inputs, part.spans if part else (), strict=part is not None):
+                    if name not in node.outputs or not isinstance(span, tuple):
+                        continue
+                    together &= reader.node.placement.fused_into != kernel or span == rows[stage]
+                    self._behind[at][stage] += [
+                        (place - at) * self.stages + stage - maker
+                        for maker, (start, stop) in enumerate(rows[: stage + 1])
+                        if start < span[1] and span[0] < stop and start < stop
+                    ]
+        self._complete.append(together and keeps_places(self._graph, node))

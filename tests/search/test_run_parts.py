@@ -1,0 +1,71 @@
+"""The parts of pipelines told from the ends of their runs, against the layouts that are carried out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pimflow.ir import Pipeline, Refusal
+from pimflow.passes import CLEANUP, PassManager
+from pimflow.passes.apply_plan import passes_of
+from pimflow.passes.rowwise.base import RowwisePass
+from pimflow.search.candidates import Candidates
+from pimflow.search.laid_out import laid_out
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Pricer
+from pimflow.search.run_parts import RunParts
+from support.costs import FakeCosts
+from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
+
+GRAPHS = {
+    "inverted": inverted_residuals(1),
+    "fire": fire_modules(14),
+    "dense": dense_block(2),
+    **{f"random {seed}": random_net(seed) for seed in range(3)},
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_they_are_those_of_the_layout(name: str) -> None:
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    candidates = Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, "")))
+    pipelines = dict.fromkeys(one.decisions[0] for one in candidates if isinstance(one.decisions[0], Pipeline))
+    runs, compared = RunParts(graph), 0
+    for pipeline in pipelines:
+        assert isinstance(pipeline, Pipeline)
+        (cut,) = passes_of(pipeline, "gpu")
+        assert isinstance(cut, RowwisePass)
+        layout = cut.layout(graph)
+        end = runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
+        if isinstance(layout, Refusal) or end is None:
+            assert isinstance(layout, Refusal), "what can be laid out can be told"
+            continue
+        laid, grid = laid_out(graph, layout.jobs), end.grid(len(pipeline.run))
+        number = {at: index for index, (at, _, _) in enumerate(grid.written)}
+        told = [
+            (
+                node.name,
+                stage,
+                end.layers[end.place[node.name]].rows[stage],
+                {number[source] for source in grid.reads[at]},
+            )
+            for at, node, stage in grid.written
+        ]
+        assert told == [(part.node.name, part.stage, (part.start, part.stop), set(part.reads)) for part in laid.parts]
+        assert grid.complete == laid.complete
+        compared += 1
+    assert compared >= 10
+
+
+def test_longer_and_shorter_runs_have_an_end_in_common() -> None:
+    graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
+    names = tuple(node.name for node in graph.nodes[:5])
+    rows = graph.shape(graph.node(names[-1]).output)[-2]
+    runs = RunParts(graph)
+    short, long = (runs.end(names[start:], (2, rows - 2), False) for start in (2, 0))
+    assert long is not None
+    assert short is long
+    assert [len(long.grid(size).reads) for size in (3, 5)] == [2 * 3, 2 * 5], "each has its own parts alone"
+    assert [min(map(min, filter(None, long.grid(size).reads))) for size in (3, 5)] == [0, 0]
+    assert runs.end((*names[1:4], names[0], names[4]), (2, rows - 2), False) is None, "not in order"
+    assert runs.end(names, (2, rows), False) is None, "these stages make more rows than there are"
