@@ -40,7 +40,7 @@ from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
 from pimflow.search.relational_form import RELATIONAL, relational_form
-from pimflow.search.solver import bound_of, kept_runs, solve
+from pimflow.search.solver import bound_of, keep_learnt, kept_runs, solve
 from pimflow.verify.each_pass import EachPass
 from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
@@ -161,6 +161,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"report {source.name}")
     bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
     report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound)
+    keep_learnt(options, costs=machine.costs)
     notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
     parts = (plan, rewritten.graph, programs, report, notes)
     return CompiledModel(source, options, machine, *parts, network=network_of(loaded))

@@ -35,6 +35,7 @@ from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Fetch, TableRead
 from pimflow.targets import Target
+from pimflow.targets.schema.origin import matters_to_time
 
 if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
@@ -281,9 +282,10 @@ class CostModel:
 
     @property
     def identity(self) -> str:
-        """All that times depend on beside the code, as text: not what the machine is called, nor its energies."""
+        """All that times depend on beside the code, as text: not what the machine is called or stands on, nor its
+        energies."""
         kinds = [(device, self.target.kind(device)) for device in self.target.devices]
-        values = {key: value for key, value in self.target.values.items() if not _is_energy(key)}
+        values = {key: value for key, value in self.target.values.items() if matters_to_time(key)}
         return f"{kinds} {values} {self.host.identity}"
 
     @property
@@ -343,10 +345,6 @@ class CostModel:
 
 def _launch_us(cost: HostCost) -> float:
     return cost.time_parts_us.get("launch", 0.0)
-
-
-def _is_energy(key: str) -> bool:
-    return "energy" in key.split(".") or key.endswith("_pj")
 
 
 def _misplaced(node: Node, unit: Backend[Any, Any], refusal: Refusal) -> GraphError:

@@ -128,10 +128,7 @@ def solve_for(
         prices = PriceCache(folder, scope) if prices is None else prices
         search = _balance if chosen.objective == THROUGHPUT else _search
         plan = search(graph, chosen, costs, prices, options.time_budget_s, progress)
-        for unit, table in records:
-            for key, text in unit.learnt().items():
-                table.put_text(key, text)
-            table.flush()
+        _keep_learnt(records)
         if plan.complete:
             plans.keep(graph, chosen, plan)
     return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
@@ -186,6 +183,19 @@ def kept_runs(options: Options) -> KeptRuns:
 def kept_streams(options: Options, made_of: str) -> KeptStreams:
     """What an earlier run wrote of the same programs; nothing where `made_of` does not say what they are."""
     return KeptStreams(_folder(options, None) if made_of else None, made_of)
+
+
+def keep_learnt(options: Options, *, costs: Costs) -> None:
+    """Keeps what units have learnt of work since a plan was found: a report asks what else nodes would take."""
+    if options.use_cache:
+        _keep_learnt(unit_records(costs, user_folder()))
+
+
+def _keep_learnt(records: Iterable[tuple[Unit, PriceCache]]) -> None:
+    for unit, table in records:
+        for key, text in unit.learnt().items():
+            table.put_text(key, text)
+        table.flush()
 
 
 def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:

@@ -181,5 +181,7 @@ def test_prices_are_kept_by_all_that_times_depend_on_and_by_nothing_else() -> No
     as_shipped = identity_with("name", '"pimflow"')
     for key, value in (("launch_cycles", "7777"), ("t_faw", "33"), ("buffer_columns", "16"), ("default", '"artifact"')):
         assert identity_with(key, value) != as_shipped, key
-    for key, value in (("name", '"other"'), ("description", '"other"'), ("static_w", "9.5"), ("mac_pj", "7.5")):
+    for key in ("name", "description", "basis"):
+        assert identity_with(key, '"other"') == as_shipped, key
+    for key, value in (("static_w", "9.5"), ("mac_pj", "7.5")):
         assert identity_with(key, value) == as_shipped, key

@@ -102,7 +102,7 @@ def test_what_no_cycle_depends_on_leaves_the_mappings(tmp_path: Path, monkeypatc
     target = load_target("pimflow")
     plan, first = searches(target, tmp_path, monkeypatch)
     assert first > 20
-    renamed = replace(target, description="another text")
+    renamed = replace(with_values(target, {"gpu.basis": "another"}), description="another text")
     assert searches(renamed, tmp_path, monkeypatch) == (plan, 0)
     energies = {"gpu.energy.static_w": 31.0, "pim.energy.strict.activate_pj": 7.0}
     assert searches(with_values(target, energies), tmp_path, monkeypatch) == (plan, 0), "energies are of no plan"

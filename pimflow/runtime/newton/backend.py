@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.newton.trace import write_trace
 from pimflow.codegen.work import MatrixProblem, NarrowProblem, matrix_problem
+from pimflow.data import encode
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Conv2d, Graph, Node, Refusal, Spmm
 from pimflow.ir.analysis.narrow import weight_steps
@@ -50,6 +52,7 @@ from pimflow.runtime.newton.spmm_cost import SpmmCost
 from pimflow.runtime.newton.trace_timing import TraceResult, simulate_file
 from pimflow.runtime.newton.values import OPERANDS, execute, execute_bytes, round_to
 from pimflow.targets import PimSpec
+from pimflow.targets.schema.origin import by_key, matters_to_time
 
 SUM_RTOL = 2e-5
 """Bound on the error of sums in single precision, over the largest magnitude of a node's result.
@@ -64,8 +67,8 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 """
 
 
-_NO_CYCLES = ("launch_us", "energy", "transfer_gb_per_s", "readout_functions", "accumulator")
-"""Keys of the machine that no stream's cycles depend on."""
+_NO_CYCLES = frozenset({"launch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
+"""Keys of the machine beside energies that no stream's cycles depend on."""
 
 NewtonWork = MatrixProblem | NarrowProblem | SpmmProblem
 NewtonProgram = PimProgram | SpmmProgram
@@ -104,11 +107,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """PIM-enabled channels do not switch mode between kernels, so the GPU loses them for the whole run."""
         return self.pim.channels
 
-    @property
+    @cached_property
     def learnt_of(self) -> str:
         """The timing profile, and what of the machine a mapping's cycles depend on: neither energies nor launches."""
-        values = ((part.name, getattr(self.pim, part.name)) for part in fields(self.pim) if part.name not in _NO_CYCLES)
-        return f"{self.search.profile.name} {list(values)}"
+        values = by_key(encode(self.pim))
+        of_cycles = {key: value for key, value in values.items() if matters_to_time(key) and key not in _NO_CYCLES}
+        return f"{self.search.profile.name} {of_cycles}"
 
     @property
     def _searches(self) -> tuple[MappingSearch, ...]:

@@ -80,6 +80,12 @@ def by_key(data: Mapping[str, Any]) -> dict[str, Any]:
     return {".".join(path): frozen(value) for path, value in leaves(data)}
 
 
+def matters_to_time(key: str) -> bool:
+    """Whether times may depend on a value of a machine: on no energy, and not on what is said of its times in words."""
+    *tables, name = key.split(".")
+    return "energy" not in (*tables, name) and not name.endswith("_pj") and name != "basis"
+
+
 def spelled(value: Any) -> str:
     """A value as people write it: words bare, lists shortened, none for a key that is left out."""
     if value is None or isinstance(value, str):

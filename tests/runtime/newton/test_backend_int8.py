@@ -17,6 +17,7 @@ from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.work import ConvProblem, MatmulProblem
 from pimflow.errors import CommandOrderError, OptionError
 from pimflow.ir import Array, NarrowOperands
+from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from support.expansions import bytes_in, drawn
@@ -219,3 +220,13 @@ def test_what_ran_is_said(tmp_path: Path) -> None:
     assert "int8 operands" in pimflow.diff(before, compiled).text()
     document = json.loads(json.dumps(pimflow.layer(MatmulProblem(1, 64, 64), operand="int8", target=INT8).as_json()))
     assert document["operand"] == "int8"
+
+
+def test_energies_of_products_in_8_bits_leave_the_mappings() -> None:
+    pim = INT8.pim
+    assert pim.int8 is not None
+    dearer = replace(pim, int8=replace(pim.int8, multiply_pj=9.0, add_pj=9.0))
+    wider = replace(pim, int8=replace(pim.int8, result_bytes=2 * pim.int8.result_bytes))
+    kept = NewtonBackend("pim", pim).learnt_of
+    assert NewtonBackend("pim", dearer).learnt_of == kept
+    assert NewtonBackend("pim", wider).learnt_of != kept

@@ -1,0 +1,77 @@
+"""What an earlier compilation found out is not found out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import pimflow
+from pimflow.codegen import MatrixProblem
+from pimflow.ir import Decision
+from pimflow.runtime.newton.autotune.space import Candidate, candidates
+from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.search.pricing import Pricer
+from pimflow.targets import load_target
+from pimflow.targets.overrides import with_values
+
+
+class Work:
+    """What compilations with one cache search for and price."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._searched: list[MatrixProblem] = []
+        self._looked_at = 0
+        least = Pricer.least
+
+        def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
+            self._searched.append(problem)
+            return candidates(problem, profile)
+
+        def also_counted(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
+            self._looked_at += 1
+            return least(pricer, decisions)
+
+        patch.setattr("pimflow.runtime.newton.autotune.choose.candidates", counted)
+        patch.setattr(Pricer, "least", also_counted)
+
+    def of(self, values: Mapping[str, object]) -> tuple[list[MatrixProblem], int]:
+        """(problems whose mapping was searched for, candidates that were looked at) to compile the toy for the shipped
+        machine with other values."""
+        self._searched, self._looked_at = [], 0
+        pimflow.compile("zoo:toy", target=with_values(load_target("pimflow"), values), check=False)
+        return self._searched, self._looked_at
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path))
+    with monkeypatch.context() as patch:
+        yield Work(patch)
+
+
+def test_words_and_energies_have_nothing_priced_again(work: Work) -> None:
+    searched, looked_at = work.of({})
+    assert searched
+    assert looked_at
+    for values in ({}, {"gpu.basis": "other words"}, {"gpu.energy.mac_pj": 2.0}, {"pim.energy.strict.mac_pj": 7.0}):
+        assert work.of(values) == ([], 0), values
+
+
+@pytest.mark.parametrize("launch", [{"pim.launch_us": 2.0}, {"gpu.launch_cycles": 9000}], ids=["PIM", "GPU"])
+def test_a_launch_has_candidates_priced_but_no_mapping_searched_for_again(
+    work: Work, launch: Mapping[str, object]
+) -> None:
+    first, _ = work.of({})
+    again, looked_at = work.of(launch)
+    assert looked_at
+    assert not set(again) & set(first)
+
+
+def test_mappings_that_only_the_report_asks_for_are_kept(work: Work) -> None:
+    """On a slow PIM bounds rule everything out; the report says what it would take all the same."""
+    slow = {"pim.clock_mhz": 20}
+    searched, _ = work.of(slow)
+    assert searched
+    assert work.of(slow) == ([], 0)
