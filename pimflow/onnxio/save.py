@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 
 from pimflow.errors import OutputError
 from pimflow.ir import Array, Graph
-from pimflow.onnxio.export import set_external, split_model
+from pimflow.onnxio.export import SMALL_TENSOR_BYTES, set_external, split_model
 
 SINGLE_FILE_LIMIT_BYTES = 256 << 20
 """Constants up to this sum are stored inside the model: protobuf copies what it holds, and can hold 2 GB at most."""
@@ -17,6 +19,13 @@ SINGLE_FILE_LIMIT_BYTES = 256 << 20
 EXTERNAL_MINIMUM_BYTES = 1024
 ALIGNMENT_BYTES = 4096
 """Tensors in the data file start at multiples of a page, so that they can be mapped."""
+
+Buffer = bytes | memoryview
+
+_LENGTH_DELIMITED = 2
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 
 def save_onnx(graph: Graph, path: str | Path, *, single_file_limit_bytes: int = SINGLE_FILE_LIMIT_BYTES) -> None:
@@ -28,14 +37,66 @@ def save_onnx(graph: Graph, path: str | Path, *, single_file_limit_bytes: int = 
         OutputError: a file cannot be written.
     """
     path = Path(path)
-    total = graph.constant_bytes
-    model, outside = split_model(graph, None if total <= single_file_limit_bytes else EXTERNAL_MINIMUM_BYTES)
+    is_single = graph.constant_bytes <= single_file_limit_bytes
+    model, outside = split_model(graph, SMALL_TENSOR_BYTES if is_single else EXTERNAL_MINIMUM_BYTES)
     try:
-        if outside:
+        if outside and not is_single:
             _write_data(model, outside, path.with_name(path.name + ".data"))
-        path.write_bytes(model.SerializeToString(deterministic=True))
+        with path.open("wb") as file:
+            file.writelines(serialised(model, outside if is_single else {}))
     except OSError as error:
         raise OutputError(f"cannot write {error.filename or path}: {error.strerror}") from error
+
+
+def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[Buffer]:
+    """The bytes of a model with the data of some initialisers, that it only refers to, put into it: what protobuf would
+    serialise, deterministically, had it a copy of them. The model loses its initialisers.
+
+    Args:
+        model: as `split_model` makes it.
+        inside: arrays by name of the initialiser.
+    """
+    tensors = [_tensor(tensor, inside.get(tensor.name)) for tensor in model.graph.initializer]
+    del model.graph.initializer[:]
+    nodes, values = _around(model.graph, "initializer")
+    graph = [nodes, *(piece for tensor in tensors for piece in _field(_INITIALIZER, tensor)), values]
+    model.ClearField("graph")
+    before, after = _around(model, "graph")
+    yield from (before, *_field(_GRAPH, graph), after)
+
+
+def _tensor(tensor: onnx.TensorProto, array: Array | None) -> list[Buffer]:
+    if array is None:
+        return [tensor.SerializeToString(deterministic=True)]
+    head = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return [head.SerializeToString(deterministic=True), *_field(_RAW_DATA, [data.data])]
+
+
+def _field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
+    """A field of protobuf's wire format that holds bytes or a message: key, length, content."""
+    return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, content))), *content]
+
+
+def _around(message: Message, field: str) -> tuple[bytes, bytes]:
+    """A message's bytes before and behind a field that is not set: fields are in the order of their numbers."""
+    number = message.DESCRIPTOR.fields_by_name[field].number
+    behind = type(message)()
+    behind.CopyFrom(message)
+    for known, _ in message.ListFields():
+        if known.number < number:
+            behind.ClearField(known.name)
+    data = message.SerializeToString(deterministic=True)
+    at = len(data) - behind.ByteSize()
+    return data[:at], data[at:]
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*digits, value))
 
 
 def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) -> None:

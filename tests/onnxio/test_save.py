@@ -14,7 +14,9 @@ from pimflow.errors import OutputError
 from pimflow.frontend import load_model
 from pimflow.ir import Graph
 from pimflow.ir.placement import Placement
-from pimflow.onnxio import save_onnx
+from pimflow.onnxio import save_onnx, to_onnx
+from pimflow.onnxio.export import SMALL_TENSOR_BYTES
+from pimflow.onnxio.tensors import dtype_code
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.onnx_models import single
 
@@ -55,3 +57,13 @@ def test_large_weights_go_to_a_data_file(tmp_path: Path) -> None:
 def test_an_unwritable_path_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="nowhere"):
         save_onnx(small_graph(), tmp_path / "nowhere" / "model.onnx")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bool", "int64", "uint8"])
+def test_weights_are_written_as_protobuf_would(dtype: str, tmp_path: Path) -> None:
+    large = np.arange(20_000).reshape(4, 5000).astype(dtype)
+    constants = [large, large[:0], large[:1]]
+    graph = load_model(single("Concat", (1, 5000), constants, dtype=dtype_code(dtype), axis=0))
+    save_onnx(graph, tmp_path / "model.onnx")
+    assert large.nbytes > SMALL_TENSOR_BYTES
+    assert (tmp_path / "model.onnx").read_bytes() == to_onnx(graph).SerializeToString(deterministic=True)
