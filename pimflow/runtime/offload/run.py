@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from pimflow.runtime.offload.trace import Trace
@@ -138,6 +138,13 @@ class _Queue:
             self._begin()
         return self.done[kind, buffer].end_us
 
+    def next_stored(self, buffers: Container[int]) -> float:
+        """When the first store of one of some buffers ends that all have been asked for; none behind it has begun."""
+        done = [end.end_us for (kind, buffer), end in self.done.items() if kind == "store" and buffer in buffers]
+        if done:
+            return min(done)
+        return self.finish("store", next(b for _, kind, b in self.waiting if kind == "store" and b in buffers))
+
     def slowed_us(self, start: float, work_us: float) -> float:
         """How much longer a kernel takes that starts at a time and takes so long where nothing is moved."""
         now, left, more = start, work_us, 0.0
@@ -211,13 +218,15 @@ class _Follower:
         self.again: dict[int, list[int]] = {}
         for buffer in plan.recomputed:
             self.again.setdefault(trace.returns(buffer), []).append(buffer)
-        self.ends = _ends(trace, plan)
+        self.ends, self.made_of = _ends(trace, plan)
 
     def run(self) -> Run:
         for place in range(len(self.trace.kernels)):
             self._ask_back(place)
             for buffer in self.again.get(place, ()):
                 self._make_again(buffer)
+            for buffer in self.made_of.get(place, ()):
+                self._give_back(buffer, self.now)
             self.starts.append(self._execute(place, place))
             self.through.append(self.now)
             for buffer in self.stores.get(place, ()):
@@ -254,14 +263,15 @@ class _Follower:
                 self._give_back(buffer, max(stored.end_us, left_us))
 
     def _make_again(self, buffer: int) -> None:
-        """Kernels of the forward pass once more; what they need beside what is there lives until they are through."""
-        kernels = self.plan.recomputed[buffer]
-        before = set(self.alive)
-        for place in kernels:
+        """Kernels of the forward pass once more; what is not saved lives until the last of them has read it."""
+        kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
+        stays = self.alive | {*self.trace.saved}
+        for step, place in enumerate(self.plan.recomputed[buffer]):
             self._execute(place, None)
-            self.recompute_us += self.trace.kernels[place].time_us
-        for other in sorted(self.alive - before - {*self.trace.saved}):
-            self._give_back(other, self.now)
+            self.recompute_us += kernels[step].time_us
+            read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
+            for other in sorted(self.alive - stays - read):
+                self._give_back(other, self.now)
 
     def _execute(self, place: int, original: int | None) -> float:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
@@ -285,7 +295,7 @@ class _Follower:
         size = sum(self.trace.buffers[buffer].bytes for buffer in taken if not self.trace.buffers[buffer].fixed)
         self._release(start)
         while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
-            start = max(start, min(self.queue.finish("store", buffer) for buffer in self.leaving))
+            start = max(start, self.queue.next_stored(self.leaving))
             self._release(start)
         return start
 
@@ -325,8 +335,9 @@ class _Follower:
         return peak, when
 
 
-def _ends(trace: Trace, plan: ActivationPlan) -> dict[int, list[int]]:
-    """By kernel the buffers that it is the last to touch, or the last before they leave."""
+def _ends(trace: Trace, plan: ActivationPlan) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """By kernel the buffers that it is the last to touch, or the last before they leave; and those that are last read
+    by what is recomputed before it."""
     away, saved = {*plan.offloaded, *plan.recomputed}, frozenset(trace.saved)
     later = dict.fromkeys(range(len(trace.buffers)), -1)
     for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
@@ -334,11 +345,14 @@ def _ends(trace: Trace, plan: ActivationPlan) -> dict[int, list[int]]:
             for read in trace.kernels[place].reads:
                 later[read] = max(later[read], trace.returns(buffer))
     ends: dict[int, list[int]] = {}
+    made_of: dict[int, list[int]] = {}
     for buffer, places in enumerate(trace.uses):
         if not places or trace.buffers[buffer].fixed:
             continue
-        last = max(places[-1], later[buffer]) if buffer in saved else places[-1]
-        ends.setdefault(last, []).append(buffer)
+        if buffer in saved and later[buffer] > places[-1]:
+            made_of.setdefault(later[buffer], []).append(buffer)
+        else:
+            ends.setdefault(places[-1], []).append(buffer)
         if buffer in away:
             ends.setdefault(trace.leaves(buffer), []).append(buffer)
-    return ends
+    return ends, made_of

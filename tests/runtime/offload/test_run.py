@@ -68,6 +68,39 @@ def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
     assert (7.0, -5, 3) in run.changes, "what it is made by is gone as soon as it is made"
 
 
+def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -> None:
+    """s and t on the way, and x, which the backward pass has read before."""
+    buffers = tuple(Buffer(name, size, size) for name, size in {"x": 10, "s": 20, "t": 40, "z": 5}.items())
+    kernels = (
+        Kernel("x", 1.0, (), (0,)),
+        Kernel("s", 1.0, (0,), (1,)),
+        Kernel("t", 1.0, (1,), (2,)),
+        Kernel("z", 1.0, (2,), (3,)),
+        Kernel("x'", 1.0, (0,), ()),
+        Kernel("z'", 1.0, (3,), ()),
+    )
+    trace = Trace(kernels, 4, buffers)
+    assert trace.saved == (0, 3)
+    run = follow(trace, ActivationPlan((), {3: (1, 2, 3)}))
+    assert [(time_us, size) for time_us, size, _ in run.changes if time_us > 4] == [
+        (5.0, 20),
+        (6.0, 40),
+        (7.0, -20),
+        (7.0, 5),
+        (8.0, -40),
+        (8.0, -10),
+        (9.0, -5),
+    ]
+
+
+def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None:
+    """The fifth layer waits for the first store; the third's, asked back before the second is stored, never begins."""
+    plan = ActivationPlan(((2, 5), (1, 8), (0, 9)))
+    run = follow(chain(5), plan, Channel(200.0, 1e6), limit_bytes=4_000_000)
+    assert run.starts_us[4] == 6000.0
+    assert [transfer.buffer for transfer in run.transfers if transfer.kind == "store"] == [0, 1]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
