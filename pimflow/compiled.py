@@ -52,6 +52,7 @@ from pimflow.report.network import Network
 from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport, origin_of
 from pimflow.report.records import Row, flat, html_table
+from pimflow.report.spill import spill_json, spill_text, spilled_memory_text
 from pimflow.report.steady import SteadyReport
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
@@ -60,6 +61,7 @@ from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
 from pimflow.runtime.memory.tiers import HostTable, gpu_bytes, gpu_memory_text, host_tables
+from pimflow.runtime.offload.spill import Spill, channel_of, require_drives, spilled
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline
@@ -107,7 +109,10 @@ class Machine:
         Raises:
             InputDataError: those cannot be read.
             OptionError: it has no GPU whose convolutions could be run in other ways.
+            TargetError: it has no SSDs for activations to be offloaded to.
         """
+        if options.spill == "offload":
+            require_drives(options.target)
         measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
         return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)
 
@@ -399,6 +404,7 @@ class CompiledModel:
             verbose=verbose,
             by=by,
             steady=self.steady_report,
+            spilled_us=None if self.spill is None else self.spill.found.run.time_us,
         )
 
     @property
@@ -419,6 +425,18 @@ class CompiledModel:
             *checked,
         ]
 
+    @cached_property
+    def spill(self) -> Spill | None:
+        """What becomes of activations that the GPU's memory does not hold; None where it does or none is planned."""
+        tiers = self.machine.target.memory
+        if tiers is None or gpu_bytes(self.memory) <= tiers.gpu.usable_bytes or self.host_tables or self.memory.outside:
+            return None
+        if self.options.spill == "never" or self._in_flight is not None:
+            return None
+        room = tiers.gpu.usable_bytes - self.memory.weight_bytes
+        channel = channel_of(self.machine.target)
+        return spilled(self.graph, self.memory, self.timeline, room, channel, self.options.spill)
+
     @property
     def _tier_lines(self) -> list[tuple[str, str]]:
         tiers = self.machine.target.memory
@@ -427,8 +445,12 @@ class CompiledModel:
         fits, said = gpu_bytes(self.memory) <= tiers.gpu.usable_bytes, f"{PlaceFeatures.name}: everything: "
         refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and not fits]
         told = [table.text for table in self.host_tables] or refused
+        taken = gpu_memory_text(tiers.gpu, self.memory, self._in_flight)
+        if self.spill is not None and self.spill.fits:
+            taken, told = spilled_memory_text(self.spill, self.memory), []
         return [
-            ("GPU memory", gpu_memory_text(tiers.gpu, self.memory, self._in_flight)),
+            ("GPU memory", taken),
+            *([] if self.spill is None else [("activations", spill_text(self.spill))]),
             *(("tables", text) for text in told),
         ]
 
@@ -474,6 +496,7 @@ class CompiledModel:
                 "bytes_without_reuse": self.memory.bytes_without_reuse,
                 "weight_bytes": self.memory.weight_bytes,
                 **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
+                **({} if self.spill is None else {"spill": spill_json(self.spill)}),
                 **({"in_host": [table.as_json() for table in self.host_tables]} if self.host_tables else {}),
             },
             "output_dir": output_dir,

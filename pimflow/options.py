@@ -138,6 +138,15 @@ class Options:
             SEARCH,
         ),
     )
+    spill: Literal["auto", "never", "offload", "recompute"] = field(
+        default="auto",
+        metadata=_about(
+            "activations that do not fit: auto (the fastest that fits), never, offload (to SSDs) or recompute",
+            "--spill",
+            "WAY",
+            SEARCH,
+        ),
+    )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
         metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
@@ -221,6 +230,7 @@ class OptionKeywords(TypedDict, total=False):
     graph_as_input: bool
     relations: str
     tables: str
+    spill: str
     grid: int | None
     stages: Sequence[int] | None
     time_budget_s: float | None

@@ -111,8 +111,9 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
     Adjacency.from_edge_index([[0, 1], [1, 1]]).save(graph)
     line = (
         "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --graph-as-input "
-        f"--graph {graph} --relations never --tables aligned --grid 5 --stages 2,3 --convolutions im2win "
-        "--workspace 64 --time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache --profile k.csv --no-check "
+        f"--graph {graph} --relations never --tables aligned --spill offload --grid 5 --stages 2,3 "
+        "--convolutions im2win --workspace 64 --time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache "
+        "--profile k.csv --no-check "
         "--verify-each --print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all "
         "--print-pass-times"
     )
@@ -126,6 +127,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         graph_as_input=True,
         relations="never",
         tables="aligned",
+        spill="offload",
         grid=5,
         stages=(2, 3),
         time_budget_s=1.5,

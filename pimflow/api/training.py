@@ -10,7 +10,7 @@ from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import read_model
 from pimflow.data import Limits
-from pimflow.errors import ModelError, TargetError, choice
+from pimflow.errors import ModelError, choice
 from pimflow.ir import Graph
 from pimflow.options import OptionKeywords, Options, read_argument, takes_options
 from pimflow.passes import (
@@ -23,11 +23,12 @@ from pimflow.passes import (
 )
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, TrainingStep, parameters, training_step
 from pimflow.report.basis import gpu_basis
-from pimflow.report.training import Activations, Endurance, Training, channel_of
+from pimflow.report.training import Activations, Endurance, Training
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
+from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace, trace_of
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
@@ -111,10 +112,9 @@ def train(
 
 def _drives(target: Target, activations: Activations) -> Ssd | None:
     """The machine's SSDs, if it has any and needs some."""
-    ssd = None if target.memory is None else target.memory.ssd
-    if ssd is None and activations in ("offload", "rule"):
-        raise TargetError(f"{target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
-    return ssd
+    if activations in ("offload", "rule"):
+        require_drives(target)
+    return None if target.memory is None else target.memory.ssd
 
 
 def _step(model: Graph, options: Differentiate) -> TrainingStep:

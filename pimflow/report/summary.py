@@ -31,6 +31,7 @@ def summary_text(
     verbose: bool = False,
     by: str | None = None,
     steady: SteadyReport | None = None,
+    spilled_us: float | None = None,
 ) -> str:
     """The table of nodes and the totals.
 
@@ -38,12 +39,12 @@ def summary_text(
     the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
     what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
-    over. `steady` is what a plan for throughput comes to. With `by`, "energy" or "time", the tables are of what that is
-    spent on instead.
+    over. `steady` is what a plan for throughput comes to, `spilled_us` the time where activations leave the GPU's
+    memory. With `by`, "energy" or "time", the tables are of what that is spent on instead.
     """
     if by is not None:
         tables = breakdown_text(report, devices, by, verbose=verbose)
-        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady)}"
+        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled_us)}"
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
@@ -56,7 +57,7 @@ def summary_text(
     note = wrapped(f"({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)") if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
     table = f"{table}\n{note}" if hidden else table
-    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady)}"
+    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled_us)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
@@ -105,6 +106,7 @@ def _totals(
     basis: str,
     about: Sequence[tuple[str, str]],
     steady: SteadyReport | None,
+    spilled_us: float | None,
 ) -> str:
     baseline, result = report.baseline, report.result
     modes = _modes(report, _places(report, devices))
@@ -112,6 +114,8 @@ def _totals(
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"
     apart = "" if steady is None else ", one inference after the other"
+    if spilled_us is not None:
+        apart = f" if all activations are kept, {number(spilled_us)} us as they are"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
     energy, energy_alone = energies(result.energy_mj, baseline.energy_mj)
     speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"

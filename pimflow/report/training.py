@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
-from pimflow.runtime.offload.run import Channel, Run, follow
+from pimflow.runtime.offload.run import Run, follow
 from pimflow.runtime.offload.search import Found
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
-from pimflow.targets import Target, TargetRecord
+from pimflow.targets import TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
 Activations = Literal["auto", "keep", "offload", "recompute", "rule"]
@@ -94,28 +94,7 @@ class Training(Records):
 
     def records(self) -> list[Row]:
         """A row per saved activation, in the order in which they are made; times from the start of the step."""
-        trace, run = self.trace, self.found.run
-        ends = {(transfer.kind, transfer.buffer): transfer for transfer in run.transfers}
-        rows = []
-        for buffer in trace.saved:
-            stored, loaded = ends.get(("store", buffer)), ends.get(("load", buffer))
-            rows.append(
-                {
-                    "name": trace.buffers[buffer].name,
-                    "bytes": trace.buffers[buffer].bytes,
-                    "made_us": run.ends_us[trace.made(buffer)],
-                    "read_us": run.starts_us[trace.returns(buffer)],
-                    "becomes": self._fate(buffer),
-                    "store_us": None if stored is None else [stored.begin_us, stored.end_us],
-                    "load_us": None if loaded is None else [loaded.begin_us, loaded.end_us],
-                }
-            )
-        return rows
-
-    def _fate(self, buffer: int) -> str:
-        if buffer in self.found.plan.recomputed:
-            return "recomputed"
-        return "offloaded" if buffer in self.found.plan.offloaded else "kept"
+        return activation_rows(self.trace, self.found)
 
     def as_json(self) -> dict[str, Any]:
         """As plain values, with a row per saved activation."""
@@ -209,6 +188,28 @@ class Training(Records):
         return render_table(columns, rows)
 
 
+def activation_rows(trace: Trace, found: Found) -> list[Row]:
+    """A row per saved activation, in the order in which they are made; times from the start of the step."""
+    run, plan = found.run, found.plan
+    ends = {(transfer.kind, transfer.buffer): transfer for transfer in run.transfers}
+    rows = []
+    for buffer in trace.saved:
+        stored, loaded = ends.get(("store", buffer)), ends.get(("load", buffer))
+        fate = "offloaded" if buffer in plan.offloaded else "kept"
+        rows.append(
+            {
+                "name": trace.buffers[buffer].name,
+                "bytes": trace.buffers[buffer].bytes,
+                "made_us": run.ends_us[trace.made(buffer)],
+                "read_us": run.starts_us[trace.returns(buffer)],
+                "becomes": "recomputed" if buffer in plan.recomputed else fate,
+                "store_us": None if stored is None else [stored.begin_us, stored.end_us],
+                "load_us": None if loaded is None else [loaded.begin_us, loaded.end_us],
+            }
+        )
+    return rows
+
+
 def _ms(time_us: float) -> str:
     return f"{time_us / 1e3:,.3f} ms"
 
@@ -222,9 +223,3 @@ def _life(endurance: Endurance) -> str:
         return "nothing is written"
     a_step = f"{size_text(endurance.written_bytes)} written a step, {endurance.tb_a_day:,.1f} TB a day"
     return f"{a_step}: {endurance.years:,.1f} years of what the drives are rated for"
-
-
-def channel_of(target: Target) -> Channel | None:
-    """The way to a machine's SSDs; None where it has none."""
-    ssd = None if target.memory is None else target.memory.ssd
-    return None if ssd is None else Channel.of(ssd, target.any_gpu)

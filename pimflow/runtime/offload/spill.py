@@ -1,0 +1,178 @@
+"""Activations of a compiled model that its GPU's memory does not hold: the fastest plan with which they fit.
+
+A step of the schedule is what a kernel is in a training step: the units meet at its end, and what any node of it
+touches is there throughout. What is alive across the step at which most is may be kept, offloaded to the machine's SSDs
+or recomputed. The plan is replayed, and what is alive packed into an arena, gaps included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from pimflow.errors import TargetError
+from pimflow.ir import Graph, Node
+from pimflow.runtime.memory.packing import Block, pack
+from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
+from pimflow.runtime.offload.search import Found, Wish, plan_activations
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from pimflow.runtime.timeline import Timeline, regions
+from pimflow.targets import Target
+
+SpillWay = Literal["auto", "never", "offload", "recompute"]
+"""What may become of activations that do not fit: whatever is fastest, nothing, or one of both."""
+
+MOST_ROUNDS = 6
+"""Searches with a tighter limit each, where the arena has gaps."""
+
+
+@dataclass(frozen=True)
+class Spill:
+    """How activations fit that would not.
+
+    Args:
+        trace: the steps of the schedule.
+        found: what becomes of the activations, and what that comes to.
+        arena_bytes: what activations, inputs and results take then, gaps included.
+        room_bytes: what there is for them.
+    """
+
+    trace: Trace
+    found: Found
+    arena_bytes: int
+    room_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is enough."""
+        return self.arena_bytes <= self.room_bytes
+
+
+def channel_of(target: Target) -> Channel | None:
+    """The way to a machine's SSDs; None where it has none."""
+    ssd = None if target.memory is None else target.memory.ssd
+    return None if ssd is None else Channel.of(ssd, target.any_gpu)
+
+
+def require_drives(target: Target) -> None:
+    """Raises:
+    TargetError: a machine has no SSDs.
+    """
+    if target.memory is None or target.memory.ssd is None:
+        raise TargetError(f"{target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
+
+
+def spilled(
+    graph: Graph, memory: MemoryPlan, timeline: Timeline, room_bytes: int, channel: Channel | None, way: SpillWay
+) -> Spill:
+    """The fastest plan that the search finds with which activations fit.
+
+    Args:
+        graph: scheduled.
+        memory: its memory plan.
+        timeline: its schedule.
+        room_bytes: what there is for activations, inputs and results.
+        channel: to the SSDs; None: nothing can be offloaded.
+        way: what may be done.
+    """
+    trace = steps_of(graph, memory, timeline)
+    fixed = sum(_aligned(buffer.bytes) for buffer in trace.buffers if buffer.fixed)
+    best = Spill(trace, _kept(trace), memory.arena_bytes, room_bytes)
+    if way == "never":
+        return best
+    limit = max(0, room_bytes - fixed)
+    for _ in range(MOST_ROUNDS):
+        wish = Wish(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
+        found = plan_activations(trace, channel, wish)
+        arena = fixed + _packed(trace, found.run)
+        if arena < best.arena_bytes:
+            best = Spill(trace, found, arena, room_bytes)
+        if arena <= room_bytes or found.run.peak_bytes > limit:
+            break
+        limit = max(0, min(limit, found.run.peak_bytes) - (arena - room_bytes))
+    return best
+
+
+def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
+    """The steps of a schedule as kernels, turning where most is alive; the last one hands over the results.
+
+    Inputs are there throughout.
+    """
+    fixed = {memory.places[name].region for name in graph.inputs if name in memory.places}
+    results = dict.fromkeys(memory.places[name].region for name in graph.outputs if name in memory.places)
+    names: dict[int, str] = {}
+    elements: dict[int, int] = {}
+    for name, spot in memory.places.items():
+        names.setdefault(spot.region, name)
+        elements[spot.region] = max(elements.get(spot.region, 0), graph.value(name).elements)
+    names |= {region: f"workspace of {node}" for node, region in memory.workspaces.items()}
+    buffers = tuple(
+        Buffer(names[index], region.bytes, elements.get(index, region.bytes), index in fixed)
+        for index, region in enumerate(memory.regions)
+    )
+    there: set[int] = set(fixed)
+    kernels = tuple(
+        _kernel(nodes, time_us, memory, there)
+        for nodes, time_us in zip(regions(graph), timeline.region_us, strict=True)
+    )
+    kernels += (Kernel("results", 0.0, tuple(results), ()),)
+    return Trace(kernels, _busiest(kernels, buffers), buffers)
+
+
+def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[int]) -> Kernel:
+    """A step; what it makes for itself alone it does not read. `there` gains what it makes."""
+    reads: dict[int, None] = {}
+    writes: dict[int, None] = {}
+    for node in nodes:
+        read = dict.fromkeys(memory.places[name].region for name in node.inputs if name in memory.places)
+        reads |= {buffer: None for buffer in read if buffer in there or buffer not in writes}
+        writes |= dict.fromkeys(memory.places[name].region for name in node.outputs if name in memory.places)
+        if node.name in memory.workspaces:
+            writes[memory.workspaces[node.name]] = None
+    there.update(writes)
+    return Kernel(nodes[0].name, time_us, tuple(reads), tuple(writes))
+
+
+def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
+    """The step at which most is alive."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for place, kernel in enumerate(kernels):
+        for buffer in (*kernel.reads, *kernel.writes):
+            first.setdefault(buffer, place)
+            last[buffer] = place
+    change = [0] * (len(kernels) + 1)
+    for buffer, place in first.items():
+        if not buffers[buffer].fixed:
+            change[place] += buffers[buffer].bytes
+            change[last[buffer] + 1] -= buffers[buffer].bytes
+    alive = list(accumulate(change))
+    return max(range(len(kernels)), key=lambda place: alive[place], default=0)
+
+
+def _kept(trace: Trace) -> Found:
+    return Found(ActivationPlan(), follow(trace, ActivationPlan()))
+
+
+def _packed(trace: Trace, run: Run) -> int:
+    """What an arena takes in which everything lies that is alive at some time of a run."""
+    return pack(list(_lives(trace, run)))[1]
+
+
+def _lives(trace: Trace, run: Run) -> Iterator[Block]:
+    """From when to when each buffer is there, every time, in the order of what is taken and given back."""
+    since: dict[int, int] = {}
+    for order, (_, size, buffer) in enumerate(run.changes):
+        if size > 0:
+            since[buffer] = order
+        elif size < 0:
+            yield Block(_aligned(-size), since.pop(buffer), order - 1)
+    for buffer, begin in since.items():
+        yield Block(_aligned(trace.buffers[buffer].bytes), begin, len(run.changes))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,114 @@
+"""What does not fit into the GPU's memory compiles to a plan that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.errors import TargetError
+from pimflow.ir import Builder
+from pimflow.onnxio.export import to_onnx
+from pimflow.passes.differentiate import Differentiate
+from pimflow.runtime.memory.tiers import gpu_bytes
+from pimflow.runtime.offload.run import ActivationPlan, follow
+from pimflow.runtime.offload.spill import SpillWay, channel_of
+from pimflow.targets import Target, load_target
+from pimflow.targets.schema import GpuMemory, Memory
+from support.offload import Clock
+
+
+@cache
+def step() -> bytes:
+    """A training step of eight layers over 512 rows: 65 KB are saved behind each, 4 KB are weights."""
+    build = Builder()
+    x = build.input(512, 32)
+    for _ in range(8):
+        x = build.relu(build.gemm(x, 32))
+    graph = Differentiate("mean-squared").run(build.graph(build.gemm(x, 8))).graph
+    return bytes(to_onnx(graph).SerializeToString())
+
+
+def machine(kib: float, base: str = "a100-ssd") -> Target:
+    """A machine with so much memory on its GPU."""
+    target = load_target(base)
+    gpu = GpuMemory(kib / 2**20, 0.0)
+    memory = Memory(gpu) if target.memory is None else replace(target.memory, gpu=gpu)
+    return replace(target, memory=memory)
+
+
+def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", policy: str = "gpu") -> CompiledModel:
+    return pimflow.compile(step(), target=machine(kib, base), policy=policy, spill=spill, use_cache=False, check=False)
+
+
+def test_a_plan_that_fits() -> None:
+    """At three quarters of what all take; a clock that ticks says the same of its time and its peak."""
+    whole = compiled(1 << 20)
+    assert whole.spill is None
+    needed = gpu_bytes(whole.memory)
+    tight = compiled(0.75 * needed / 1024)
+    spill = tight.spill
+    assert spill is not None
+    assert spill.fits
+    run, room = spill.found.run, round(0.75 * needed / 1024 / 2**20 * 2**30) - tight.memory.weight_bytes
+    fixed = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
+    assert run.peak_bytes + fixed <= spill.arena_bytes <= room == spill.room_bytes
+    channel = channel_of(tight.machine.target)
+    assert channel is not None
+    time_us, peak = Clock(spill.trace, spill.found.plan, channel, room - fixed, tick_us=0.05).run()
+    assert run.time_us == pytest.approx(time_us, rel=0.05)
+    assert run.peak_bytes == pytest.approx(peak, rel=0.05)
+    told = dict(tight.about)
+    assert "DOES NOT FIT" not in told["GPU memory"]
+    assert f"{run.time_us:,.1f} us" in told["activations"]
+    rows = tight.document()["memory"]["spill"]["activations"]
+    assert {row["name"] for row in rows if row["becomes"] == "offloaded"} == {
+        spill.trace.buffers[buffer].name for buffer in spill.found.plan.offloaded
+    }
+
+
+def test_the_steps_are_those_of_the_schedule() -> None:
+    """With all kept they take as long; no less is alive than the memory planner finds, nor more but for inputs."""
+    spill = compiled(400, "recompute").spill
+    assert spill is not None
+    model = compiled(1 << 20)
+    kept = follow(spill.trace, ActivationPlan())
+    fixed = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
+    assert kept.time_us == pytest.approx(model.timeline.makespan_us)
+    assert model.memory.live_bytes <= kept.peak_bytes + fixed <= model.memory.live_bytes + fixed
+
+
+def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
+    told = dict(compiled(150).about)
+    assert told["GPU memory"].startswith("DOES NOT FIT")
+    assert "the least that was found" in told["activations"]
+
+
+def test_one_way_alone_or_none() -> None:
+    kib = 0.75 * gpu_bytes(compiled(1 << 20).memory) / 1024
+    auto, offload, again = (compiled(kib, way).spill for way in ("auto", "offload", "recompute"))
+    assert auto is not None
+    assert offload is not None
+    assert again is not None
+    assert not offload.found.plan.recomputed
+    assert not again.found.plan.offloaded
+    assert auto.found.run.time_us <= min(one.found.run.time_us for one in (auto, offload, again) if one.fits)
+    never = compiled(kib, "never")
+    assert never.spill is None
+    assert dict(never.about)["GPU memory"].startswith("DOES NOT FIT")
+    with pytest.raises(TargetError, match="'rtx3090' has no SSDs"):
+        compiled(kib, "offload", "rtx3090")
+
+
+def test_a_plan_with_pim_is_followed_step_by_step() -> None:
+    """What is divided is a step; without SSDs some of it is computed again."""
+    model = compiled(1 << 20, base="pimflow", policy="md-dp")
+    tight = compiled(0.9 * gpu_bytes(model.memory) / 1024, base="pimflow", policy="md-dp")
+    assert tight.spill is not None
+    kept = follow(tight.spill.trace, ActivationPlan())
+    assert kept.time_us == pytest.approx(tight.timeline.makespan_us)
+    assert len(tight.spill.trace.kernels) == len(tight.timeline.region_us) + 1
+    assert tight.spill.found.plan.offloaded == frozenset()
