@@ -33,7 +33,8 @@ class Batch:
     `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
     window of a convolution touches, `cached` those that come from the second-level cache alone; `operations` are
     multiply-accumulates of a depthwise convolution, or operations. `rows` x `columns` outputs of `images` images. Where
-    windows slide by single steps, `slides` is 1 for those of 3x3, and `pointwise` for those of one pixel and one group.
+    windows slide by single steps, `slides` is 1 for those of 3x3, and `pointwise` for those of one pixel and one group;
+    `gradients` is 1 for gradients of weights.
     """
 
     m: Floats
@@ -49,6 +50,7 @@ class Batch:
     columns: Floats
     slides: Floats
     pointwise: Floats
+    gradients: Floats
     cached: Floats
 
     @classmethod
@@ -63,14 +65,15 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
         if window is None:
-            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         single = window.strides == window.dilations == (1, 1)
         slides = single and window.kernel == (_WINDOW, _WINDOW)
         pointwise = single and window.kernel == (1, 1) and work.groups == 1
-        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise, 0)
+        gradient = window.is_weight_gradient
+        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise, gradient, 0)
     operations = work.macs if isinstance(work, DepthwiseWork) else work.operations
     cached = work.cache_bytes if isinstance(work, CachedWork) else 0
-    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0, cached)
+    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0, 0, cached)
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,10 @@ def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
     Channels are padded to what the kernels need; windows over fewer channels than that, as those of a network's first
     layer, have kernels of their own. A pointwise convolution by single steps is a product of matrices as it lies in
     memory (NHWC), for which the kernels of products will do.
+
+    Gradients of weights sum over images and maps, which is long where results are few: their kernels cut K as those of
+    products do (cuDNN's CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, _1 and _3; CUTLASS's wgrad with split-K), and pad nothing,
+    as what would be channels are images.
     """
     table = library.convolution
     multiple = table.channel_multiple
@@ -217,7 +224,10 @@ def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
     if table.few_channels is not None:
         few = (batch.channels > 0) & (batch.channels < multiple) & (taps > 1) & (batch.groups == 1)
         found = _where(few, _tiled(batch, table.few_channels, board), found)
-    product = _tiled(batch, library.product.gemm, board)
+    gemm = library.product.gemm
+    cut = _tiled(batch, replace(table.implicit_gemm, splits=gemm.splits, split_us=gemm.split_us), board)
+    found = _where(batch.gradients > 0, cut, found)
+    product = _tiled(batch, gemm, board)
     found = _where((batch.pointwise > 0) & (product.total < found.total), product, found)
     if table.winograd is not None:
         other = _winograd(batch, table.winograd, board)

@@ -57,6 +57,12 @@ class Window:
     dilations: tuple[int, int]
     skipped_bytes: int
 
+    @property
+    def is_weight_gradient(self) -> bool:
+        """Whether windows are larger than the map of results, as where weights get their gradient: a window is then a
+        map of the result's gradient, and a channel an image. Patches, side by side, are none."""
+        return math.prod(self.kernel) > math.prod(self.outputs[1:]) and self.strides != self.kernel
+
 
 @dataclass(frozen=True)
 class MatrixWork:
@@ -116,7 +122,8 @@ class SegmentedWork(MatrixWork):
 
 @dataclass(frozen=True)
 class DepthwiseWork:
-    """A convolution with one input channel per group: `macs` multiply-accumulates, no reuse across channels.
+    """A convolution with one input channel per group, or the gradient of its weights: `macs` multiply-accumulates, no
+    reuse across channels.
 
     `macs_per_sm_cycle` is the rate of a kernel that is none of the library's, `chain_us` what one result takes there.
     """
@@ -297,6 +304,8 @@ def _convolution(op: Conv2d, operands: Operands) -> GpuWork:
         return DepthwiseWork(output.elements * depth, moved)
     pixels = output.elements // max(out_channels, 1)
     window = _window(op, operands, weights[1])
+    if 1 < op.groups == out_channels and window is not None and window.is_weight_gradient and window.outputs[0] == 1:
+        return DepthwiseWork(output.elements * depth, moved)  # a channel's windows are summed up by blocks of their own
     return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True, window=window)
 
 

@@ -244,6 +244,48 @@ def test_a_pointwise_convolution_takes_the_kernel_of_a_product_where_that_is_fas
         assert strided.compute_us > kernels.compute_us
 
 
+def gradient_of(images: int, channels: int, size: int, kernel: int, groups: int = 1) -> tuple[GpuWork, GpuWork]:
+    """Work of a convolution that keeps channels and map, and of the gradient of its weights as it is written."""
+    pads = (kernel // 2,) * 4
+    x, y = (Value(name, (images, channels, size, size), "float16") for name in "xy")
+    w = Value("w", (channels, channels // groups, kernel, kernel), "float16")
+    turned = Value("t", (channels // groups, groups * images, size, size), "float16")
+    by = Value("b", (channels, images, size, size), "float16")
+    made = Value("g", (channels // groups, channels, kernel, kernel), "float16")
+    ahead = gpu_work(Conv2d((kernel, kernel), pads=pads, groups=groups), [x, w], [y], 2)
+    back = gpu_work(Conv2d((size, size), pads=pads, groups=groups), [turned, by], [made], 2)
+    assert isinstance(ahead, (MatrixWork, DepthwiseWork))
+    assert isinstance(back, (MatrixWork, DepthwiseWork))
+    assert ahead.macs == back.macs
+    return ahead, back
+
+
+@pytest.mark.parametrize("images", [1, 16])
+@pytest.mark.parametrize(("channels", "size", "kernel"), [(64, 56, 3), (64, 56, 1), (256, 14, 3), (16, 224, 7)])
+def test_gradients_of_weights_cut_their_long_sums(images: int, channels: int, size: int, kernel: int) -> None:
+    """As a product of the same sizes, cut like products, with nothing padded: images are in the place of channels."""
+    ahead, back = gradient_of(images, channels, size, kernel)
+    assert isinstance(back, MatrixWork)
+    forward, gradient, table = work_cost(ahead, FP16, ALL), work_cost(back, FP16, ALL), FP16.library.product.gemm
+    assert gradient.time_us < 3 * forward.time_us + table.split_us
+    cut = replace(FP16.library.convolution.implicit_gemm, splits=table.splits, split_us=table.split_us)
+    plain = work_cost(MatrixWork(back.m, back.n, back.k, 1, back.bytes), with_gemm(FP16, **vars(cut)), ALL)
+    assert gradient.compute_us == plain.compute_us
+
+
+def test_patches_of_an_image_are_no_gradient() -> None:
+    """16x16 elements each, 14x14 of them: a vision transformer's first layer."""
+    assert not Window((1, 14, 14), 3, (16, 16), (16, 16), (1, 1), 0).is_weight_gradient
+    assert Window((3, 16, 16), 1, (209, 209), (1, 1), (1, 1), 0).is_weight_gradient
+
+
+@pytest.mark.parametrize("images", [1, 4])
+def test_gradients_of_depthwise_weights_take_as_long_as_the_forward_pass(images: int) -> None:
+    ahead, back = gradient_of(images, 96, 28, 3, groups=96)
+    assert isinstance(back, DepthwiseWork)
+    assert work_cost(back, FP16, ALL).compute_us == work_cost(ahead, FP16, ALL).compute_us
+
+
 def test_energy_of_a_multiplication_follows_the_element_type() -> None:
     def arithmetic(gpu: MeasuredGpuSpec) -> float:
         free = replace(gpu, energy=replace(gpu.energy, busy_w=0.0, l2_pj_per_byte=0.0, dram_pj_per_byte=0.0))
