@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,6 +56,7 @@ from pimflow.report.spill import spill_json, spill_text, spilled_memory_text
 from pimflow.report.steady import SteadyReport
 from pimflow.report.summary import summary_text
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.execute.beside import beside
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.memory import MemoryPlan, plan_memory
@@ -512,18 +513,23 @@ class CompiledModel:
         folder = a_path(folder, "folder")
         with new_output(folder) as scratch:
             self._save_program(scratch)
-            original = self._save_original(scratch)
-            write_records(scratch / "plan.json", self._saved_plan(), depth=3)
-            write_records(scratch / "memory.json", {"format": format_of("memory"), **self.memory.as_json()}, depth=2)
-            write_json(
-                scratch / "timeline.json",
-                self.chrome_trace(),
-                indent=None,
-            )
-            self._write_streams(scratch / "streams.json.gz")
-            (scratch / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
-            write_json(scratch / "config.json", self._config(original))
+            with beside(partial(self._check, scratch / PROGRAM), self.options.jobs):
+                self._save_records(scratch)
         return folder
+
+    def _save_records(self, folder: Path) -> None:
+        """All files but the program."""
+        original = self._save_original(folder)
+        write_records(folder / "plan.json", self._saved_plan(), depth=3)
+        write_records(folder / "memory.json", {"format": format_of("memory"), **self.memory.as_json()}, depth=2)
+        write_json(
+            folder / "timeline.json",
+            self.chrome_trace(),
+            indent=None,
+        )
+        self._write_streams(folder / "streams.json.gz")
+        (folder / "target.toml").write_text(to_toml(self.machine.target), encoding="utf-8")
+        write_json(folder / "config.json", self._config(original))
 
     def _save_program(self, folder: Path) -> None:
         """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
@@ -535,11 +541,12 @@ class CompiledModel:
             self.network.adjacency.save(folder / GRAPH)
             with suppress(ModelError):
                 save_onnx(self.graph, folder / PROGRAM)
-        if self.options.check and (folder / PROGRAM).exists():
-            self._check(folder / PROGRAM)
 
     def _check(self, program: Path) -> None:
-        """Runs what was written once; if no earlier run did. Its weights are made of the original's."""
+        """Runs what was written once; if no earlier run did, and the options ask for it. Its weights are made of the
+        original's."""
+        if not self.options.check or not program.exists():
+            return
         runs = kept_runs(self.options) if self.network is None else KeptRuns(None)
         model = (self.source.sha256, sha256_of(program), self.options.seed)
         if not runs.has(*model) and check_compiled(program, self.graph, self.options.seed):

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from pimflow.passes import (
 from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.execute.beside import beside
 from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
@@ -146,25 +148,35 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     require_offered(policy_of(options), machine.costs.units)  # wrong names are reported before the model is read
     progress(f"load {source.name}")
     loaded = read_model(source, options)
-    if options.check:
-        progress(f"run {source.name}")
-        _check(source, loaded, options)
-    progress(f"clean {source.name}")
-    clean = clean_up(loaded.graph, machine, options)
-    progress(f"search {source.name}")
-    plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
-    progress(f"rewrite {source.name}")
-    rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
-    _show_times((*clean.records, *rewritten.records), options)
-    progress(f"lower {source.name}")
-    programs = _lower(rewritten.graph, machine, progress)
-    progress(f"report {source.name}")
-    bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
-    report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound)
-    keep_learnt(options, costs=machine.costs)
-    notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
-    parts = (plan, rewritten.graph, programs, report, notes)
-    return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
+    progress(f"run {source.name}")
+    with beside(partial(_check, source, loaded, options), options.jobs) as look:
+        progress = _looking(look, progress)
+        progress(f"clean {source.name}")
+        clean = clean_up(loaded.graph, machine, options)
+        progress(f"search {source.name}")
+        plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
+        progress(f"rewrite {source.name}")
+        rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
+        _show_times((*clean.records, *rewritten.records), options)
+        progress(f"lower {source.name}")
+        programs = _lower(rewritten.graph, machine, progress)
+        progress(f"report {source.name}")
+        bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
+        report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound)
+        keep_learnt(options, costs=machine.costs)
+        notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
+        parts = (plan, rewritten.graph, programs, report, notes)
+        return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
+
+
+def _looking(look: Callable[[], None], progress: ProgressSink) -> ProgressSink:
+    """Progress that looks each time at what goes on beside, so that an error of that ends what is told of."""
+
+    def tell(text: str) -> None:
+        look()
+        progress(text)
+
+    return tell
 
 
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
@@ -262,9 +274,13 @@ def network_of(loaded: Loaded) -> Network | None:
 def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
     """Runs the model once, on the graph that it was read for; if no earlier run did, as far as its digest tells.
 
+    Nothing is run where the options leave it out.
+
     Raises:
         ModelError: it does not run.
     """
+    if not options.check:
+        return
     adjacency = loaded.adjacency
     is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
     bound = bound_inputs(source.content, adjacency) if adjacency is not None and is_run else {}

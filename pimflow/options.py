@@ -43,6 +43,7 @@ class OptionText:
         flag: its spelling on the command line; "" if it has none. "--no-..." turns an option off that is on by default.
         metavar: what its value is called in help texts.
         group: the group of the help that it stands in; "" for the first.
+        short: its other spelling, of one letter; "" if it has none.
         typed: its default on the command line, where that is not the field's.
     """
 
@@ -50,14 +51,22 @@ class OptionText:
     flag: str = ""
     metavar: str = ""
     group: str = ""
+    short: str = ""
     typed: float | None = None
 
 
 def _about(
-    help: str, flag: str = "", metavar: str = "", group: str = "", *, typed: float | None = None, saved: bool = True
+    help: str,
+    flag: str = "",
+    metavar: str = "",
+    group: str = "",
+    *,
+    short: str = "",
+    typed: float | None = None,
+    saved: bool = True,
 ) -> Mapping[str, Any]:
     """The metadata of an option's field. `saved` says whether an output folder keeps the option."""
-    return {"text": OptionText(help, flag, metavar, group, typed), **({} if saved else NOT_DATA)}
+    return {"text": OptionText(help, flag, metavar, group, short, typed), **({} if saved else NOT_DATA)}
 
 
 @dataclass(frozen=True)
@@ -189,6 +198,10 @@ class Options:
             "run the model once as it is given and once as it is written, on seeded inputs", "--no-check", saved=False
         ),
     )
+    jobs: Annotated[int, Limits(least=1)] | None = field(
+        default=None,
+        metadata=_about("do so much at once; by default as there are cores", "--jobs", "N", short="-j", saved=False),
+    )
     debug: Debug = field(
         default_factory=Debug, metadata=_about("what to show and check between passes", group=DEBUGGING, saved=False)
     )
@@ -198,6 +211,7 @@ class Options:
             raise ArgumentError(f"'target' is {kind_of(self.target)}", "give a pimflow.Target, or use Options.of")
         if not isinstance(self.debug, Debug):
             raise ArgumentError(f"'debug' is {kind_of(self.debug)}", "give a pimflow.Debug")
+        read_argument("jobs", option_forms()["jobs"], self.jobs)
         for name, form in _saved_forms().items():
             read_argument(name, form, getattr(self, name))
 
@@ -241,6 +255,7 @@ class OptionKeywords(TypedDict, total=False):
     use_cache: bool
     profile: str | Path | None
     check: bool
+    jobs: int | None
     debug: Debug | None
 
 

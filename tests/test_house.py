@@ -89,6 +89,7 @@ def files_that_read(option: str) -> list[str]:
 READ_TWICE = {
     "seed": ["compiled.py", "compiler.py"],  # random inputs of the checks of a compilation, and of `verify`
     "check": ["compiled.py", "compiler.py"],  # the model as it is given, and as it is written
+    "jobs": ["compiled.py", "compiler.py"],  # what goes on beside these checks
 }
 
 

@@ -98,7 +98,7 @@ def test_an_unknown_keyword_is_a_type_error() -> None:
 def test_an_output_folder_keeps_what_changes_the_result() -> None:
     asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
     kept = encode(asked)
-    assert set(NAMES) - set(kept) == {"target", "graph", "use_cache", "check", "debug"}
+    assert set(NAMES) - set(kept) == {"target", "graph", "use_cache", "check", "jobs", "debug"}
     assert decode(Options, kept) == asked
 
 
@@ -113,7 +113,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --graph-as-input "
         f"--graph {graph} --relations never --tables aligned --spill offload --grid 5 --stages 2,3 "
         "--convolutions im2win --workspace 64 --time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache "
-        "--profile k.csv --no-check "
+        "--profile k.csv --no-check --jobs 2 "
         "--verify-each --print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all "
         "--print-pass-times"
     )
@@ -138,6 +138,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         use_cache=False,
         profile="k.csv",
         check=False,
+        jobs=2,
         debug=Debug(("a", "b"), ("c",), True, True, True),
     )
     found = asked(line.split())

@@ -20,6 +20,7 @@ from pimflow.cli.completion import PrintCompletion
 from pimflow.cli.output import any_text, say
 from pimflow.cli.parsing import Parser
 from pimflow.errors import OptionError, PimflowError
+from pimflow.options import option_texts
 from pimflow.version import __version__
 
 _EPILOG = """examples:
@@ -71,19 +72,19 @@ def _described(words: Sequence[str]) -> Sequence[str] | None:
     return () if words[:1] == ["--version"] else None
 
 
-_OUTPUT = ("-o", "--output")
-
-
 def command_line(argv: Sequence[str]) -> str:
-    """The command as a shell takes it, for the record; where it writes to is left out, as that changes no result."""
+    """The command as a shell takes it, for the record, without what changes no result: where it writes to, and how much
+    it does at once."""
+    jobs = option_texts()["jobs"]
+    left_out = ("-o", "--output", jobs.short, jobs.flag)
     kept: list[str] = []
     words = iter(argv)
     for word in words:
         if word == "--":
             kept += [word, *words]
-        elif word in _OUTPUT:
+        elif word in left_out:
             next(words, None)
-        elif not word.startswith("--output=") and not (word.startswith("-o") and word != "-o"):
+        elif not word.startswith(tuple(f"{flag}=" if flag.startswith("--") else flag for flag in left_out)):
             kept.append(word)
     return shlex.join(["pimflow", *kept])
 

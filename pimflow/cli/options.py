@@ -80,7 +80,8 @@ def _add(groups: dict[str, Any], cls: Any, name: str, text: OptionText, prefix: 
     if form == tuple[str, ...] or get_origin(form) is Mapping:
         how = {"action": "append", "default": []}
         help = f"{help}; may be repeated"
-    parser.add_argument(text.flag, dest=prefix + name, metavar=text.metavar, help=help, **how)
+    flags = (text.short, text.flag) if text.short else (text.flag,)
+    parser.add_argument(*flags, dest=prefix + name, metavar=text.metavar, help=help, **how)
 
 
 def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:

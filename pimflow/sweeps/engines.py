@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from pimflow.errors import OptionError
+from pimflow.runtime.execute.beside import cores
 from pimflow.sweeps.evaluate import Task, evaluate
 from pimflow.sweeps.store import Outcome
 
@@ -36,8 +36,7 @@ def engine_for(jobs: int | None, scheduler: str | None) -> Engine:
     if scheduler is not None:
         return _cluster(scheduler)
     if jobs is None:
-        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        jobs = jobs if _has_joblib() else 1
+        jobs = cores() if _has_joblib() else 1
     elif jobs > 1 and not _has_joblib():
         raise OptionError(f"{jobs} jobs need joblib", "type: pip install 'pimflow[sweep]', or use -j 1")
     return _here if jobs == 1 else _processes(jobs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_int, whole_number
+from pimflow.options import option_texts
 
 
 def add(verbs: Any) -> None:
@@ -19,7 +20,10 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("study", metavar="SWEEP.toml", help="what to vary; docs/sweep.md says how it is written")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder of the points and the results")
-    parser.add_argument("-j", "--jobs", type=positive_int, metavar="N", help="processes (default: one for every core)")
+    jobs = option_texts()["jobs"]
+    parser.add_argument(
+        jobs.short, jobs.flag, type=positive_int, metavar="N", help="processes (default: one for every core)"
+    )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, in place of processes here")
     parser.add_argument(
         "--reports",

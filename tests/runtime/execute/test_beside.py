@@ -1,0 +1,106 @@
+"""Work that goes on in a thread beside other work."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pimflow.cli import main
+from pimflow.errors import ModelError, OptionError
+from pimflow.options import Options
+from pimflow.runtime.execute import beside as module
+from pimflow.runtime.execute.beside import beside
+
+
+def test_both_go_on_at_once() -> None:
+    both = threading.Barrier(2, timeout=60)
+    with beside(both.wait, 2):
+        both.wait()
+
+
+def test_with_one_job_the_work_comes_first() -> None:
+    done: list[str] = []
+    with beside(lambda: done.append("work"), 1):
+        done.append("block")
+    assert done == ["work", "block"]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_default_is_a_job_for_every_core(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cores", lambda: cores)
+    where: list[threading.Thread] = []
+    with beside(lambda: where.append(threading.current_thread()), None):
+        pass
+    assert (where[0] is threading.current_thread()) == (cores == 1)
+
+
+def test_signals_are_the_main_threads() -> None:
+    """A thread that receives one does not wake a main thread that sleeps."""
+    blocked: list[set[int]] = []
+    with beside(lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), 2):
+        pass
+    assert blocked[0] >= {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def refuse() -> None:
+    raise ModelError("the work")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_work_is_what_is_wrong_if_both_are(jobs: int) -> None:
+    with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
+        raise OptionError("the block")
+    with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
+        pass
+    with pytest.raises(OptionError, match="the block"), beside(list, jobs):
+        raise OptionError("the block")
+
+
+def test_a_block_can_look_for_what_has_gone_wrong() -> None:
+    looked = threading.Event()
+
+    def refuse_later() -> None:
+        assert looked.wait(60)
+        refuse()
+
+    def looking(look: Callable[[], None]) -> None:
+        look()
+        looked.set()
+        for _ in range(1000):
+            time.sleep(0.01)
+            look()
+        pytest.fail("the block was not ended")
+
+    with pytest.raises(ModelError, match="the work"), beside(refuse_later, 2) as look:
+        looking(look)
+    assert looked.is_set()
+
+
+def test_an_interrupted_block_waits_and_says_nothing_of_the_work() -> None:
+    with pytest.raises(KeyboardInterrupt), beside(refuse, 2):
+        raise KeyboardInterrupt
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
+
+
+def test_any_number_of_jobs_writes_the_same_bytes(tmp_path: Path) -> None:
+    folders = [tmp_path / str(jobs) for jobs in (1, 3)]
+    for jobs, folder in zip(("1", "3"), folders, strict=True):
+        assert main(["compile", "zoo:toy", "--policy", "md-dp", "-q", "--no-cache", "-j", jobs, "-o", str(folder)]) == 0
+    one, three = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in folders
+    )
+    assert len(one) > 5
+    assert one == three
+
+
+@pytest.mark.parametrize("jobs", [0, 1.5, "two"])
+def test_jobs_are_counted(jobs: object) -> None:
+    with pytest.raises(OptionError, match="jobs"):
+        Options.of(jobs=jobs)  # type: ignore[arg-type]
