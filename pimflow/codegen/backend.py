@@ -351,6 +351,11 @@ class Backend(ABC, Generic[W, P]):
         return 0
 
     @property
+    def channel_switch_us(self) -> float | None:
+        """How long these take to change hands, in a run; None if the unit holds them for the whole run."""
+        return None
+
+    @property
     def learnt_of(self) -> str:
         """All that what is learnt of work depends on beside the code, as text; "" of a unit that learns nothing."""
         return ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ALL_CHANNELS = "all-channels"
+"""What the host is asked for where it has those memory channels too that units hold while they are in use."""
+
 
 @dataclass(frozen=True, slots=True)
 class MovementVerdict:
@@ -38,7 +41,7 @@ class Placement:
         device: a device of the target.
         region: index of the plan's decision that the node belongs to; the devices meet at the end of each.
         stage: the pipeline's stage.
-        choice: what the device's backend was asked for (a mapping policy, a strategy).
+        choice: what the device's backend was asked for (a mapping policy, a strategy); of the host's, `ALL_CHANNELS`.
         origin: the node of the cleaned-up graph that the node was made from.
         fused_into: the node whose kernel computes this one in its epilogue.
         movement: the verdict on a node that only moves elements.

@@ -6,16 +6,20 @@ decisions can run one after the other: GPU and PIM meet at the end of each decis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pimflow.errors import one_line
+from pimflow.ir.placement import ALL_CHANNELS
 
 
 @dataclass(frozen=True)
 class OnDevice:
     """The node runs on one device.
 
-    `choice` is what the device's backend is asked for (a mapping policy, a strategy); "" where it offers none.
+    `choice` is what the device's backend is asked for (a mapping policy, a strategy); "" where it offers none. Of the
+    plan's host it may be `ALL_CHANNELS`.
     """
 
     node: str
@@ -170,6 +174,17 @@ class MemoryLimit:
 
 
 Decision = Single | Parallel
+
+
+def has_all_channels(decision: Decision) -> bool:
+    """Whether the host has all memory channels meanwhile."""
+    return isinstance(decision, OnDevice) and decision.choice == ALL_CHANNELS
+
+
+def switches(decisions: Sequence[Decision]) -> int:
+    """How often memory channels change hands in a run. It begins and ends with them at the units."""
+    states = [False, *map(has_all_channels, decisions), False]
+    return sum(before != behind for before, behind in pairwise(states))
 
 
 def singles(decision: Decision) -> tuple[Single, ...]:

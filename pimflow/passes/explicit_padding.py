@@ -43,6 +43,7 @@ class ExplicitPadding(Pass):
 
     def _padded(self, editor: GraphEditor, conv: Node) -> Sequence[Node]:
         was = conv.placement
-        placement = Placement(was.device, was.region, was.stage, origin=was.origin or conv.name, movement=was.padding)
+        origin = was.origin or conv.name
+        placement = Placement(was.device, was.region, was.stage, was.choice, origin=origin, movement=was.padding)
         pad = Node(Pad((), ()), (), (), editor.new_node_name(f"pad_{conv.inputs[0]}"), placement)
         return pad_before(editor, conv.placed(padding=None), uneven_padding(conv.op), pad)

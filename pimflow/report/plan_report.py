@@ -30,10 +30,10 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
-from pimflow.ir.plan import Single, singles
+from pimflow.ir.plan import Single, has_all_channels, singles
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, schedule, spending, total
-from pimflow.runtime.timeline import Event, Timeline
+from pimflow.runtime.timeline import CHANNELS, Event, Timeline
 from pimflow.search import makespan_bound, pricing
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import find_policy
@@ -384,6 +384,7 @@ class _NodeRows:
         every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
         made, cycles, commands, violations = self._work_of_units(name, every, whole=is_expandable(node.op))
         why = self._why(decision, node) + self._way(name)
+        why += f"; {self._label(self._host)} has all memory channels" if has_all_channels(decision) else ""
         return NodeRow(
             name=name,
             op=node.kind,
@@ -411,7 +412,7 @@ class _NodeRows:
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
         """What of a node's events is a device's: its own, and copies over the link to it."""
         for event in events:
-            on_link = event.resource not in self._devices and device != self._host
+            on_link = event.resource not in (*self._devices, CHANNELS) and device != self._host
             if event.resource == device or (on_link and self._graph.node(event.node).device == device):
                 yield event
 

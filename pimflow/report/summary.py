@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pimflow.ir import Plan
+from pimflow.ir.plan import switches
 from pimflow.report.breakdown import breakdown_text
 from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
+from pimflow.runtime.timeline import CHANNELS
 
 _MOST_UNKNOWN = 5
 _MOST_BOTTLENECKS = 3
@@ -139,6 +141,7 @@ def _totals(
             ),
         ),
         *_stored(plan),
+        *_switches(plan, report),
         ("movement", _movement(memory)),
         *_violations(report),
         ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}{'' if plan.complete else CUT_SHORT}"),
@@ -181,6 +184,12 @@ def _stored(plan: Plan) -> list[tuple[str, str]]:
         close = f"within {lost:.1f} % of the best" if lost > 0.05 else "the best"
         lines.append(f"what would take {number(limit.unlimited_us)} us does not fit; this is {close} that does")
     return [("weights" if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def _switches(plan: Plan, report: PlanReport) -> list[tuple[str, str]]:
+    """How often memory channels change hands, and how long that takes."""
+    parts, count = report.result.spent.busy_parts_us.get(CHANNELS, {}), switches(plan.decisions)
+    return [("channels", f"change hands {count} times, {number(sum(parts.values()), 2)} us in all")] if count else []
 
 
 def _violations(report: PlanReport) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ from pimflow.ir.analysis.host_tables import is_run
 from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.ir.readout import Readout
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Fetch, TableRead
@@ -67,8 +68,9 @@ _SUM_BYTES = 4
 class CostModel:
     """Prices nodes of placed graphs. Backends remember prices by what they depend on; graphs may come and go.
 
-    While units are in use the host lacks the memory channels that they take, for the entire plan. `host_only()` is the
-    machine with them unused: the baseline, and what a plan that never leaves the host runs on.
+    While units are in use the host lacks the memory channels that they take, for the entire plan; but for nodes that
+    are placed with `ALL_CHANNELS`, where the target lets channels change hands. `host_only()` is the machine with them
+    unused: the baseline, and what a plan that never leaves the host runs on.
 
     Movements that the memory planner makes free cost nothing; the others cost a copy. A node that is `fused_into`
     another costs nothing: it runs in the other's kernel. (What a unit cannot fuse, `UnfuseEpilogues` takes out.)
@@ -96,6 +98,16 @@ class CostModel:
     def host_only(self) -> CostModel:
         """The same machine with no other unit in use: every memory channel serves the host."""
         return self._host_only
+
+    @cached_property
+    def channel_switch_us(self) -> float | None:
+        """What it takes until the host has all memory channels, or the units have theirs again; None where units that
+        are in use keep theirs, or have none."""
+        if self._host_only is self:
+            return None
+        times = [unit.channel_switch_us for unit in self.units.values() if unit.memory_channels]
+        told = [time_us for time_us in times if time_us is not None]
+        return max(told) if len(told) == len(times) else None
 
     def serving(self, graph: Graph) -> CostModel:
         """The cost model that a placed graph runs under: `host_only()` if no node leaves the host."""
@@ -138,13 +150,14 @@ class CostModel:
 
     def algorithms(self, graph: Graph) -> dict[str, str]:
         """How the host runs those nodes of a placed graph that it does not run in the usual way, by name."""
-        found = {node.name: self.host.algorithm(graph, node) for node in self._kernels(graph)}
+        found = {node.name: self._host_of(node).algorithm(graph, node) for node in self._kernels(graph)}
         return {name: algorithm for name, algorithm in found.items() if algorithm}
 
     def workspaces(self, graph: Graph) -> dict[str, int]:
         """Bytes that nodes of a placed graph need beside their operands and results, by name, in the model's type."""
         found = {
-            node.name: self.host.workspace_elements(graph, node) * (element_bytes(graph.value(node.output).dtype) or 0)
+            node.name: self._host_of(node).workspace_elements(graph, node)
+            * (element_bytes(graph.value(node.output).dtype) or 0)
             for node in self._kernels(graph)
         }
         return {name: size for name, size in found.items() if size}
@@ -339,8 +352,17 @@ class CostModel:
             return self.access(graph, node)
         if node.op.is_movement:
             verdict = movement_of(graph, node)
-            return None if verdict.free else self.host.copy_cost(verdict.bytes, graph.value(node.output).dtype)
-        return None if node.placement.fused_into is not None else self.host.cost(graph, node)
+            dtype = graph.value(node.output).dtype
+            return None if verdict.free else self._host_of(node).copy_cost(verdict.bytes, dtype)
+        return None if node.placement.fused_into is not None else self._host_of(node).cost(graph, node)
+
+    def _host_of(self, node: Node) -> HostBackend:
+        """The host with the memory channels that it has while a node runs there."""
+        if node.placement.choice != ALL_CHANNELS:
+            return self.host
+        if self.channel_switch_us is None and self._host_only is not self:
+            raise GraphError(f"{node.name!r} is placed with all memory channels, but this machine's units keep theirs")
+        return self._host_only.host
 
 
 def _launch_us(cost: HostCost) -> float:

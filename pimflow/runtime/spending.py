@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from pimflow.codegen.backend import Copy, Parts, Transfer
 from pimflow.ir import Graph, Node
-from pimflow.runtime.timeline import NO_RESOURCE, Event, NodePrice, Timeline, build_timeline
+from pimflow.runtime.timeline import CHANNELS, NO_RESOURCE, Event, NodePrice, Timeline, build_timeline
 from pimflow.targets import Target
 
 STATIC = "static"
@@ -143,6 +143,9 @@ def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple
         device = node.device or costs.target.host
         if event.resource == NO_RESOURCE and node.placement.access is not None:
             result.append(EventCost(event, node, device, share_us, {}, {}))
+            continue
+        if event.resource == CHANNELS:
+            result.append(EventCost(event, node, CHANNELS, share_us, {"switch": event.end_us - event.start_us}, {}))
             continue
         if event.resource in (device, NO_RESOURCE):
             energy_parts = costs.node_cost(graph, node).energy_parts_mj

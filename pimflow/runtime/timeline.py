@@ -3,22 +3,31 @@
 The program is a sequence of regions (`region` of a node's placement): the units meet at the end of each. Inside a
 region only the data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions'
 makespans, and a region that is cut out alone takes as long as it takes inside the whole.
+
+Where memory channels change hands between regions (some are placed with `ALL_CHANNELS`, others without), nothing runs
+until they have: that time is part of the region behind it, and its event the first node's there. A run begins and ends
+with the channels at the units; a switch at its end is part of the last region.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 from pimflow.codegen.backend import Transfer
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
+from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.targets import Target
 
 NO_RESOURCE = "none"
 """The resource of what takes no time: fused nodes and free movements."""
+CHANNELS = "memory channels"
+"""The resource that is in use while memory channels change hands."""
 
 TransferModel = Callable[[Graph, Node], "Transfer | None"]
 
@@ -64,6 +73,15 @@ class QueuesLaunches(Protocol):
 
     def launch_ahead_us(self, graph: Graph, node: Node) -> float:
         """Of a node's time what may pass before what it reads is there."""
+
+
+@runtime_checkable
+class SwitchesChannels(Protocol):
+    """Costs of a machine whose units may give the host its memory channels back between two regions."""
+
+    @property
+    def channel_switch_us(self) -> float | None:
+        """How long that takes, either way; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +143,7 @@ def build_timeline(
     costs: Costs,
     *,
     transfers: TransferModel | None = None,
+    switching: bool = True,
 ) -> Timeline:
     """The schedule of a graph whose nodes have devices (no device: the host).
 
@@ -134,6 +153,7 @@ def build_timeline(
         costs: prices one node; static energy is added if it has `static_energy_mj`.
         transfers: what copying operands to a unit costs, where it cannot reach them itself; by default what `costs`
             says of them, if anything.
+        switching: whether channels that change hands take their time; not of regions that are priced by themselves.
 
     Raises:
         GraphError: the regions' order contradicts the data flow.
@@ -146,7 +166,8 @@ def build_timeline(
     energy = dict.fromkeys(target.devices, 0.0)
     region_us: list[float] = []
     now = 0.0
-    for index, nodes in enumerate(regions(graph)):
+    found = regions(graph)
+    for index, nodes in enumerate(found):
         jobs = jobs_of(graph, nodes, target.host, costs, transfers, energy, queued)
         starts, makespan = _best_schedule(jobs)
         for job, start in zip(jobs, starts, strict=True):
@@ -156,11 +177,35 @@ def build_timeline(
                 busy[job.resource] = busy.get(job.resource, 0.0) + job.duration_us
         region_us.append(makespan)
         now += makespan
+    if switching and isinstance(costs, SwitchesChannels) and costs.channel_switch_us:
+        now += _switch(found, costs.channel_switch_us, events, busy, region_us)
     if len(region_us) > 1 or len(events) > 1:
         events.sort(key=lambda event: (event.start_us, event.end_us))
     if isinstance(costs, DrawsStaticPower):
         energy["static"] = costs.static_energy_mj(now)
     return Timeline(tuple(events), now, busy, energy, tuple(region_us))
+
+
+def _switch(
+    found: Sequence[Sequence[Node]],
+    switch_us: float,
+    events: list[Event],
+    busy: dict[str, float],
+    region_us: list[float],
+) -> float:
+    """Makes room for channels to change hands between regions that are scheduled, and at the end; how much in all."""
+    states = [False, *(any(node.placement.choice == ALL_CHANNELS for node in nodes) for nodes in found), False]
+    switches = [index for index, (before, behind) in enumerate(pairwise(states)) if before != behind]
+    for place, event in enumerate(events):
+        later_us = switch_us * bisect_right(switches, event.region)
+        events[place] = replace(event, start_us=event.start_us + later_us, end_us=event.end_us + later_us)
+    for index in switches:
+        region, node = (index, found[index][0]) if index < len(found) else (index - 1, found[-1][-1])
+        ends_us = sum(region_us[:index])
+        events.append(Event(node.name, CHANNELS, ends_us, ends_us + switch_us, region))
+        region_us[region] += switch_us
+        busy[CHANNELS] = busy.get(CHANNELS, 0.0) + switch_us
+    return switch_us * len(switches)
 
 
 def regions(graph: Graph) -> list[list[Node]]:

@@ -27,6 +27,8 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import stored_of
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy
+from pimflow.search.pricing import Costs
+from pimflow.search.switching import Line, beside_units
 from pimflow.search.weighed import Spent, WeighedPricer
 
 Array = npt.NDArray[np.float64]
@@ -71,17 +73,22 @@ class Gaps:
     ) -> None:
         self._is_late = False
         self._deadline = math.inf if budget_s is None else time.perf_counter() + budget_s
-        self._size = len(graph.nodes)
+        candidates = Candidates(graph, policy, pricer, exhaustive=True)
+        line = Line(candidates, pricer.costs.channel_switch_us)
+        self._size = line.size
         self._pricer = pricer
-        self._entries: list[_Entry] = []
+        self._entries: list[_Entry] = [
+            _Entry(start, stop, (), _switches_spent(pricer.costs, count), priced=True)
+            for start, stop, count in line.steps()
+        ]
         known: set[tuple[Decision, ...]] = set()
-        for candidate in _candidates(graph, policy, pricer, corners):
+        for candidate in _candidates(candidates, line, corners):
             if self._out_of_time():
                 return
             least = None if candidate.decisions in known else pricer.least_spent(candidate.decisions)
             known.add(candidate.decisions)
             if least is not None:
-                self._entries.append(_Entry(candidate.start, candidate.stop, candidate.decisions, least))
+                self._entries.append(_Entry(*line.place(candidate), candidate.decisions, least))
 
     def _out_of_time(self) -> bool:
         self._is_late |= time.perf_counter() > self._deadline
@@ -132,13 +139,19 @@ class Gaps:
         entry.spent = spent if spent is not None else Spent(math.inf, math.inf)
 
 
-def _candidates(graph: Graph, policy: Policy, pricer: WeighedPricer, corners: Sequence[Plan]) -> Iterator[Candidate]:
+def _switches_spent(costs: Costs, count: int) -> Spent:
+    """What memory channels that change hands so many times take and spend."""
+    time_us = count * (costs.channel_switch_us or 0.0)
+    return Spent(time_us, costs.static_energy_mj(time_us))
+
+
+def _candidates(candidates: Candidates, line: Line, corners: Sequence[Plan]) -> Iterator[Candidate]:
     """A policy's candidates, the decisions of plans, and those a step away from them."""
-    candidates = Candidates(graph, policy, pricer, exhaustive=True)
-    if policy.spaces:
+    if candidates.policy.spaces:
+        yield from line.with_all_channels()
         yield from candidates
     for corner in corners:
-        chosen = _stretches(candidates, corner)
+        chosen = [beside_units(stretch) for stretch in _stretches(candidates, corner)]
         yield from (Candidate(stretch.start, stretch.stop, stretch.payload) for stretch in chosen)
         yield from candidates.joins(chosen)
         for stretch in chosen:

@@ -45,7 +45,7 @@ from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.ops.base import RowPart
-from pimflow.ir.plan import singles
+from pimflow.ir.plan import has_all_channels, singles
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
 from pimflow.passes.apply_plan import passes_of
@@ -318,6 +318,8 @@ class Bounds:
             return placed.device, _FREE
         key = (node.name, 0, -1, placed.device, placed.choice)
         if key not in self._parts:
+            if has_all_channels(placed):
+                node = node.placed(choice=placed.choice)
             whole = RowPart(node.op, (None,) * len(node.inputs))
             self._parts[key] = self._part_of(node, whole, None, placed.device, placed.choice)
         return placed.device, self._parts[key]

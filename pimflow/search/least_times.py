@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
+from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.search import bounds
 from pimflow.search.parts import (
     FEW_ROWS,
@@ -37,6 +38,10 @@ GROWTH = 1.05
 
 class Costs(bounds.Costs, Protocol):
     """What is asked of a cost model here."""
+
+    @property
+    def channel_switch_us(self) -> float | None:
+        """How long memory channels take to change hands; None if units hold theirs for the whole run."""
 
     def measured_us(self, op: Op) -> float:
         """The shortest time that was measured of any kernel of an op's name."""
@@ -176,7 +181,7 @@ class LeastTimes:
 
         A division of the edges leaves a unit what it takes for its part, and the host nothing that is known.
         """
-        whole = self._price(device, self._graph, node)
+        whole = self._whole(device, node)
         if whole is None:
             return None
         divisions = () if device == self._host else self._costs.edge_divisions(self._graph, node, device)
@@ -189,7 +194,7 @@ class LeastTimes:
 
         What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
         """
-        whole = self._price(device, self._graph, node)
+        whole = self._whole(device, node)
         if whole is None:
             return None
         run_us, link_us = whole
@@ -213,6 +218,13 @@ class LeastTimes:
             measured_us = self._costs.measured_us(node.op)
             run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
         return Least(device, run_us, link_us, min(first_us, run_us + link_us))
+
+    def _whole(self, device: str, node: Node) -> _Price | None:
+        """What all of a node takes; on the host maybe with all memory channels, if they may be its for a while."""
+        whole = self._price(device, self._graph, node)
+        if whole is None or device != self._host or self._costs.channel_switch_us is None:
+            return whole
+        return min(whole, self._price(device, self._graph, node.placed(choice=ALL_CHANNELS)) or whole)
 
     def _rows(self, device: str, node: Node, rows: int, count: int) -> _Price:
         """So many rows where they take least: at the top or at the bottom, whose windows reach into the padding."""

@@ -52,6 +52,10 @@ class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
 
+    @property
+    def channel_switch_us(self) -> float | None:
+        """How long memory channels take to change hands; None if units hold theirs for the whole run."""
+
     def static_energy_mj(self, makespan_us: float) -> float:
         """What the board draws over a run, whatever it does."""
 
@@ -77,7 +81,7 @@ class Pricer:
         self._stages = StageTimes(self._bounds)
         self._whole: dict[tuple[str, str], float] = {}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
-        self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {}
+        self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions take at least, before anything is divided: of what is, only rates count."""
@@ -204,7 +208,7 @@ class Pricer:
             device, choice = node.device or "", node.placement.choice or ""
             if device in self.costs.units and self.costs.refusal(graph, node, device, choice) is not None:
                 return None
-        return build_timeline(graph, self.costs.target, self.costs)
+        return build_timeline(graph, self.costs.target, self.costs, switching=False)
 
 
 def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:

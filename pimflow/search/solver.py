@@ -8,7 +8,8 @@ meet at their ends, so the plan's cost is the makespan of the whole rewritten gr
 What is bounded: the candidates themselves, by the policy's spaces (`policy.Space`) and the limits in `candidates`.
 `auto` adds to its enumerated candidates what a local search around the best plan finds (`Candidates.variations`).
 
-With PIM in use its channels are lost to the GPU for the whole run. So the best plan in PIM mode is compared with the
+With PIM in use its channels are lost to the GPU for the whole run, unless the target lets them change hands
+(`switching`). So the best plan in PIM mode is compared with the
 GPU alone with all channels, and the cheaper of the two is the plan: a policy never slows a model down, except `pim`.
 
 The weights of all that runs on a unit have to fit into its memory together (`capacity`). Where the best plan's do not,
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
-from pimflow.ir.plan import MemoryLimit
+from pimflow.ir.plan import MemoryLimit, switches
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.runtime.memory import plan_memory
@@ -48,6 +49,7 @@ from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.pricing import Costs, Pricer, rewrites
 from pimflow.search.progress import SearchProgress, Tell, silent
+from pimflow.search.switching import Line
 from pimflow.search.throughput import LoadPricer, balance
 from pimflow.search.weighed import WeighedPricer, pricer_of
 
@@ -61,9 +63,9 @@ Decisions = tuple[Decision, ...]
 class PricedSpace:
     """A policy's candidates over one graph, priced: what both solvers solve.
 
-    `positions` nodes in order; `intervals` cover them; `baseline_us` is the GPU alone, and `baseline_cost` that by the
-    policy's objective, by which the intervals cost what they do; `priced` counts candidates; `complete` is False if
-    the time budget ended before all candidates were priced.
+    `positions` nodes in order, or points of the line on which memory channels change hands; `intervals` cover them;
+    `baseline_us` is the GPU alone, and `baseline_cost` that by the policy's objective, by which the intervals cost what
+    they do; `priced` counts candidates; `complete` is False if the time budget ended before all candidates were priced.
     """
 
     positions: int
@@ -326,7 +328,11 @@ def price_space(
     candidates = Candidates(graph, policy, pricer, exhaustive=prune)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     telling = SearchProgress(what, progress, time_budget_s)
-    search = _Search(pricer, len(candidates.order), telling, prune)
+    line = Line(candidates, costs.channel_switch_us)
+    search = _Search(pricer, line, telling, prune)
+    if policy.spaces:
+        search.enter(line.with_all_channels())
+        search.pass_over(line.steps(), switch_cost(policy.objective, costs))
     for listed in candidates.rounds() if policy.spaces else ():
         search.enter(listed)
         search.improve(candidates)
@@ -335,7 +341,7 @@ def price_space(
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
     alone = build_timeline(graph, costs.target, costs.host_only())
     return PricedSpace(
-        len(candidates.order),
+        line.size,
         tuple(search.pool.priced()),
         alone.makespan_us,
         policy.objective.cost(alone.makespan_us, alone.total_energy_mj),
@@ -348,8 +354,14 @@ def price_space(
     )
 
 
-def _interval(entry: Entry[Decisions]) -> Interval[Decisions]:
-    return Interval(entry.start, entry.stop, entry.us, entry.payload)
+def _intervals(entries: Iterable[Entry[Decisions]]) -> list[Interval[Decisions]]:
+    return [Interval(entry.start, entry.stop, entry.us, entry.payload) for entry in entries]
+
+
+def switch_cost(objective: Objective, costs: Costs) -> float:
+    """What memory channels that change hands once cost."""
+    switch_us = costs.channel_switch_us or 0.0
+    return objective.cost(switch_us, costs.static_energy_mj(switch_us))
 
 
 class _Search:
@@ -358,11 +370,12 @@ class _Search:
     `entered` counts them; `out_of_time` is whether some were left out, or left as they were, for lack of time.
     """
 
-    def __init__(self, pricer: Pricer, size: int, progress: SearchProgress, prune: bool) -> None:
-        self.pool: Pool[Decisions] = Pool(size)
+    def __init__(self, pricer: Pricer, line: Line, progress: SearchProgress, prune: bool) -> None:
+        self.pool: Pool[Decisions] = Pool(line.size)
         self.entered = 0
         self.out_of_time = False
         self._pricer = pricer
+        self._line = line
         self._progress = progress
         self._prune = prune
         self._looked_at = 0
@@ -388,6 +401,11 @@ class _Search:
             self._enter(candidate)
             self._progress.priced(done, total)
 
+    def pass_over(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
+        """Adds what leads from point to point of the line while nothing runs."""
+        for start, stop, switched in steps:
+            self.pool.add(Entry(0, start, stop, (), switch_cost * switched, True))
+
     def improve(self, candidates: Candidates) -> None:
         """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
 
@@ -399,10 +417,11 @@ class _Search:
             fresh = [entry for entry in chosen if not self._tried.issuperset(entry.payload)]
             if not fresh or self.out_of_time:
                 return
-            self.vary(candidates.joins([_interval(entry) for entry in chosen]))
+            self.vary(candidates.joins(self._line.on_order(_intervals(chosen))))
             for entry in fresh:
                 self._tried.update(entry.payload)
-                self.vary(candidates.variations(_interval(entry)))
+            for interval in self._line.on_order(_intervals(fresh)):
+                self.vary(candidates.variations(interval))
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """The same for variations of what has been found, of which nobody knows how many will follow."""
@@ -430,7 +449,7 @@ class _Search:
         exactly = candidate.certain or not self._prune
         us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
-            self.pool.add(Entry(self.entered, candidate.start, candidate.stop, decisions, us, exactly))
+            self.pool.add(Entry(self.entered, *self._line.place(candidate), decisions, us, exactly))
 
     def _look_at(self, entry: Entry[Decisions]) -> None:
         self.pool.take(entry)
@@ -487,7 +506,10 @@ def _choice(
     for payload in payloads:
         if any(leaves_host(decision, space.host) for decision in payload):
             kept.update(space.pricer.kept(payload))
-    time_us = cost if space.objective == LATENCY else sum(map(space.pricer.time_us, payloads))
+    time_us = cost
+    if space.objective != LATENCY:
+        switched_us = switches(decisions) * (space.pricer.costs.channel_switch_us or 0.0)
+        time_us = sum(map(space.pricer.time_us, filter(None, payloads))) + switched_us
     return _Choice(cost, time_us, decisions, kept, limit)
 
 

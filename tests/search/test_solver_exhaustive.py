@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, product
+from itertools import combinations, groupby, pairwise, product
 
 import networkx as nx
 import pytest
@@ -29,6 +29,7 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.regions import pipeline_refusal
+from pimflow.ir.plan import switches
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
@@ -37,6 +38,7 @@ from pimflow.search.pricing import rewrites
 from pimflow.search.solver import solve
 from pimflow.targets import Target
 from pimflow.targets.overrides import override
+from support.covers import carried_out
 from support.graphs import ConvNet
 
 Unit = tuple[Node, ...]
@@ -63,9 +65,13 @@ class Everything:
     def cheapest_us(self) -> float:
         """What the cheapest plan takes: devices meet after every decision, so stretches of the order add up."""
         best = [0.0] + [math.inf] * len(self.units)
-        for first, last, decisions in sorted(self._all(), key=lambda found: found[1]):
-            us = self._us(first, last, decisions) if math.isfinite(best[first]) else math.inf
-            best[last] = min(best[last], best[first] + us)
+        found = sorted(self._all(), key=lambda found: found[1])
+        for last, ending in groupby(found, key=lambda found: found[1]):
+            for first, _, decisions in ending:
+                us = self._us(first, last, decisions) if math.isfinite(best[first]) else math.inf
+                best[last] = min(best[last], best[first] + us)
+            for first in range(last) if self.costs.channel_switch_us is not None else ():
+                best[last] = min(best[last], best[first] + self._with_all_channels_us(first, last))
         alone = build_timeline(self.graph, self.costs.target, self.costs.host_only()).makespan_us
         return min(best[-1], alone)
 
@@ -85,6 +91,21 @@ class Everything:
             return math.inf
         regions = build_timeline(graph, self.costs.target, self.costs).region_us
         return sum(regions[len(before) : len(before) + len(decisions)])
+
+    def _with_all_channels_us(self, first: int, last: int) -> float:
+        """What units take on the host with all memory channels, and what it takes to hand these over and back."""
+        inside = {node.name for unit in self.units[first:last] for node in unit}
+        marked, plain = (
+            [OnDevice(node.name, "gpu", choice if node.name in inside else "") for node in self.order]
+            for choice in ("all-channels", "")
+        )
+        whole, others = (
+            build_timeline(carried_out(self.graph, tuple(decisions), self.costs), self.costs.target, self.costs)
+            for decisions in (marked, plain)
+        )
+        return whole.makespan_us - sum(
+            us for us, node in zip(others.region_us, self.order, strict=True) if node.name not in inside
+        )
 
     def _order(self) -> list[Node]:
         """Depth first: all that a node reads comes before it, by operand, what it is fused into last."""
@@ -329,6 +350,15 @@ def gap(graph: Graph, target: Target, stages: tuple[int, ...] | None) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_auto_finds_the_cheapest_plan_of_all(seed: int) -> None:
     assert gap(small_net(seed, 2, 6), machine(1000), None) < 1e-9
+
+
+@pytest.mark.parametrize("seed", [5, 9])
+def test_auto_finds_the_cheapest_plan_of_all_where_channels_change_hands(seed: int) -> None:
+    target = override(machine(1000), {"pim.channel_switch_us": 0.003})
+    graph, costs = small_net(seed, 2, 4), CostModel(target)
+    plan = solve(graph, Options.of(target=target, use_cache=False, stages=(2,)), costs=costs)
+    assert plan.predicted_us == pytest.approx(Everything(graph, costs, (2,)).cheapest_us(), rel=1e-9)
+    assert switches(plan.decisions) > 0
 
 
 @pytest.mark.long

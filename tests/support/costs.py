@@ -11,6 +11,7 @@ from pimflow.codegen.backend import Backend, Capacity, EdgeDivision, Kept, UnitC
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Op, Refusal, Reshape, Slice
+from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.ir.readout import Readout
 from pimflow.targets.overrides import override
 
@@ -75,7 +76,13 @@ class FakeCosts:
     costs 0.02 us.
     """
 
-    def __init__(self, channels: int = 16, slow_down: float = 1.0, padding_alike: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        channels: int = 16,
+        slow_down: float = 1.0,
+        padding_alike: tuple[str, ...] = (),
+        channel_switch_us: float | None = None,
+    ) -> None:
         self.target = override("pimflow", {"gpu.splits": [1, 2]})
         self.channels = channels
         self.unit = FakeUnit(slow_down)
@@ -83,7 +90,8 @@ class FakeCosts:
         self.readouts = (Readout("pim"),)
         self.capacities: dict[str, Capacity] = {}
         self.padding_alike = padding_alike
-        self.identity = f"fake {channels} {slow_down} {padding_alike}"
+        self.channel_switch_us = channel_switch_us
+        self.identity = f"fake {channels} {slow_down} {padding_alike} {channel_switch_us}"
 
     def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
         return ()
@@ -147,7 +155,7 @@ class FakeCosts:
             return FakeCost(0.02)
         if node.placement.fused_into:
             return FakeCost(0.0)
-        speed = 1.0 if self.channels == 32 else 0.8
+        speed = 1.0 if self.channels == 32 or node.placement.choice == ALL_CHANNELS else 0.8
         if not isinstance(work, Refusal):
             return FakeCost(1.0 + work.macs / (GPU_RATE * speed))
         elements = sum(value.elements for value in graph.out_values(node))

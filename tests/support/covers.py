@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from pimflow.ir import Decision, Graph, Plan
+from pimflow.ir import Decision, Graph, OnDevice, Plan
 from pimflow.passes import PassManager
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search.candidates import Candidates
@@ -14,13 +15,20 @@ from pimflow.search.pricing import Costs, Pricer, rewrites
 
 
 def covers(graph: Graph, policy: Policy, costs: Costs) -> Iterator[tuple[Decision, ...]]:
-    """The decisions of every plan that candidates make, and those of the host alone among them."""
+    """The decisions of every plan that candidates make, and those of the host alone among them.
+
+    Where memory channels change hands, the host has all of them or not in every candidate that stays there.
+    """
     pricer = Pricer(graph, costs, PriceCache(None, ""))
     found = Candidates(graph, policy, pricer)
     starting: dict[int, list[tuple[int, tuple[Decision, ...]]]] = {}
     for candidate in found:
         if pricer.cost(candidate.decisions) is not None:
             starting.setdefault(candidate.start, []).append((candidate.stop, candidate.decisions))
+            alone = [OnDevice(name, "gpu") for decision in candidate.decisions for name in decision.nodes]
+            if costs.channel_switch_us is not None and candidate.decisions == tuple(alone):
+                marked = tuple(replace(decision, choice="all-channels") for decision in alone)
+                starting[candidate.start].append((candidate.stop, marked))
 
     def behind(start: int) -> Iterator[tuple[Decision, ...]]:
         if start == len(found.order):

@@ -67,7 +67,7 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 """
 
 
-_NO_CYCLES = frozenset({"launch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
+_NO_CYCLES = frozenset({"launch_us", "channel_switch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
 """Keys of the machine beside energies that no stream's cycles depend on."""
 
 NewtonWork = MatrixProblem | NarrowProblem | SpmmProblem
@@ -104,8 +104,13 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     @property
     def memory_channels(self) -> int:
-        """PIM-enabled channels do not switch mode between kernels, so the GPU loses them for the whole run."""
+        """The PIM-enabled ones: they do not switch mode between kernels."""
         return self.pim.channels
+
+    @property
+    def channel_switch_us(self) -> float | None:
+        """As the target says."""
+        return self.pim.channel_switch_us
 
     @cached_property
     def learnt_of(self) -> str:

@@ -266,6 +266,9 @@ class PimSpec(Unit):
     buffer_parts: FewBuffers = 1
     # A change of hardware: channels may fill the buffers that no other group of channels needs as well.
     buffer_pool: bool = False
+    # Microseconds in which the channels go from PIM to the host, or back, and serve neither; what it takes to make data
+    # reachable is part of it. None: they are PIM's for the whole run.
+    channel_switch_us: Amount | None = None
     # Operands of 8 bits beside its own type, for products that a model keeps in them. None: it has no such multipliers.
     int8: Int8 | None = None
 

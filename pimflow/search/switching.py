@@ -1,0 +1,89 @@
+"""Plans in which memory channels change hands: who has them is a state between any two units of the order.
+
+Units that are in use hold some of the host's memory channels. Where the target says what it takes to hand them over,
+they may be the host's for a stretch of the order that stays there, and a plan pays for both ends of that. A run
+begins and ends with the channels at the units: what runs before and behind it finds them there.
+
+The states are points of one longer line, so that whatever finds covers of a line (the dynamic program, the integer
+program, labels) finds them with their switches. In place of every point between two positions there are three:
+
+    arriving (the units' channels) -> all channels -> leaving (the units' channels)
+
+Decisions lead from leaving to arriving points, units of the host that has all channels from point of all channels to
+point of all channels. From arriving to leaving costs nothing, from either to the one between a switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pimflow.ir import Decision, OnDevice
+from pimflow.ir.placement import ALL_CHANNELS
+from pimflow.ir.plan import has_all_channels
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.candidates.placed import on_host
+from pimflow.search.chain import Interval
+
+Decisions = tuple[Decision, ...]
+_POINTS = 3
+
+
+class Line:
+    """The positions of an order, as candidates cover them.
+
+    Args:
+        candidates: whose order it is.
+        switch_us: what it takes until channels have changed hands; None where they never do, and the line is the order.
+
+    Attributes:
+        size: its positions.
+    """
+
+    def __init__(self, candidates: Candidates, switch_us: float | None) -> None:
+        self._candidates = candidates
+        self.is_order = switch_us is None
+        self.size = len(candidates.order) if self.is_order else _POINTS * len(candidates.order) + _POINTS - 1
+
+    def place(self, candidate: Candidate) -> tuple[int, int]:
+        """Where on the line a candidate starts and stops."""
+        if self.is_order:
+            return candidate.start, candidate.stop
+        point = 1 if _all_channels(candidate.decisions) else 2
+        return _POINTS * candidate.start + point, _POINTS * candidate.stop + point % 2
+
+    def with_all_channels(self) -> Iterator[Candidate]:
+        """Every unit that may stay on the host, there with all channels; none where they never change hands."""
+        scene = self._candidates.scene
+        for candidate in () if self.is_order else on_host(scene, self._candidates.policy.spaces):
+            nodes = (name for decision in candidate.decisions for name in decision.nodes)
+            decisions = tuple(OnDevice(name, scene.host, ALL_CHANNELS) for name in nodes)
+            yield replace(candidate, decisions=decisions)
+
+    def steps(self) -> Iterator[tuple[int, int, int]]:
+        """What leads from point to point between two units: start, stop, and the number of switches."""
+        ends = () if self.is_order else (0, *(unit.stop for unit in self._candidates.scene.units))
+        for first in (_POINTS * end for end in ends):
+            yield first, first + 2, 0
+            yield first, first + 1, 1
+            yield first + 1, first + 2, 1
+
+    def on_order(self, chosen: Sequence[Interval[Decisions]]) -> list[Interval[Decisions]]:
+        """What a cover of the line decides, by positions of the order, and as if no channels had changed hands."""
+        if self.is_order:
+            return list(chosen)
+        found = (some for some in chosen if some.payload)
+        return [beside_units(replace(some, start=some.start // _POINTS, stop=some.stop // _POINTS)) for some in found]
+
+
+def beside_units(some: Interval[Decisions]) -> Interval[Decisions]:
+    """The same while the units hold their channels."""
+    return replace(some, payload=tuple(map(_beside_units, some.payload))) if _all_channels(some.payload) else some
+
+
+def _all_channels(decisions: Decisions) -> bool:
+    return any(map(has_all_channels, decisions))
+
+
+def _beside_units(decision: Decision) -> Decision:
+    return replace(decision, choice="") if isinstance(decision, OnDevice) and has_all_channels(decision) else decision
