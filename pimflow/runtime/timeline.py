@@ -156,7 +156,7 @@ def build_timeline(
         switching: whether channels that change hands take their time; not of regions that are priced by themselves.
 
     Raises:
-        GraphError: the regions' order contradicts the data flow.
+        GraphError: the regions' order contradicts the data flow, or the host has all channels where it is not alone.
     """
     if transfers is None and isinstance(costs, CopiesOperands):
         transfers = costs.transfer
@@ -194,7 +194,7 @@ def _switch(
     region_us: list[float],
 ) -> float:
     """Makes room for channels to change hands between regions that are scheduled, and at the end; how much in all."""
-    states = [False, *(any(node.placement.choice == ALL_CHANNELS for node in nodes) for nodes in found), False]
+    states = [False, *map(_has_all_channels, found), False]
     switches = [index for index, (before, behind) in enumerate(pairwise(states)) if before != behind]
     for place, event in enumerate(events):
         later_us = switch_us * bisect_right(switches, event.region)
@@ -206,6 +206,14 @@ def _switch(
         region_us[region] += switch_us
         busy[CHANNELS] = busy.get(CHANNELS, 0.0) + switch_us
     return switch_us * len(switches)
+
+
+def _has_all_channels(nodes: Sequence[Node]) -> bool:
+    """Whether the host has all memory channels in a region."""
+    marked = next((node for node in nodes if node.placement.choice == ALL_CHANNELS), None)
+    if marked is not None and any(node.device != marked.device for node in nodes):
+        raise GraphError(f"node {marked.name!r} has all memory channels, but its region is not the host's alone")
+    return marked is not None
 
 
 def regions(graph: Graph) -> list[list[Node]]:

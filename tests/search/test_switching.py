@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from pimflow.errors import GraphError
-from pimflow.ir import Graph
+from pimflow.ir import Graph, OnDevice, Parallel
 from pimflow.ir.plan import switches
 from pimflow.options import Options
 from pimflow.report.front import front_points
@@ -104,3 +104,11 @@ def test_channels_stay_where_no_target_says_what_a_switch_takes() -> None:
     assert machine.channel_switch_us == 3
     assert machine.host_only().channel_switch_us is None
     assert machine.node_cost(graph, node) == machine.host_only().node_cost(graph, node)
+
+
+def test_the_host_has_all_channels_only_where_it_is_alone() -> None:
+    graph, costs = slow_between(), FakeCosts(channel_switch_us=0.05)
+    first, second, *others = (OnDevice(node.name, "gpu") for node in graph.nodes)
+    both = Parallel(((OnDevice(first.node, "pim", "newton++"),), (OnDevice(second.node, "gpu", "all-channels"),)))
+    with pytest.raises(GraphError, match="its region is not the host's alone"):
+        whole_run(graph, (both, *others), costs)
