@@ -331,7 +331,7 @@ def price_space(
     line = Line(candidates, costs.channel_switch_us)
     search = _Search(pricer, line, telling, prune)
     if policy.spaces:
-        search.enter(line.with_all_channels())
+        search.vary(line.with_all_channels())
         search.pass_over(line.steps(), switch_cost(policy.objective, costs))
     for listed in candidates.rounds() if policy.spaces else ():
         search.enter(listed)
