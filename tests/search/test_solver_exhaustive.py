@@ -215,11 +215,16 @@ class Everything:
                 continue
             rows = self._rows(run[-1][-1])
             for leaving in product(*([False, True] if self._able(unit[0]) else [False] for unit in run)):
-                if 0 < sum(leaving) < len(run):
+                if any(leaving) and (not all(leaving) or any(map(self._leaves_work, run))):
                     devices = _devices(run, leaving)
                     for cuts in (cuts for count in self.stages for cuts in combinations(range(1, rows), count - 1)):
                         stages = tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
                         yield first, last, (Pipeline(names, devices, stages, "auto"),)
+
+    def _leaves_work(self, unit: Unit) -> bool:
+        """Whether something that is fused reads what is made elsewhere: PIM applies functions of its results alone."""
+        made = {name for node in unit for name in node.outputs}
+        return any(not made.issuperset(self.graph.activations(node)) for node in unit[1:])
 
     def _patterns(self) -> Found:
         """PIMFlow's, in stages as equal as can be, bottom rows first."""

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pimflow.codegen.backend import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice
+from pimflow.search.epilogues import own_kernels
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of
 from pimflow.search.pricing import Pricer
 
@@ -47,6 +48,7 @@ class Scene:
             name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
         }
         self._pricer = pricer
+        self._leaving: dict[tuple[int, str], bool] = {}
 
     @cached_property
     def fork_joins(self) -> tuple[ForkJoin, ...]:
@@ -71,6 +73,16 @@ class Scene:
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:
         """Units whose anchor can run there."""
         return (unit for unit in self.units if self.can_run(unit.anchor, destination))
+
+    def leaves_kernels(self, unit: Unit, destination: Destination) -> bool:
+        """Whether a unit whose anchor runs there leaves kernels to the host, of what cannot be fused into it there."""
+        key = (unit.start, destination.device)
+        if key not in self._leaving:
+            members = [node.name for node in unit.nodes[1:]]
+            readouts = self._pricer.costs.readouts
+            own = own_kernels(self.graph, unit.anchor.name, members, destination.device, readouts, self.host)
+            self._leaving[key] = any(own[name] for name in members)
+        return self._leaving[key]
 
     def units_from(self, unit: Unit) -> Iterator[Unit]:
         """The unit and all after it."""

@@ -84,7 +84,7 @@ def versions(scene: Scene, space: Space, destination: Destination, most: int) ->
     for run in _neighbours(scene, space.max_run) if space.runs == "any" else ():
         rows = node_rows(scene.graph, run[-1].nodes[-1])
         able = sum(scene.can_run(unit.anchor, destination) for unit in run)
-        ways = 2**able - 1 - (able == len(run))
+        ways = 2**able - 1 - (able == len(run) and not _leave_kernels(scene, run, destination))
         count += ways * sum(math.comb(max(rows - 1, 0), stages - 1) for stages in space.stages)
         if count > most:
             break
@@ -97,7 +97,7 @@ def _every_version(scene: Scene, run: Sequence[Unit], space: Space, destination:
     able = [(False, True) if scene.can_run(unit.anchor, destination) else (False,) for unit in run]
     for leaving in product(*able):
         devices = tuple(destination.device if leaves else scene.host for leaves in leaving)
-        if len(set(devices)) < 2:
+        if not _are_shared(scene, run, devices, destination):
             continue
         placed = _placed(scene, run, devices)
         for stages in space.stages:
@@ -109,7 +109,16 @@ def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination)
     able = [scene.can_run(unit.anchor, destination) for unit in run]
     leaving = [able, *([can and place % 2 == parity for place, can in enumerate(able)] for parity in (0, 1))]
     choices = (tuple(destination.device if leaves else scene.host for leaves in choice) for choice in leaving)
-    return [choice for choice in dict.fromkeys(choices) if len(set(choice)) == 2]
+    return [choice for choice in dict.fromkeys(choices) if _are_shared(scene, run, choice, destination)]
+
+
+def _are_shared(scene: Scene, run: Sequence[Unit], devices: Sequence[str], destination: Destination) -> bool:
+    """Whether both devices work on a run, the host at least on what is left to it of units that leave it."""
+    return len(set(devices)) == 2 or (devices[0] != scene.host and _leave_kernels(scene, run, destination))
+
+
+def _leave_kernels(scene: Scene, run: Sequence[Unit], destination: Destination) -> bool:
+    return any(len(unit.nodes) > 1 and scene.leaves_kernels(unit, destination) for unit in run)
 
 
 def _neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
