@@ -190,8 +190,13 @@ def _reached(graph: Graph, targets: tuple[str, ...]) -> set[str]:
     reached = set(targets)
     for node in graph.nodes:
         if reached.intersection(node.inputs):
-            reached.update(name for name in node.outputs if name and is_float(graph.value(name).dtype))
+            reached.update(name for name in node.outputs if name and _holds_floats(graph.value(name).dtype))
     return reached
+
+
+def _holds_floats(dtype: str) -> bool:
+    """Whether a value is of floats, or a sequence or option, in which gradients are refused and not lost."""
+    return is_float(dtype) or "(" in dtype
 
 
 class _Writer:

@@ -223,3 +223,12 @@ def test_the_forward_pass_is_what_it_was() -> None:
     assert [node.kind for node in ahead] == ["Conv", "MaxPool", "Relu", "Mul", "ReduceSum"]
     assert [node.name for node in ahead[:3]] == [node.name for node in graph.nodes]
     assert isinstance(ahead[1].op, OnnxOp)
+
+
+def test_gradients_are_not_lost_in_sequences() -> None:
+    build = Builder()
+    x = build.input(2, 3)
+    (both,) = build.node(OnnxOp("SequenceConstruct", "", ()), (x, x), [(None, "seq(float32)")])
+    joined = build.node(OnnxOp("ConcatFromSequence", "", (("axis", 0),)), (both,), [((4, 3), "float32")])
+    with pytest.raises(ModelError, match="ConcatFromSequence has no gradient rule"):
+        training_step(build.graph(*joined), Differentiate(inputs=True))

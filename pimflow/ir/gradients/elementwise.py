@@ -352,3 +352,15 @@ def _extreme(tape: Tape, node: Node, dy: str) -> Gradients:
 def _where(tape: Tape, node: Node, dy: str) -> Gradients:
     condition, zero = node.inputs[0], tape.number(0.0, dy)
     return _each(tape, node, {1: lambda: tape.where(condition, dy, zero), 2: lambda: tape.where(condition, zero, dy)})
+
+
+@SEVERAL.register("Mod")
+def _mod(tape: Tape, node: Node, dy: str) -> Gradients:
+    """Of floats a - b trunc(a / b), whose last factor is constant wherever there is a derivative."""
+
+    def of_divisor() -> str:
+        ratio = tape.div(*node.inputs)
+        whole = tape.mul(tape.elementwise("Sign", ratio), tape.elementwise("Floor", tape.elementwise("Abs", ratio)))
+        return tape.neg(tape.mul(dy, whole))
+
+    return _each(tape, node, {0: lambda: dy, 1: of_divisor})

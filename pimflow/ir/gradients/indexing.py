@@ -52,6 +52,14 @@ def _gather_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
     return (tape.onnx("ScatterND", inputs, shape, reduction="add"), "")
 
 
+@differentiates("TopK")
+def _top(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """To where the largest were: each was one element."""
+    shape = tape.shape(node.inputs[0])
+    inputs = (tape.zeros(shape, gradients[0]), node.outputs[1], gradients[0])
+    return (tape.onnx("ScatterElements", inputs, shape, axis=integer(op, "axis", -1)), "")
+
+
 def _with_batch(tape: Tape, index: str, dims: int) -> str:
     """Indices into all axes, of indices into those behind the batch."""
     batch, places = tape.shape(index)[:dims], tape.shape(index)[:-1]

@@ -4,24 +4,71 @@ from __future__ import annotations
 
 import math
 
-from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, differentiates, integer, is_float
+from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, differentiates, integer, is_float, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
 
 
 @GRADIENTS.register(Slice)
 def _slice(tape: Tape, node: Node, op: Slice, gradients: tuple[str, ...]) -> Gradients:
-    (dy,), shape, axis = gradients, tape.shape(node.inputs[0]), op.axis
-    length, stop = tape.shape(dy)[axis], op.stop
-    if op.step > 1 and length:
+    return (_put_back(tape, gradients[0], op.axis, op.start, op.step, tape.shape(node.inputs[0])[op.axis]),)
+
+
+def _put_back(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) -> str:
+    """Elements along one axis where they were: every `step`-th of `size`, from `start` on."""
+    shape, length = tape.shape(dy), tape.shape(dy)[axis]
+    if step > 1 and length:
         wide = tape.reshape(dy, (*shape[:axis], length, 1, *shape[axis + 1 :]))
-        wide = tape.pad(wide, (0,) * (len(shape) + 1), _along(len(shape) + 1, axis + 1, op.step - 1))
-        wide = tape.reshape(wide, (*shape[:axis], length * op.step, *shape[axis + 1 :]))
-        stop = op.start + (length - 1) * op.step + 1
-        dy = tape.slice(wide, axis, 0, stop - op.start)
-    before, after = _along(len(shape), axis, op.start), _along(len(shape), axis, shape[axis] - stop)
-    return (tape.pad(dy, before, after),)
+        wide = tape.pad(wide, (0,) * (len(shape) + 1), _along(len(shape) + 1, axis + 1, step - 1))
+        wide = tape.reshape(wide, (*shape[:axis], length * step, *shape[axis + 1 :]))
+        length = (length - 1) * step + 1
+        dy = tape.slice(wide, axis, 0, length)
+    return tape.pad(dy, _along(len(shape), axis, start), _along(len(shape), axis, size - start - length))
+
+
+@differentiates("Slice")
+def _kept_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Of several axes, or from the end to the front: along these turned round first."""
+    given = [tape.array(name) for name in node.inputs[1:] if name]
+    if len(given) < 2 or any(array is None for array in given) or "" in node.inputs:
+        return Refusal(f"{op.op_type}: where it begins and ends is computed, or not all of it given")
+    shape, dx = tape.shape(node.inputs[0]), gradients[0]
+    starts, ends, *others = ([int(place) for place in array] for array in given if array is not None)
+    axes, steps = (*others, *(list(range(len(starts))), [1] * len(starts))[len(others) :])
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        place = axis % len(shape)
+        taken = range(shape[place])[start:end:step]
+        if step < 0:
+            dx, taken = _turned_round(tape, dx, place), taken[::-1]
+        dx = _put_back(tape, dx, place, taken.start if taken else 0, abs(step), shape[place])
+    return (dx, *("",) * (len(node.inputs) - 1))
+
+
+def _turned_round(tape: Tape, x: str, axis: int) -> str:
+    """From the last element along an axis to the first."""
+    before_all = -(1 << 62)
+    operands = (x, *(tape.integers(value) for value in (-1, before_all, axis, -1)))
+    return tape.onnx("Slice", operands, tape.shape(x))
+
+
+@differentiates("DepthToSpace")
+def _depth_to_space(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Blocks of columns and rows become channels again, in front of or behind the others."""
+    shape, side = tape.shape(node.inputs[0]), integer(op, "blocksize", 1)
+    images, channels, rows, columns = shape
+    apart = tape.reshape(gradients[0], (images, channels // side**2, rows, side, columns, side))
+    first = text(op, "mode", "DCR") == "DCR"
+    return (tape.reshape(tape.transpose(apart, (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)), shape),)
+
+
+@differentiates("SpaceToDepth")
+def _space_to_depth(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    shape, side = tape.shape(node.inputs[0]), integer(op, "blocksize", 1)
+    images, channels, rows, columns = shape
+    apart = tape.reshape(gradients[0], (images, side, side, channels, rows // side, columns // side))
+    return (tape.reshape(tape.transpose(apart, (0, 3, 4, 1, 5, 2)), shape),)
 
 
 def _along(rank: int, axis: int, width: int) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def _axes(tape: Tape, node: Node, op: OnnxOp) -> tuple[int, ...] | None:
     "ReduceSumSquare",
     "ReduceLogSum",
     "ReduceLogSumExp",
+    "ReduceProd",
 )
 def _reduce(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     axes = _axes(tape, node, op)
@@ -61,6 +62,8 @@ def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...])
         return tape.scaled(dy, tape.value(dy).elements / max(1, tape.value(x).elements))
     if kind in ("ReduceMax", "ReduceMin"):
         return shared_out(tape, x, y, dy, axes)
+    if kind == "ReduceProd":
+        return tape.mul(dy, _others(tape, x, axes))
     if kind == "ReduceL1":
         return tape.mul(tape.elementwise("Sign", x), dy)
     if kind == "ReduceL2":
@@ -70,6 +73,17 @@ def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...])
     if kind == "ReduceLogSum":
         return tape.div(dy, tape.elementwise("Exp", y))
     return tape.mul(tape.elementwise("Exp", tape.sub(x, y)), dy)
+
+
+def _others(tape: Tape, x: str, axes: tuple[int, ...]) -> str:
+    """For every element the product of the others along some axes, whatever is zero."""
+    zero, one = tape.elementwise("Equal", x, tape.number(0.0, x)), tape.number(1.0, x)
+    filled = tape.where(zero, one, x)
+    hits = tape.where(zero, one, tape.number(0.0, x))
+    elsewhere = tape.sub(tape.sum(hits, axes), hits)
+    return tape.where(
+        tape.above(elsewhere, 0.5), tape.number(0.0, x), tape.div(tape.reduce("ReduceProd", filled, axes), filled)
+    )
 
 
 def _softmax_axes(tape: Tape, node: Node, op: OnnxOp) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pimflow.ir import AttributeValue, Builder, Elementwise
 from pimflow.ir.gradients.elementwise import SEVERAL, STEPS, UNARY
 from support.gradients import check_gradients
 
-OTHERS = {"Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
+OTHERS = {"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
 """Of integers, or without a gradient that anyone trains by."""
 ATTRIBUTES: dict[str, dict[str, AttributeValue]] = {
     "LeakyRelu": {"alpha": 0.3},
@@ -62,6 +62,16 @@ def test_two_inputs_that_broadcast(kind: str, left: tuple[int, ...], right: tupl
     graph = build.graph(build.elementwise(kind, a, b))
     rng = np.random.default_rng(3)
     check_gradients(graph, {"a": rng.uniform(0.3, 2, left)} if kind == "Pow" else None)
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3), ())])
+def test_remainders_of_floats(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Of either sign, between two jumps."""
+    build, rng = Builder(), np.random.default_rng(3)
+    a, b = build.input(*left, name="a", dtype="float64"), build.input(*right, name="b", dtype="float64")
+    divisor = rng.uniform(0.5, 2, right)
+    dividend = divisor * (rng.integers(-3, 4, left) + rng.uniform(0.2, 0.8, left))
+    check_gradients(build.graph(build.elementwise("Mod", a, b, fmod=1)), {"a": dividend, "b": np.asarray(divisor)})
 
 
 def test_what_is_stretched_on_the_left() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.ir import Builder
+from pimflow.ir import Builder, OnnxOp
 from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
 from support.values import run_in_ort
@@ -84,3 +84,15 @@ def test_rows_that_are_read_once_need_no_sums() -> None:
     build = Builder(opset=13)
     x, index = build.input(4, 3, dtype="float64"), build.constant(np.array([3, 1], np.int64))
     check_gradients(build.graph(build.onnx("Gather", x, index, shape=(2, 3))))
+
+
+@pytest.mark.parametrize(("axis", "largest"), [(-1, 1), (0, 0)])
+def test_the_largest_of_an_axis(axis: int, largest: int) -> None:
+    """Two of them go on, weighed; the rest has no gradient."""
+    build = Builder()
+    x = build.input(3, 4, dtype="float64")
+    shape = (3, 2) if axis == -1 else (2, 4)
+    two = build.constant(np.array([2], np.int64))
+    op = OnnxOp("TopK", "", (("axis", axis), ("largest", largest)))
+    top, _ = build.node(op, (x, two), [(shape, "float64"), (shape, "int64")])
+    check_gradients(build.graph(build.mul(top, top)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pimflow.ir import Builder
+from pimflow.ir import Builder, OnnxOp
 from support.gradients import check_gradients
 
 
@@ -46,3 +46,23 @@ def test_the_three_transposed_axes() -> None:
     build = Builder()
     x = build.input(2, 3, 4, dtype="float64")
     check_gradients(build.graph(build.tanh(build.transpose(x, 1, 2, 0))))
+
+
+@pytest.mark.parametrize(("start", "stop", "step"), [(-1, -(1 << 62), -1), (5, 0, -2), (3, 1, -1)])
+def test_a_slice_from_the_end(start: int, stop: int, step: int) -> None:
+    """Of the second axis, beside every second element of the first."""
+    build = Builder()
+    x = build.input(4, 6, dtype="float64")
+    given = [build.constant(np.array(pair, np.int64)) for pair in ((1, start), (4, stop), (0, 1), (2, step))]
+    made = build.onnx("Slice", x, *given, shape=np.empty((4, 6))[1:4:2, start : max(stop, -7) : step].shape)
+    check_gradients(build.graph(build.mul(made, made)))
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("DepthToSpace", "DCR"), ("DepthToSpace", "CRD"), ("SpaceToDepth", "")])
+def test_blocks_of_pixels_and_channels(kind: str, mode: str) -> None:
+    build = Builder()
+    x = build.input(2, 8, 4, 2, dtype="float64")
+    shape = (2, 2, 8, 4) if mode else (2, 32, 2, 1)
+    op = OnnxOp(kind, "", (("blocksize", 2), *((("mode", mode),) if mode else ())))
+    (made,) = build.node(op, (x,), [(shape, "float64")])
+    check_gradients(build.graph(build.mul(made, made)))

@@ -7,7 +7,9 @@ import pytest
 
 from pimflow.errors import ModelError
 from pimflow.ir import Builder
+from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
+from support.values import run_in_ort
 
 KINDS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSumExp"]
 
@@ -83,3 +85,16 @@ def test_equations_that_have_no_gradient(equation: str) -> None:
     shape = (3,) * len(equation.partition("->")[2])
     with pytest.raises(ModelError, match="Einsum"):
         check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_products_over_an_axis(zeros: int) -> None:
+    """One factor that is zero has the product of the others, where two are none has a gradient."""
+    build = Builder()
+    x = build.input(2, 3)
+    graph = build.graph(build.onnx("ReduceProd", x, shape=(2, 1), axes=(1,)))
+    step = training_step(graph, Differentiate(inputs=True)).graph
+    given = np.array([[2, 3, 5], [7, 11, 13]], np.float32)
+    given[0, :zeros] = 0
+    made = run_in_ort(step, {"x": given, f"{graph.outputs[0]}.gradient": np.ones((2, 1), np.float32)})["x.gradient"]
+    assert made.tolist() == [[[15, 10, 6], [15, 0, 0], [0, 0, 0]][zeros], [143, 91, 77]]

@@ -1,0 +1,54 @@
+"""Gradients of the losses that ONNX has as operators, of classes by number."""
+
+from __future__ import annotations
+
+from pimflow.ir.gradients.tape import Gradients, Tape, attributes_of, differentiates, text
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+
+@differentiates("NegativeLogLikelihoodLoss")
+def _likelihood(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """x [N, C, ...] by classes [N, ...]: minus what each weighs, at its class."""
+    x = node.inputs[0]
+    index, share = _shares(tape, node, op, gradients[0])
+    inputs = (tape.zeros(tape.shape(x), share), index, tape.neg(share))
+    return (tape.onnx("ScatterElements", inputs, tape.shape(x), axis=1), *("",) * (len(node.inputs) - 1))
+
+
+@differentiates("SoftmaxCrossEntropyLoss")
+def _cross_entropy(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Softmax, less 1 at its class, by what each weighs."""
+    if any(gradients[1:]):
+        return Refusal(f"{op.op_type}: its logarithms are read too", remedy="export LogSoftmax and the loss apart")
+    x = node.inputs[0]
+    shape, last = tape.shape(x), len(tape.shape(x)) - 1
+    index, share = _shares(tape, node, op, gradients[0])
+    turned = tape.transpose(x, (0, *range(2, last + 1), 1))
+    shares = tape.onnx("Softmax", (turned,), tape.shape(turned), axis=last)
+    shares = tape.mul(tape.transpose(shares, (0, last, *range(1, last))), share)
+    less = tape.sub(tape.onnx("GatherElements", (shares, index), tape.shape(index), axis=1), share)
+    made = tape.onnx("ScatterElements", (shares, index, less), shape, axis=1)
+    return (made, *("",) * (len(node.inputs) - 1))
+
+
+def _shares(tape: Tape, node: Node, op: OnnxOp, dy: str) -> tuple[str, str]:
+    """Classes as indices [N, 1, ...], and what the loss of each weighs, times its gradient; 0 where it is ignored."""
+    x, classes, weights = node.inputs[0], node.inputs[1], tape.operand(node, 2)
+    shape = (tape.shape(x)[0], 1, *tape.shape(x)[2:])
+    index, weight = tape.reshape(classes, shape), tape.spread(tape.number(1.0, x), shape)
+    ignored = attributes_of(op).get("ignore_index")
+    if isinstance(ignored, int):
+        skipped = tape.elementwise("Equal", index, tape.number(ignored, index))
+        index = tape.where(skipped, tape.number(0, index), index)
+    if weights:
+        weight = tape.onnx("Gather", (weights, index), shape, axis=0)
+    if isinstance(ignored, int):
+        weight = tape.where(skipped, tape.number(0.0, x), weight)
+    reduction = text(op, "reduction", "mean")
+    if reduction == "none":
+        return index, tape.mul(weight, tape.reshape(dy, shape))
+    if reduction == "mean":
+        weight = tape.div(weight, tape.sum(weight, tuple(range(len(shape)))))
+    return index, tape.mul(weight, dy)
