@@ -7,8 +7,9 @@
 
 In window order (Lu, Chu and Liu, Im2win: An Efficient Convolution Paradigm on GPU, Euro-Par 2023) a window is a run of
 kh kw elements a channel, and the next one starts a stride of columns later. That is worth its copy only where windows
-overlap in both directions, kh and kw larger than the strides. A tensor of all images may take more than the workspace:
-then as many images are done at a time as fit, each time with launches of its own.
+overlap in both directions, kh and kw larger than the strides, and where the tensor is smaller than in column order. A
+tensor of all images may take more than the workspace: then as many images are done at a time as fit, each time with
+launches of its own.
 """
 
 from __future__ import annotations
@@ -88,9 +89,11 @@ class Sizes:
         return self.source[1] * self.result[2] * self.padded[1] * self.op.kernel[0]
 
     @property
-    def windows_overlap(self) -> bool:
-        """Whether neighbours share elements in both directions: without that, window order is a plain copy."""
-        return all(size > stride for size, stride in zip(self.op.kernel, self.op.strides, strict=True))
+    def has_window_order(self) -> bool:
+        """Whether neighbours share elements in both directions, without which window order is a plain copy; and, where
+        dilated windows leave columns out or maps are narrow, whether it is smaller than column order at all."""
+        overlap = all(size > stride for size, stride in zip(self.op.kernel, self.op.strides, strict=True))
+        return overlap and self.windows() < self.columns()
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def lowered(sizes: Sizes, choice: ConvolutionChoice, element_bytes: int) -> Iter
         yield Lowered("direct", 0, sizes.images, ((work, 1),))
     if sizes.is_pointwise:
         return  # a product as it lies in memory, which the library's kernels know
-    per_image = {"im2col": sizes.columns(), "im2win": sizes.windows() if sizes.windows_overlap else 0}
+    per_image = {"im2col": sizes.columns(), "im2win": sizes.windows() if sizes.has_window_order else 0}
     limit = choice.workspace_mib * MIB
     for algorithm in choice.algorithms:
         elements = per_image.get(algorithm, 0)

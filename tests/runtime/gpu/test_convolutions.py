@@ -91,6 +91,15 @@ def test_window_order_is_there_where_windows_overlap_both_ways(
     assert "im2col" in found
 
 
+@pytest.mark.parametrize(("size", "dilation", "there"), [(8, 1, True), (8, 3, False), (40, 3, True), (3, 1, False)])
+def test_window_order_is_smaller_than_column_order(size: int, dilation: int, there: bool) -> None:
+    """Of three columns that a narrow map has, or of eight that two windows read six of, it would hold more than all."""
+    width = size - 2 * dilation
+    sizes = Sizes(Conv2d((3, 3), dilations=(dilation, dilation)), (1, 4, size, size), (1, 4, width, width))
+    assert (sizes.windows() < 9 * 4 * width**2) == there
+    assert ("im2win" in ways(sizes)) == there
+
+
 def test_a_pointwise_convolution_is_a_product_as_it_lies() -> None:
     assert set(ways(Sizes(Conv2d((1, 1)), (1, 4, 8, 8), (1, 4, 8, 8)))) == {"direct"}
     assert set(ways(Sizes(Conv2d((1, 1), (2, 2)), (1, 4, 8, 8), (1, 4, 4, 4)))) == {"direct", "im2col"}
