@@ -42,7 +42,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
-from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows, part_finder
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.plan import has_all_channels, singles
@@ -197,6 +197,21 @@ class Bounds:
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(_shortest, self._steps_of(decisions)))
+
+    def split_us(self, split: SplitRows) -> float:
+        """What a split takes at least by the parts of its node alone, told before they are laid out."""
+        node, part_of = self._graph.node(split.node), part_finder(self._graph)
+        rows = node_rows(self._graph, node)
+        if not 0 < split.gpu_rows < rows or node.placement.fused_into is not None:
+            return 0.0
+        least_us = 0.0
+        for device, start, stop in ((self._host, 0, split.gpu_rows), (split.device, split.gpu_rows, rows)):
+            made = part_of(node, start, stop)
+            if isinstance(made, Refusal):
+                return 0.0
+            part = self._part(node, (start, stop), made, device, split.choice)
+            least_us = max(least_us, part.us - part.avoidable_us)
+        return least_us
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
@@ -561,13 +576,19 @@ def _shortest(steps: _Steps) -> float:
     release: list[float] = []
     ends: list[float] = []
     for sources, own in zip(reads, us, strict=True):
-        start = max([ends[source] for source in sources]) if sources else 0.0
+        start = 0.0
+        for source in sources:
+            if ends[source] > start:
+                start = ends[source]
         release.append(start)
         ends.append(start + own)
     behind = [0.0] * len(parts)
     for index in range(len(parts) - 1, -1, -1):
+        sources = reads[index]
+        if not sources:
+            continue
         after = behind[index] + us[index]
-        for source in reads[index]:
+        for source in sources:
             if after > behind[source]:
                 behind[source] = after
     best = 0.0

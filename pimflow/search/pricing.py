@@ -127,7 +127,9 @@ class Pricer:
         Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
         what is known to be `least`, and only then are the decisions carried out.
         """
-        known = self._bounds.least_us(decisions)
+        known = self._bounds.split_us(decisions[0]) if isinstance(decisions[0], SplitRows) else 0.0
+        if known <= least:
+            known = self._bounds.least_us(decisions)
         if known > least:
             return known, False
         text = content_text(self.graph, self._outputs, decisions)

@@ -407,14 +407,14 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     most = min(groups, _MOST_GROUPS)
     best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())] * (channels + 1)
     found: list[tuple[int, ...]] = []
-    for _ in range(most):
+    for number in range(1, most + 1):
         following = list(best)
         known = [rate for rate, _ in best]
-        for used in range(1, channels + 1):
+        for used in range(channels if number == most else 1, channels + 1):  # of the last number all channels count
             with_last = list(map(add, known[used - 1 :: -1], rates[1 : used + 1]))  # by the size of the last group
             most_rate = max(with_last)
-            most_size = used - with_last[::-1].index(most_rate)
             if most_rate > following[used][0] * 1.0001:
+                most_size = used - with_last[::-1].index(most_rate)
                 following[used] = most_rate, (*best[used - most_size][1], most_size)
         if following == best:
             break
