@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Builder, Decision, Graph, Parallel, Refusal
+from pimflow.ir import Builder, Decision, Graph, Parallel, Refusal, SplitRows
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
@@ -58,6 +58,21 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
         assert by_parts <= cost * (1 + 1e-9), candidate
         assert by_parts == bounds.least_us(candidate.decisions)
     assert told, "a bound that says nothing is none"
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
+    costs, _ = COSTS["pimflow"]
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    bounds, near = Bounds(graph, costs), 0
+    for candidate in Candidates(graph, find_policy("auto"), Pricer(graph, costs, PriceCache(None, ""))):
+        (only, *others) = candidate.decisions
+        if others or not isinstance(only, SplitRows):
+            continue
+        by_parts, laid_out = bounds.split_us(only), bounds.least_us(candidate.decisions)
+        assert 0 < by_parts <= laid_out * (1 + 1e-9), only
+        near += by_parts > 0.5 * laid_out
+    assert near, "a bound that says nothing is none"
 
 
 @pytest.mark.parametrize("machine", ["pimflow", "cpu"])
