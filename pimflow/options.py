@@ -260,7 +260,8 @@ class OptionKeywords(TypedDict, total=False):
 
 
 def graph_of(given: object) -> Any:
-    """A `pimflow.sparse.Graph`: the one given, or that in a file, or in what scipy or PyTorch Geometric have for one.
+    """A `pimflow.sparse.Graph`: the one given, or that in a file, in what scipy or PyTorch Geometric have, or in edge
+    lists by name.
 
     Raises:
         GraphDataError: it cannot be read, or is no graph.
@@ -272,13 +273,16 @@ def graph_of(given: object) -> Any:
         return given
     if isinstance(given, (str, Path)):
         return Adjacency.load(given)
+    if isinstance(given, Mapping):
+        return Adjacency.from_edge_lists(given)
     if hasattr(given, "edge_index"):
         return Adjacency.from_pyg(given)
     if hasattr(given, "tocoo"):
         return Adjacency.from_scipy(given)
     raise OptionError(
         f"graph is a {type(given).__name__}",
-        "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's or a Data of PyTorch Geometric's",
+        "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's, a Data of PyTorch Geometric's or "
+        "edge lists by name",
     )
 
 

@@ -167,7 +167,7 @@ class _Asking:
         """The strategies of UPMEM modules, if the machine has any, for every width of its aggregations."""
         target = compiled.machine.target
         modules = next((unit for unit in target.units.values() if isinstance(unit, UpmemSpec)), None)
-        if modules is None:
+        if modules is None or adjacency.relations:
             return {}
         widths = {graph.shape(node.output)[-1] for node in graph.nodes if isinstance(node.op, Spmm)}
         return {

@@ -64,10 +64,10 @@ class BoundGraph:
         """The inputs that become constants: edges in the order in which they were given, or that of `col`."""
         adjacency, found = self.adjacency, self.inputs
         pairs = np.stack((adjacency.col, adjacency.destinations())) if in_rows else adjacency.edge_index()
-        arrays = {found.edge_index.name: _as(pairs, found.edge_index)}
+        arrays = {found.edge_index.name: as_input(pairs, found.edge_index)}
         for item, values in ((found.weight, adjacency.weight), (found.edge_type, adjacency.edge_type)):
             if item is not None and values is not None:
-                arrays[item.name] = _as(values if in_rows else adjacency.as_given(values), item)
+                arrays[item.name] = as_input(values if in_rows else adjacency.as_given(values), item)
         return arrays
 
 
@@ -82,14 +82,14 @@ def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
     """
     constants = {tensor.name for tensor in proto.initializer}
     declared = [declared_input(info) for info in proto.input if info.name not in constants]
-    lists = [item for item in declared if _is_edge_list(item)]
+    lists = [item for item in declared if is_edge_list(item)]
     named = [item for item in lists if item.name == "edge_index"]
     if not lists:
         return None
     if len(lists) > 1 and not named:
         raise ModelError(
             f"the inputs {', '.join(item.name for item in lists)} may all be edge lists",
-            "name the one of the graph edge_index",
+            "give a graph with an edge list by the name of each, or name the one of the graph edge_index",
         )
     index = (named or lists)[0]
     others = [item for item in declared if item is not index and item not in lists and item.dims]
@@ -108,7 +108,8 @@ def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
     )
 
 
-def _is_edge_list(item: Declared) -> bool:
+def is_edge_list(item: Declared) -> bool:
+    """Whether an input has the form of an edge list: integers [2, E]."""
     dims = item.dims
     return dims is not None and len(dims) == 2 and dims[0] == 2 and item.dtype in _INTEGERS
 
@@ -266,7 +267,7 @@ def _notes(found: GraphInputs, adjacency: Adjacency) -> tuple[str, ...]:
     return ()
 
 
-def _as(array: Array, item: Declared) -> Array:
+def as_input(array: Array, item: Declared) -> Array:
     """In the input's type, as a column where it is one."""
     typed = array.astype(np.dtype(item.dtype), copy=False)
     return typed.reshape(-1, 1) if len(item.dims or ()) == 2 and array.ndim == 1 else typed

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
+
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings
 from pimflow.frontend.convert import convert_graph
@@ -17,6 +19,7 @@ from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
 from pimflow.frontend.reading import Source, read_source
 from pimflow.frontend.recovery import recover
+from pimflow.frontend.relation_binding import BoundRelations, bind_relations
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
@@ -103,7 +106,7 @@ def load_with_graph(
 
 def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, keep_edges: bool) -> Loaded:
     if adjacency is not None:
-        bound = bind_graph(given.proto.graph, adjacency, shapes)
+        bound = _bind(given.proto.graph, adjacency, shapes)
         return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
     found = random_graph(given.proto.graph, shapes) if aggregates(given.proto) and not keep_edges else None
     if found is None:
@@ -111,7 +114,11 @@ def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, kee
     return replace(_bound(given, found), is_estimate=True)
 
 
-def _bound(given: Source, bound: BoundGraph) -> Loaded:
+def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph | BoundRelations:
+    return bind_relations(proto, adjacency, shapes) if adjacency.relations else bind_graph(proto, adjacency, shapes)
+
+
+def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
     in_rows = bound.may_be_sorted and bound.adjacency.num_edges >= SORTED_EDGES
     inferred = _inferred(given, opaque, bound.arrays(in_rows=in_rows))
@@ -161,7 +168,7 @@ def bound_inputs(source: Path | ModelContent, adjacency: Adjacency) -> Mapping[s
         ModelError: as `load_with_graph`.
         ShapeError: as `load_with_graph`.
     """
-    return bind_graph(read_source(source).proto.graph, adjacency, {}).arrays()
+    return _bind(read_source(source).proto.graph, adjacency, {}).arrays()
 
 
 def _typed(inferred: Inferred) -> Graph:

@@ -32,6 +32,8 @@ class Network:
     def text(self) -> str:
         """What it is, on one line."""
         graph = self.adjacency
+        if graph.relations:
+            return f"{len(graph.relations)} edge lists, {graph.num_edges:,} edges (sha256 {graph.sha256[:12]})"
         known = ESTIMATE if self.is_estimate else f"sha256 {graph.sha256[:12]}"
         return f"{graph.num_dst:,} vertices, {graph.num_edges:,} edges ({known})"
 
@@ -39,7 +41,8 @@ class Network:
         """As "graph" of documents."""
         graph = self.adjacency
         size = {"vertices": graph.num_dst, "edges": graph.num_edges}
-        return {**size, "sha256": graph.sha256, "estimate": self.is_estimate}
+        lists = {name: pairs.shape[1] for name, pairs in graph.edge_lists().items()}
+        return {**size, "sha256": graph.sha256, "estimate": self.is_estimate, **({"lists": lists} if lists else {})}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +91,13 @@ class NetworkReport:
 def _statistics(graph: Adjacency) -> dict[str, float]:
     """What prices are functions of; `reuse_at_N` is the share of edges whose source is among the last N rows."""
     found = statistics_of(graph)
+    same_ends = {} if graph.relations else {"isolated_vertices": found.isolated, "self_loops": found.self_loops}
     return {
         "mean_degree": found.mean_degree,
         "largest_in_degree": found.max_in,
         "largest_out_degree": found.max_out,
         "vertices_without_in_edges": int((in_degrees(graph) == 0).sum()),
-        "isolated_vertices": found.isolated,
-        "self_loops": found.self_loops,
+        **same_ends,
         "duplicates": found.duplicates,
         "density": found.density,
         "edges_per_group_of_16": found.edges_per_group,
@@ -104,6 +107,8 @@ def _statistics(graph: Adjacency) -> dict[str, float]:
 
 
 def _times_us(graph: Adjacency, program: Graph, costs: CostModel) -> tuple[float, float] | None:
+    if graph.relations:  # no sum is over all of its edges
+        return None
     host, now, exported = costs.host_only().host, 0.0, 0.0
     for node in program.nodes:
         if not isinstance(node.op, Spmm):

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphDataError
+from pimflow.sparse.forms import Relation
 
 Ids = npt.NDArray[np.integer[Any]]
 Ints = npt.NDArray[np.int32]
@@ -185,6 +186,18 @@ def permutation(order: npt.NDArray[Any], edges: int, where: str) -> Ids:
     if not seen.all():
         raise GraphDataError(f"{where}: order is no permutation of {edges} edges")
     return positions if positions.dtype.itemsize <= 4 else positions.astype(np.int32 if edges < 2**31 else np.int64)
+
+
+def relations(found: tuple[Relation, ...], num_src: int, num_dst: int, where: str) -> tuple[Relation, ...]:
+    """The edge lists of a graph.
+
+    Raises:
+        GraphDataError: their vertices are not those of the graph.
+    """
+    sizes = (sum(item.num_src for item in found), sum(item.num_dst for item in found))
+    if found and sizes != (num_src, num_dst):
+        raise GraphDataError(f"{where}: its edge lists are damaged", "save the graph again with Graph.save")
+    return found
 
 
 def kept(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number]:

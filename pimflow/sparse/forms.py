@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,28 @@ class Rows:
     weight: npt.NDArray[Any] | None
     edge_type: npt.NDArray[Any] | None = None
     order: npt.NDArray[Any] | None = None
+    relations: tuple[Relation, ...] = ()
+
+
+@dataclass(frozen=True)
+class EdgeLists:
+    """The edge lists of a heterogeneous graph, integers [2, E] each, by name."""
+
+    lists: Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One edge list of a heterogeneous graph.
+
+    Args:
+        name: what it is called.
+        num_src, num_dst: how many vertices its edges may lead from and to, numbered anew in every list.
+    """
+
+    name: str
+    num_src: int
+    num_dst: int
 
 
 def check_memory(edges: int, where: str) -> None:

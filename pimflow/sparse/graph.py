@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Floats, Ids, Ints, Longs
-from pimflow.sparse.forms import Progress, Rows
+from pimflow.sparse.forms import EdgeLists, Progress, Relation, Rows
 from pimflow.sparse.sorting import is_sorted
 
 Number = TypeVar("Number", bound=np.generic)
@@ -34,6 +35,8 @@ class Graph:
             sorted by destination already.
         weight: float32 [E], in the order of `col`; None where edges have none.
         edge_type: int32 [E], in the order of `col`; None where edges have none.
+        relations: the edge lists of a heterogeneous graph, whose sources and destinations lie one after another; none
+            of any other graph.
     """
 
     rowptr: Longs
@@ -42,6 +45,7 @@ class Graph:
     order: Ids | None = None
     weight: Floats | None = None
     edge_type: Ints | None = None
+    relations: tuple[Relation, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("rowptr", "col", "order", "weight", "edge_type"):
@@ -89,6 +93,8 @@ class Graph:
             digest.update(f" {name} {array is not None} ".encode())
             if array is not None:
                 checks.hash_array(digest, array)
+        if self.relations:
+            digest.update(repr([astuple(relation) for relation in self.relations]).encode())
         return digest.hexdigest()
 
     @classmethod
@@ -152,6 +158,19 @@ class Graph:
                 rowptr, checks.kept(col, src), num_src, None, _kept(weight, edge_weight), _kept(kinds, edge_type)
             )
         return cls(rowptr, col, num_src, order, _arranged(weight, order), _arranged(kinds, order))
+
+    @classmethod
+    def from_edge_lists(cls, lists: Mapping[str, npt.ArrayLike], *, where: str = "graph") -> Graph:
+        """A heterogeneous graph, from the edge lists of its relations: integers [2, E] each, by name.
+
+        Raises:
+            GraphDataError: there is none, or they are not those of a graph.
+        """
+        from pimflow.sparse.relations import joined
+
+        src, dst, relations = joined({name: _as_array(pairs) for name, pairs in lists.items()}, where)
+        sizes = (sum(item.num_src for item in relations), sum(item.num_dst for item in relations))
+        return replace(cls.from_edges(src, dst, *sizes, where=where), relations=relations)
 
     @classmethod
     def from_csr(
@@ -228,7 +247,10 @@ class Graph:
         """
         index = getattr(data, "edge_index", None)
         if index is None:
-            raise GraphDataError(f"{where}: a {type(data).__name__} has no edge_index", "give a homogeneous graph")
+            raise GraphDataError(
+                f"{where}: a {type(data).__name__} has no edge_index",
+                "of a heterogeneous one give a dict: edge lists by the names of the model's inputs",
+            )
         weight = getattr(data, "edge_weight", None)
         attributes = getattr(data, "edge_attr", None)
         if weight is None and attributes is not None and attributes.ndim <= 2 and attributes.shape[1:] in ((), (1,)):
@@ -247,8 +269,9 @@ class Graph:
         """The graph in a file; which form it has is told by its content.
 
         An .npz file has `edge_index` [2, E], and maybe `edge_weight`, `edge_type` and `num_nodes`; or it is a sparse
-        matrix of scipy's, or from `save`. Text, plain or gzip, is in the MatrixMarket format or has a line per edge:
-        source, destination and maybe a weight.
+        matrix of scipy's, or from `save`; else its integers [2, E] are edge lists of a heterogeneous graph, by name.
+        Text, plain or gzip, is in the MatrixMarket format or has a line per edge: source, destination and maybe a
+        weight.
 
         Args:
             path: the file.
@@ -260,9 +283,12 @@ class Graph:
         from pimflow.sparse.reading import read_graph
 
         read, where = read_graph(Path(path), progress), str(path)
+        if isinstance(read, EdgeLists):
+            return cls.from_edge_lists(read.lists, where=where)
         weight, kinds = read.weight, read.edge_type
         if isinstance(read, Rows):
-            return cls.from_csr(read.rowptr, read.col, read.num_src, weight, kinds, order=read.order, where=where)
+            rows = cls.from_csr(read.rowptr, read.col, read.num_src, weight, kinds, order=read.order, where=where)
+            return replace(rows, relations=checks.relations(read.relations, rows.num_src, rows.num_dst, where))
         progress(f"sorting {len(read.src):,} edges into rows")
         return cls.from_edges(read.src, read.dst, read.num_src, read.num_dst, weight, kinds, where=where)
 
@@ -279,6 +305,9 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("rowptr", "col", "order", "weight", "edge_type")}
         present = {name: array for name, array in arrays.items() if array is not None}
         scalars = {"format": np.array(checks.FORMAT), "num_src": np.array(self.num_src)}
+        if self.relations:
+            names, *ends = zip(*map(astuple, self.relations), strict=True)
+            scalars |= {"relation_names": np.array(names), "relation_ends": np.array(ends, np.int64).T}
         write_arrays(Path(path), {**scalars, **present})
 
     def destinations(self) -> Ints:
@@ -300,6 +329,17 @@ class Graph:
         pairs[0, positions] = self.col
         pairs[1, positions] = self.destinations()
         return pairs
+
+    def edge_lists(self) -> dict[str, Longs]:
+        """The edge lists of a heterogeneous graph as they were given, int64 [2, E] each, by name."""
+        src, dst = self.edge_index()
+        lists, edge, sources, destinations = {}, 0, 0, 0
+        for relation in self.relations:
+            behind = destinations + relation.num_dst
+            last = edge + int(self.rowptr[behind] - self.rowptr[destinations])
+            lists[relation.name] = np.stack((src[edge:last] - sources, dst[edge:last] - destinations))
+            edge, sources, destinations = last, sources + relation.num_src, behind
+        return lists
 
     def transposed(self) -> Graph:
         """The graph with all edges turned round: a row per source."""

@@ -78,19 +78,19 @@ class StoredArray:
         return array
 
 
-def open_arrays(path: Path, wanted: frozenset[str]) -> dict[str, StoredArray]:
+def open_arrays(path: Path, wanted: frozenset[str] | None = None) -> dict[str, StoredArray]:
     """The arrays of an .npz file, by name, none of them read yet.
 
     Args:
         path: the file.
-        wanted: names to look at; all others are left out.
+        wanted: names to look at, all others are left out; None: all.
 
     Raises:
         GraphDataError: it is no such file, an array holds objects, or they do not fit into memory.
     """
     with zipfile.ZipFile(path) as archive:
-        members = [info for info in archive.infolist() if info.filename.removesuffix(".npy") in wanted]
-        arrays = {info.filename.removesuffix(".npy"): _opened(path, archive, info) for info in members}
+        named = ((info.filename.removesuffix(".npy"), info) for info in archive.infolist())
+        arrays = {name: _opened(path, archive, info) for name, info in named if wanted is None or name in wanted}
     unpacked = sum(array.bytes for array in arrays.values() if not array.is_mapped)
     room = available_bytes()
     if unpacked > room:

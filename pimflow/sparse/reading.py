@@ -12,19 +12,19 @@ import numpy.typing as npt
 from pimflow.data import open_file
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
-from pimflow.sparse.forms import Edges, Progress, Rows, check_memory, too_large
+from pimflow.sparse.forms import EdgeLists, Edges, Progress, Relation, Rows, check_memory, too_large
 from pimflow.sparse.npz import DAMAGED, StoredArray, open_arrays
 from pimflow.sparse.text import read_text
 
 PYG_NAMES = ("edge_index", "edge_weight", "edge_type", "num_nodes")
 SCIPY_NAMES = ("format", "shape", "data", "indices", "indptr", "row", "col")
-OWN_NAMES = ("rowptr", "order", "weight", "num_src")
+OWN_NAMES = ("rowptr", "order", "weight", "num_src", "relation_names", "relation_ends")
 Arrays = Mapping[str, StoredArray]
 
 _ZIP, _NUMPY = b"PK", b"\x93NUMPY"
 
 
-def read_graph(path: Path, progress: Progress) -> Edges | Rows:
+def read_graph(path: Path, progress: Progress) -> Edges | Rows | EdgeLists:
     """What a file says of a graph; which form it has is told by its content.
 
     Raises:
@@ -44,7 +44,7 @@ def read_graph(path: Path, progress: Progress) -> Edges | Rows:
         raise too_large(f"{path} does not fit") from None
 
 
-def _from_npz(path: Path) -> Edges | Rows:
+def _from_npz(path: Path) -> Edges | Rows | EdgeLists:
     arrays = open_arrays(path, frozenset(PYG_NAMES + SCIPY_NAMES + OWN_NAMES))
     where = str(path)
     if "edge_index" in arrays:
@@ -53,8 +53,13 @@ def _from_npz(path: Path) -> Edges | Rows:
         return _from_own(arrays, where)
     if "format" in arrays:
         return _from_scipy(arrays, where)
+    lists = {name: array for name, array in open_arrays(path).items() if _is_edge_list(array)}
+    if lists:
+        check_memory(sum(array.shape[1] for array in lists.values()), where)
+        return EdgeLists({name: array.read() for name, array in lists.items()})
     raise GraphDataError(
-        f"{path} has no edge_index, and is no sparse matrix of scipy's", "save edge_index, [2, E], with numpy.savez"
+        f"{path} has no edge_index, and is no sparse matrix of scipy's",
+        "save edge_index, [2, E], with numpy.savez; of a heterogeneous graph, an array for every edge list",
     )
 
 
@@ -81,7 +86,21 @@ def _from_own(arrays: Arrays, where: str) -> Edges | Rows:
         _read(arrays, "weight"),
         _read(arrays, "edge_type"),
         _read(arrays, "order"),
+        _relations(arrays, where),
     )
+
+
+def _relations(arrays: Arrays, where: str) -> tuple[Relation, ...]:
+    names, ends = (_read(arrays, name) for name in ("relation_names", "relation_ends"))
+    if names is None or ends is None:
+        return ()
+    if ends.shape != (names.size, 2) or ends.dtype.kind != "i" or names.dtype.kind != "U":
+        raise GraphDataError(f"{where}: its edge lists are damaged", "save the graph again with Graph.save")
+    return tuple(Relation(name, *sizes) for name, sizes in zip(names.tolist(), ends.tolist(), strict=True))
+
+
+def _is_edge_list(array: StoredArray) -> bool:
+    return len(array.shape) == 2 and array.shape[0] == 2 and array.dtype.kind in "iu"
 
 
 def _from_scipy(arrays: Arrays, where: str) -> Edges | Rows:

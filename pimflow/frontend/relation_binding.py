@@ -1,0 +1,77 @@
+"""Binds a heterogeneous graph to a model that reads an edge list for every relation, each by the name of its input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from pimflow.errors import ModelError, ShapeError
+from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
+from pimflow.frontend.graph_binding import as_input, is_edge_list
+from pimflow.ir import Array
+from pimflow.sparse import Graph as Adjacency
+
+
+@dataclass(frozen=True)
+class BoundRelations:
+    """A heterogeneous graph as a model's inputs.
+
+    Args:
+        adjacency: the graph.
+        shapes: numbers of edges, with the sizes that the user gave.
+        lists: the inputs that it takes the place of.
+        notes: what of the graph the model does not read.
+    """
+
+    adjacency: Adjacency
+    shapes: ShapeBindings
+    lists: tuple[Declared, ...]
+    notes: tuple[str, ...] = ()
+    may_be_sorted = False
+
+    def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
+        """The inputs that become constants, edges in the order in which they were given."""
+        found = self.adjacency.edge_lists()
+        return {item.name: as_input(found[item.name], item) for item in self.lists}
+
+
+def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundRelations:
+    """A heterogeneous graph as the inputs of a model; how many vertices there are of a kind, features and sizes say.
+
+    Raises:
+        ModelError: the model reads no edge list, or one that the graph does not have.
+        ShapeError: the model was exported for other numbers of edges.
+    """
+    constants = {tensor.name for tensor in proto.initializer}
+    lists = tuple(filter(is_edge_list, (declared_input(info) for info in proto.input if info.name not in constants)))
+    if not lists:
+        raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
+    found = adjacency.edge_lists()
+    missing = [item.name for item in lists if item.name not in found]
+    if missing:
+        raise ModelError(
+            f"the model reads the edge lists {', '.join(item.name for item in lists)}, and the graph has no "
+            f"{', '.join(missing)}: it has {', '.join(found)}",
+            "save every edge list of the graph under the name of its input",
+        )
+    given = dict(shapes)
+    for item in lists:
+        _bind(given, item, found[item.name].shape[1])
+    unread = sorted(found.keys() - {item.name for item in lists})
+    return BoundRelations(
+        adjacency, given, lists, tuple(f"{name}: the model does not read this list" for name in unread)
+    )
+
+
+def _bind(given: dict[str, tuple[int, ...] | int], item: Declared, edges: int) -> None:
+    """Adds how many edges a list has."""
+    size = (item.dims or ())[1]
+    known = given.get(size) if isinstance(size, str) else size
+    if known not in (None, edges):
+        raise ShapeError(
+            f"the model is for {known} edges of {item.name}, the graph has {edges:,}",
+            "export the model with a dynamic size for every edge list, or give a graph of its own size",
+        )
+    if isinstance(size, str):
+        given[size or item.name] = edges if size else (2, edges)

@@ -1,0 +1,44 @@
+"""The edge lists of a heterogeneous graph, as one graph: vertices of every list for themselves, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.errors import GraphDataError
+from pimflow.sparse import checks
+from pimflow.sparse.checks import Ids
+from pimflow.sparse.forms import Relation
+
+
+def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids, tuple[Relation, ...]]:
+    """Sources and destinations of all lists one after another, and the lists.
+
+    A list has as many sources and destinations as its largest ids say.
+
+    Args:
+        lists: integers [2, E] each, by name.
+        where: what is read, for errors.
+
+    Raises:
+        GraphDataError: there is none, or one is no edge list.
+    """
+    if not lists:
+        raise GraphDataError(f"{where} has no edge list", "give integers [2, E] for every edge list of the model")
+    ends: list[list[Ids]] = []
+    found: list[Relation] = []
+    offsets = np.zeros(2, np.int64)
+    for name, given in lists.items():
+        pair = checks.pairs(given, f"{where}: {name}")
+        sides = [checks.integers(side, "edge_index", f"{where}: {name}") for side in pair]
+        sizes = [int(side.max()) + 1 if len(side) else 0 for side in sides]
+        if any(len(side) and side.min() < 0 for side in sides):
+            raise GraphDataError(f"{where}: {name} has a negative id", "number vertices from 0")
+        ends.append([side.astype(np.int64) + first for side, first in zip(sides, offsets, strict=True)])
+        found.append(Relation(name, *sizes))
+        offsets += sizes
+    src, dst = (np.concatenate(side) for side in zip(*ends, strict=True))
+    return src, dst, tuple(found)

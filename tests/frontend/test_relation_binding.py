@@ -1,0 +1,83 @@
+"""Heterogeneous networks of PyTorch Geometric (benchmarks/export_hetero_models.py), compiled for graphs of several edge
+lists. The oracle is ONNX Runtime on the untouched export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import pimflow
+from pimflow.errors import ModelError, ShapeError
+from pimflow.frontend import load_with_graph
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import random_inputs
+from pimflow.sparse import Graph
+from support.cli import Capture, assert_one_line, document, run
+from support.values import relative_error
+
+FOLDER = Path(__file__).parents[1] / "data" / "gnn" / "hetero"
+ENDS = {"cites": ("paper", "paper"), "writes": ("author", "paper"), "written": ("paper", "author")}
+
+
+def random_lists(seed: int) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, int]]:
+    """Edge lists with duplicates, one maybe empty, and numbers of vertices, of which some may have no edge."""
+    rng = np.random.default_rng(seed)
+    sizes = {kind: int(rng.integers(1, 40)) for kind in ("paper", "author")}
+    counts = {name: int(rng.integers(0, 90)) for name in ENDS}
+    lists = {
+        name: np.stack([rng.integers(0, sizes[kind], counts[name]) for kind in kinds]) for name, kinds in ENDS.items()
+    }
+    return lists, {f"num_{kind}": size for kind, size in sizes.items()}
+
+
+@pytest.mark.parametrize(("name", "seed"), [("sage-ts", 0), ("sage-ts", 1), ("gat-dynamo", 2)])
+def test_every_relation_is_recovered_and_computes_what_it_did(name: str, seed: int) -> None:
+    model, (lists, sizes) = FOLDER / f"{name}.onnx", random_lists(seed)
+    made = pimflow.compile(model, graph=lists, shapes=sizes, use_cache=False, policy="gpu")
+    kinds = {node.kind for node in made.graph.nodes}
+    assert "Spmm" in kinds
+    assert not kinds & {"ScatterElements", "Gather"}
+    assert made.graph.inputs == ("x_paper", "x_author")
+    inputs = random_inputs(made.graph, seed)
+    expected = run_original(str(model), {**inputs, **lists})
+    assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
+
+
+def test_what_fits_no_model_is_told_with_both() -> None:
+    lists, sizes = random_lists(3)
+    model = FOLDER / "sage-ts.onnx"
+    with pytest.raises(ModelError, match="reads the edge lists cites, writes, written, and the graph has no written: "):
+        load_with_graph(model, sizes, Graph.from_edge_lists({name: lists[name] for name in ("cites", "writes")}))
+    with pytest.raises(ShapeError, match="the model is for 7 edges of cites, the graph has"):
+        load_with_graph(model, {**sizes, "num_cites": 7}, Graph.from_edge_lists(lists))
+    loaded = load_with_graph(model, sizes, Graph.from_edge_lists({**lists, "more": [[0], [0]]}))
+    assert "more: the model does not read this list" in loaded.notes
+    with pytest.raises(ModelError, match="no edge list among its inputs"):
+        pimflow.compile("zoo:toy", graph=lists)
+    with pytest.raises(ModelError, match="the inputs cites, writes, written may all be edge lists"):
+        pimflow.compile(model, shapes=sizes)
+
+
+def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
+    lists, sizes = random_lists(4)
+    stored: Any = lists
+    np.savez(tmp_path / "graph.npz", **stored)
+    model, out = FOLDER / "sage-ts.onnx", tmp_path / "out"
+    shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
+    given = [model, "--graph", tmp_path / "graph.npz", *shapes]
+    made = document(capsys, "compile", *given, "-o", out, "--no-cache", "--policy", "gpu")
+    assert made["graph"]["lists"] == {name: pairs.shape[1] for name, pairs in lists.items()}
+    assert run("verify", out) == 0
+    capsys.readouterr()
+    report = document(capsys, "inspect", *given)
+    assert report["graph"]["recovered"] == {"Spmm": 5}, "three in the first layer, two in the last"
+    assert "self_loops" not in report["graph"]["statistics"], "sources and destinations are numbered apart"
+    assert run("inspect", *given) == 0
+    assert "graph: 3 edge lists, " in capsys.readouterr().out
+    np.savez(tmp_path / "other.npz", cites=lists["cites"])
+    assert run("compile", model, "--graph", tmp_path / "other.npz", *shapes, "-o", tmp_path / "no") == 2
+    assert_one_line(capsys, "the graph has no writes, written: it has cites")
