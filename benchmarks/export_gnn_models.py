@@ -186,6 +186,11 @@ EXPORTS = {
     "gine-edges-ts": Export(gine, 17, extra="edge_attr"),
     "pool-mean-ts": Export(Pooled, 17, extra="batch"),
     "rgat-ts": Export(lambda: Layers(gnn.RGATConv(FEATURES, 8, RELATIONS, heads=2)), 17, extra="edge_type"),
+    "rgat-within-ts": Export(
+        lambda: Layers(gnn.RGATConv(FEATURES, 8, RELATIONS, heads=2, attention_mechanism="within-relation")),
+        17,
+        extra="edge_type",
+    ),
     "sage-min-ts": Export(lambda: Layers(gnn.SAGEConv(FEATURES, CLASSES, aggr="min")), 17),
     "typed-attention-ts": Export(TypedAttention, 17, extra="edge_type"),
 }

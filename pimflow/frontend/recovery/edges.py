@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from pimflow.frontend.convert.elementwise import ELEMENTWISE
-from pimflow.frontend.recovery.scene import Rows, Scene, Segments
+from pimflow.frontend.recovery.scene import Ints, Rows, Scene, Segments
 from pimflow.frontend.recovery.softmax import match_softmax
 from pimflow.frontend.recovery.typed import match_typed, write_typed
+from pimflow.frontend.recovery.within import match_within
 from pimflow.ir import GatherRows, Node, Reshape, Sddmm
 
 _BY_ELEMENT = frozenset({*ELEMENTWISE, "Cast", "Clip", "PRelu"})
@@ -48,6 +51,7 @@ class EdgeValues:
             return self.permuted(name, segments)
         return (
             self._softmax(node, segments)
+            or self._within(node, segments)
             or self._typed(node, segments)
             or self._pairing(node, segments)
             or self._dot(node, segments)
@@ -72,6 +76,21 @@ class EdgeValues:
             return None
         logits = self.ordered(found.logits, segments)
         return self._scene.write(found.op, logits, segments.rowptr, like=f"{node.name}/softmax")
+
+    def _within(self, node: Node, segments: Segments) -> str | None:
+        """A softmax within every type: made in the order of its groups, then brought into that of destinations."""
+        scene, found = self._scene, match_within(self._scene, node)
+        if found is None:
+            return None
+        groups = scene.segments(found.groups, found.rows)
+        logits = self.ordered(found.softmax.logits, groups)
+        made = scene.write(found.softmax.op, logits, groups.rowptr, like=f"{node.name}/softmax")
+        if groups.order is None:
+            return self.permuted(made, segments)
+        places: Ints = np.empty(groups.edges, np.int64)
+        places[groups.order] = np.arange(groups.edges)
+        index = scene.sources(places, segments)
+        return scene.write(GatherRows(), made, index, like=f"{node.name}/by_destination")
 
     def _typed(self, node: Node, segments: Segments) -> str | None:
         found = match_typed(self._scene, node)

@@ -75,6 +75,10 @@ class Scene:
         graph: all shapes inferred; opaque nodes.
         known: arrays of values that do not depend on run-time inputs, by name.
         structural: names of those of them that depend on the graph that was bound.
+
+    Attributes:
+        pending: nodes that are written, and have no place in the graph yet.
+        typed: products by type that are written: what each makes, and the row of every edge in it.
     """
 
     def __init__(self, graph: Graph, known: Mapping[str, Array], structural: frozenset[str]) -> None:
@@ -88,6 +92,7 @@ class Scene:
         self._arranged: dict[tuple[object, ...], tuple[Array, str]] = {}
         self._written: dict[str, Node] = {}
         self.pending: list[Node] = []
+        self.typed: dict[tuple[str, ...], tuple[str, Ints]] = {}
 
     # ---- reading
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.frontend.recovery.scene import SCATTERS, Scene, Segments
+from pimflow.frontend.recovery.scene import SCATTERS, Rows, Scene, Segments
 from pimflow.frontend.structure import compact, is_uniform
 from pimflow.ir import EdgeSoftmax, Node
 
@@ -31,6 +31,13 @@ def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | Non
     floor = _floor(scene, shifted.inputs[1], logits, segments)
     eps = _eps(scene, node.inputs[1], powers, segments)
     return None if floor is None or eps is None else Softmax(EdgeSoftmax(floor, eps), logits)
+
+
+def destinations_of(scene: Scene, node: Node) -> Rows | None:
+    """The rows that a division reads of the sums by destination, as the last step of a softmax does; None if not."""
+    if node.kind != "Div":
+        return None
+    return scene.rows(_without_addend(scene, node.inputs[1])[0])
 
 
 def scattered(scene: Scene, name: str, reduction: str, updates: str, segments: Segments) -> Node | None:

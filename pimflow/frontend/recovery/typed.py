@@ -61,8 +61,17 @@ def _pick(scene: Scene, node: Node) -> Typed | None:
 def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
     """x W_r for every edge, type after type, and the row of every edge in the exporter's order.
 
-    No matrix is copied for an edge. Whether rows that repeat are multiplied once is the business of passes.
+    No matrix is copied for an edge. Whether rows that repeat are multiplied once is the business of passes. A product
+    that is read in several orders is written once.
     """
+    x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
+    key = (x, scene.key(index), weights, scene.key(kinds))
+    if key not in scene.typed:
+        scene.typed[key] = _written(scene, found, like)
+    return scene.typed[key]
+
+
+def _written(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
     x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
     begins, order = by_id(kinds, scene.shape(weights)[0])
     picked = scene.constant("typed_sources", index[order].astype(np.int32))

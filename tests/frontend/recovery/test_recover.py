@@ -171,6 +171,25 @@ def test_attention_is_one_softmax_over_edges_a_layer() -> None:
     assert ops(graph)["Spmm"] == 2
 
 
+def test_attention_within_types_is_one_softmax_unless_an_edge_is_of_two(tmp_path: Path) -> None:
+    pairs, vertices = GRAPHS["many edges"]
+    found = ops(read("rgat-within-ts", pairs, vertices).graph)
+    assert (found["EdgeSoftmax"], found["TypedLinear"], found.get("ScatterND", 0)) == (1, 2, 0), (
+        "a product of sources and one of destinations"
+    )
+    model = onnx.load(FOLDER / "rgat-within-ts.onnx")
+    *_, last = (node for node in model.graph.node if node.op_type == "Equal" and "edge_type" in node.input)
+    second = next(node for node in model.graph.node if last.input[1] in node.output)
+    second.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.array(1)))
+    onnx.save(model, tmp_path / "twice.onnx")
+    loaded = load_with_graph(tmp_path / "twice.onnx", {}, adjacency(pairs, vertices))
+    assert "EdgeSoftmax" not in ops(loaded.graph), "the second type is written twice, the third not at all"
+    inputs = random_inputs(loaded.graph, 0)
+    assert loaded.adjacency is not None
+    expected = run_original(str(tmp_path / "twice.onnx"), {**inputs, **bound_inputs(model, loaded.adjacency)})
+    assert largest_error(expected["out"], run_graph(cleaned(loaded), inputs)["out"]) < 1e-5
+
+
 def test_a_matrix_for_every_type_is_not_made_one_for_every_edge() -> None:
     loaded = read("typed-attention-ts", *GRAPHS["many edges"])
     graph = cleaned(loaded)
