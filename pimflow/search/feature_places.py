@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pimflow.errors import OptionError, TargetError
 from pimflow.ir import Graph, Node, Plan, Refusal
-from pimflow.ir.analysis.host_tables import fetches, reads_rows
+from pimflow.ir.analysis.host_tables import reads_rows
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord, PlaceFeatures
@@ -24,6 +24,7 @@ from pimflow.runtime.features import tiers_of
 from pimflow.runtime.memory import plan_memory
 from pimflow.runtime.memory.tiers import gigabytes, gpu_bytes
 from pimflow.search.fastest import Fastest
+from pimflow.search.order import execution_order
 from pimflow.search.pricing import Costs, rewrites
 
 ACCESSES: Mapping[str, tuple[str, ...]] = {
@@ -106,12 +107,12 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
 
 
 def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
-    """Whether what a plan makes of a graph with tables in the host's memory still fits into the GPU's.
+    """Whether what a plan makes of a graph fits into the GPU's memory, if the target says how large that is.
 
     What runs at once is there at once: a plan may need more than the nodes one after the other.
     """
     memory = costs.target.memory
-    if memory is None or not fetches(graph):
+    if memory is None:
         return True
     return gpu_bytes(plan_memory(_run(rewrites(plan, costs), graph))) <= memory.gpu.usable_bytes
 
@@ -138,7 +139,9 @@ def _bytes(graph: Graph, name: str) -> int:
 
 
 def _needed(graph: Graph, costs: CostModel) -> int:
-    return gpu_bytes(plan_memory(graph, costs.host_only().workspaces(graph)))
+    """What the GPU holds at the peak, nodes one after the other in the order in which plans run them."""
+    ordered = graph.replace(nodes=execution_order(graph))
+    return gpu_bytes(plan_memory(ordered, costs.host_only().workspaces(ordered)))
 
 
 class _Forms:

@@ -90,8 +90,8 @@ def solve(
 ) -> Plan:
     """The cheapest plan of the policy that options ask for, by their objective.
 
-    A plan is always found, also when the time budget ends before the candidates do. With tables in the host's memory,
-    for want of room, a plan that needs more of the GPU's than there is gives way to the host alone.
+    A plan is always found, also when the time budget ends before the candidates do. Where the host alone fits
+    into the GPU's memory, a plan that needs more than there is gives way to it.
 
     Args:
         graph: cleaned up (batch norms folded, fused nodes marked).
@@ -107,7 +107,7 @@ def solve(
     if plan.interval_us is not None or has_room(plan, graph, costs):
         return plan
     alone = solve_for(graph, find_policy("gpu"), options, costs=costs, prices=prices, progress=progress)
-    return replace(alone, policy=plan.policy)
+    return replace(alone, policy=plan.policy) if has_room(alone, graph, costs) else plan
 
 
 def solve_for(

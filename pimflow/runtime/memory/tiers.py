@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from pimflow.ir import Graph, Node
@@ -13,6 +14,9 @@ from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.memory.plan import MemoryPlan
 from pimflow.runtime.steady_state import SteadyState
 from pimflow.targets.schema import GpuMemory
+
+_LARGEST = 3
+"""So many of what a memory has no room for are named."""
 
 
 def gpu_bytes(plan: MemoryPlan) -> int:
@@ -33,7 +37,30 @@ def gpu_memory_text(
     if needed <= usable:
         return f"{gigabytes(needed)} of {gigabytes(usable)} taken, {what}{when}"
     short = f"{gigabytes(usable)} for them, {gigabytes(needed - usable)} short"
-    return f"DOES NOT FIT: {what} take {gigabytes(needed)}{when}, the GPU has {short}"
+    largest = ", ".join(f"{name} {gigabytes(size)}" for name, size in largest_at_peak(plan))
+    return f"DOES NOT FIT: {what} take {gigabytes(needed)}{when}, the GPU has {short}; largest there: {largest}"
+
+
+def largest_at_peak(plan: MemoryPlan) -> list[tuple[str, int]]:
+    """The weights, if there are any, and the largest pieces of the arena at the step with most: three at most.
+
+    A piece is called by the first value in it, or by the node whose workspace it is.
+    """
+    change = [0] * (plan.steps + 1)
+    for region in plan.regions:
+        change[region.first] += region.bytes
+        change[region.last + 1] -= region.bytes
+    alive = list(accumulate(change))
+    peak = alive.index(max(alive))
+    names = {index: name for name, index in reversed(list(plan.workspaces.items()))}
+    names |= {place.region: name for name, place in reversed(list(plan.places.items()))}
+    found = [
+        (names.get(index, "a workspace"), region.bytes)
+        for index, region in enumerate(plan.regions)
+        if region.first <= peak <= region.last
+    ]
+    found += [("weights", plan.weight_bytes)] * bool(plan.weight_bytes)
+    return sorted(found, key=lambda item: -item[1])[:_LARGEST]
 
 
 class _PricesAccesses(Protocol):
