@@ -81,4 +81,6 @@ def _as_one(drawn: Batch) -> Graph:
     """All hops as one graph over the batch's vertices, as PyTorch Geometric's loader has it."""
     src = np.concatenate([hop.col for hop in drawn.hops])
     dst = np.concatenate([hop.destinations() for hop in drawn.hops])
-    return Graph.from_edges(src, dst, len(drawn.vertices), len(drawn.vertices))
+    kinds = [hop.edge_type for hop in drawn.hops if hop.edge_type is not None]
+    types = np.concatenate(kinds) if len(kinds) == len(drawn.hops) else None
+    return Graph.from_edges(src, dst, len(drawn.vertices), len(drawn.vertices), edge_type=types)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.sparse.checks import Longs
+from pimflow.sparse.checks import Ints, Longs
 
 Reals = npt.NDArray[np.float64]
 _Words = npt.NDArray[np.uint64]
@@ -61,6 +61,10 @@ class HashedGraph:
         dice = _unit(_mixed(words + positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
         rank = _share(_normal(dice) + self.width)
         return self._of_rank(np.minimum((rank * self.vertices).astype(np.int64), self.vertices - 1))
+
+    def types(self, vertices: Longs, positions: Longs) -> Ints | None:
+        """It has none."""
+        return None
 
     @property
     def _mean(self) -> float:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pimflow.sparse.checks import Longs
+from pimflow.sparse.checks import Ints, Longs
 from pimflow.sparse.graph import Graph
 
 
@@ -24,6 +24,9 @@ class Neighbourhood(Protocol):
 
     def sources(self, vertices: Longs, positions: Longs) -> Longs:
         """The sources of edges: of each vertex the edge at a position below its degree; shapes broadcast."""
+
+    def types(self, vertices: Longs, positions: Longs) -> Ints | None:
+        """The types of the same edges; None where edges have none."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class InMemory:
         """As its rows have them."""
         found: Longs = self.graph.col[self.graph.rowptr[vertices] + positions].astype(np.int64)
         return found
+
+    def types(self, vertices: Longs, positions: Longs) -> Ints | None:
+        """As its rows have them."""
+        kinds = self.graph.edge_type
+        return None if kinds is None else kinds[self.graph.rowptr[vertices] + positions]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +83,21 @@ def sample(graph: Neighbourhood, seeds: Longs, fan_outs: Sequence[int], random: 
     """
     vertices, hops = seeds.astype(np.int64), []
     for most in fan_outs:
-        rows, drawn = _drawn(graph, vertices, most, random)
+        rows, owners, positions = _drawn(graph, vertices, most, random)
+        drawn = graph.sources(owners, positions)
         known = np.unique(drawn)
         known = np.concatenate((vertices, known[~np.isin(known, vertices, assume_unique=True)]))
         order = np.argsort(known, kind="stable")
         columns = order[np.searchsorted(known[order], drawn)]
         rowptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(rows)))
-        hops.append(Graph(rowptr, columns.astype(np.int32), len(known)))
+        kinds = graph.types(owners, positions)
+        hops.append(Graph(rowptr, columns.astype(np.int32), len(known), edge_type=kinds))
         vertices = known
     return Batch(vertices, tuple(reversed(hops)))
 
 
-def _drawn(graph: Neighbourhood, vertices: Longs, most: int, random: np.random.Generator) -> tuple[Longs, Longs]:
-    """How many edges of each vertex are drawn, and their sources, vertex by vertex.
+def _drawn(graph: Neighbourhood, vertices: Longs, most: int, random: np.random.Generator) -> tuple[Longs, Longs, Longs]:
+    """How many edges of each vertex are drawn, and of each of them, vertex by vertex, whose it is and its position.
 
     A subset of k of d by Floyd's method: position j of the last k is drawn from 0 to j, and taken itself where that is
     taken already (Bentley and Floyd, Communications of the ACM 30, 1987).
@@ -102,4 +112,4 @@ def _drawn(graph: Neighbourhood, vertices: Longs, most: int, random: np.random.G
         chosen[:, column] = np.where(again, last, draws)
     valid = np.arange(most) < taken[:, None]
     owners = np.repeat(vertices, taken)
-    return taken, graph.sources(owners, chosen[valid])
+    return taken, owners, chosen[valid]

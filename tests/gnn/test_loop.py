@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pimflow import gnn
-from pimflow.errors import GraphDataError, OptionError, PimflowError, TargetError
+from pimflow.errors import GraphDataError, ModelError, OptionError, PimflowError, TargetError
 from pimflow.gnn.networks import LAYERS, Network
 from pimflow.gnn.workloads import WORKLOADS, workload
 from pimflow.runtime.execute.sparse_values import SPARSE_VALUES
+from pimflow.sparse import Graph
 from pimflow.sparse.generate import power_law
 from pimflow.sparse.host_rows import HostRows
 from pimflow.sparse.sampling import InMemory, sample
@@ -111,6 +113,16 @@ def test_models_of_the_zoo_run_over_all_vertices_of_a_batch() -> None:
     assert found.loop.features == 1433
     assert found.loop.model == "zoo:gcn"
     assert found.loop.forward_us > 0
+
+
+def test_edges_that_are_drawn_keep_their_types() -> None:
+    ends = np.stack([GRAPH.col, GRAPH.destinations()])
+    typed = Graph.from_edge_index(ends, GRAPH.num_dst, None, np.arange(GRAPH.num_edges) % 3)
+    asked: dict[str, Any] = {"fan_outs": (4, 2), "batch": 16, "batches": 1}
+    model = Path(__file__).parents[1] / "data" / "gnn" / "rgcn-fast-mean-ts.onnx"
+    assert gnn.epoch(typed, model, **asked).loop.features == 12
+    with pytest.raises(ModelError, match="reads edge types"):
+        gnn.epoch(GRAPH, model, **asked)
 
 
 def test_published_graphs_have_the_published_sizes() -> None:

@@ -24,22 +24,27 @@ from pimflow.sparse.sampling import InMemory, sample
 )
 def test_a_batch_is_a_part_of_the_graph(vertices: int, edges: int, fan_outs: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
-    graph = Graph.from_edge_index(random.integers(0, vertices, (2, edges)), vertices)
+    graph = Graph.from_edge_index(
+        random.integers(0, vertices, (2, edges)), vertices, None, random.integers(0, 3, edges)
+    )
+    assert graph.edge_type is not None
     seeds = random.permutation(vertices)[: 1 + seed % vertices]
     batch = sample(InMemory(graph), seeds, fan_outs, random)
     assert batch.vertices[: len(seeds)].tolist() == seeds.tolist()
     assert len(set(batch.vertices.tolist())) == len(batch.vertices)
-    known = list(zip(graph.destinations().tolist(), graph.col.tolist(), strict=True))
+    known = list(zip(graph.destinations().tolist(), graph.col.tolist(), graph.edge_type.tolist(), strict=True))
     reached = set(seeds.tolist())
     for hop, most in zip(reversed(batch.hops), fan_outs, strict=True):
         outer, inner = batch.vertices[: hop.num_src], batch.vertices[: hop.num_dst]
         assert reached == set(inner.tolist())
-        drawn = Counter(zip(inner[hop.destinations()].tolist(), outer[hop.col].tolist(), strict=True))
+        assert hop.edge_type is not None
+        ends = (inner[hop.destinations()].tolist(), outer[hop.col].tolist(), hop.edge_type.tolist())
+        drawn = Counter(zip(*ends, strict=True))
         assert not drawn - Counter(known)  # an edge that the graph has twice may be drawn twice
-        degrees = Counter(destination for destination, _ in known)
+        degrees = Counter(destination for destination, *_ in known)
         for row, vertex in enumerate(inner.tolist()):
             assert hop.rowptr[row + 1] - hop.rowptr[row] == min(degrees[vertex], most)
-        reached |= {source for _, source in drawn}
+        reached |= {source for _, source, _ in drawn}
     assert reached == set(batch.vertices.tolist())
 
 
