@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from pimflow.codegen.backend import Capacity, Kept
 from pimflow.ir import Graph, Node
 from pimflow.ir.plan import Storage
-from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.chain import Chain, Interval
 
 Payload = TypeVar("Payload")
 
@@ -122,11 +122,13 @@ def cover_that_fits(
     loaded = [_Loaded(interval, _shares(kept(interval.payload), capacities)) for interval in intervals]
     priced: _Priced[Payload] = _Priced(math.inf, (), 0.0, 0.0)
     low, high = 0.0, max(interval.cost for interval in intervals)
+    chain, taken = Chain(n, intervals), [sum(item.shares) for item in loaded]
     for _ in range(_STEPS):
         price = high if math.isinf(priced.cost) else (low + high) / 2
-        total, found = solve_chain(n, (item.charged(price) for item in loaded))
+        charged = [interval.cost + price * share for interval, share in zip(intervals, taken, strict=True)]
+        total, found = chain.solve(charged)
         priced = priced.with_bound(total - price * memories, price)
-        chosen = tuple(interval.payload for interval in found)
+        chosen = tuple([loaded[index] for index in found])
         if _fit(item.shares for item in chosen):
             high = price
             priced = priced.with_cover(sum(item.interval.cost for item in chosen), chosen)
@@ -146,9 +148,9 @@ class _Loaded(Generic[Payload]):
     interval: Interval[Payload]
     shares: tuple[float, ...]
 
-    def charged(self, price: float) -> Interval[_Loaded[Payload]]:
-        interval = self.interval
-        return Interval(interval.start, interval.stop, interval.cost + price * sum(self.shares), self)
+    def charged(self, price: float) -> float:
+        """What it costs where the shares have a price."""
+        return self.interval.cost + price * sum(self.shares)
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,8 @@ def _charged_rest(n: int, starting: Sequence[Sequence[_Loaded[Payload]]], price:
     """By position, the least charged cost of covering what follows."""
     rest = [math.inf] * n + [0.0]
     for position in reversed(range(n)):
-        charged = (item.charged(price) for item in starting[position])
-        rest[position] = min((interval.cost + rest[interval.stop] for interval in charged), default=math.inf)
+        costs = (item.charged(price) + rest[item.interval.stop] for item in starting[position])
+        rest[position] = min(costs, default=math.inf)
     return rest
 
 

@@ -223,9 +223,12 @@ def _search(
         left_s = None if budget_s is None else budget_s - (time.perf_counter() - started)
         complete = complete and (left_s is None or left_s > 0)
         if left_s is None or left_s > 0:
+            looked_at = space.intervals
             space = price_space(graph, chosen, costs, prices, left_s, progress, prune=False)
             complete = complete and space.complete
-        best = _best_that_fits(space, best.cost, costs)
+            if not space.complete:  # it has the short candidates; the long ones that may pay were looked at before
+                space = replace(space, intervals=(*space.intervals, *looked_at))
+        best = _best_that_fits(space, best.cost, costs, whole=complete)
     if not chosen.pim_mode and space.baseline_cost <= best.cost:
         best = _baseline(space, best.limit)
     prices.flush()
@@ -517,13 +520,22 @@ def _fits(choice: _Choice, costs: Costs) -> bool:
     return all(choice.kept.get(device, 0) <= capacity.amount for device, capacity in costs.capacities.items())
 
 
-def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _Choice:
-    """The cheapest plan found that the memories of the units hold."""
+def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs, *, whole: bool) -> _Choice:
+    """The cheapest plan found that the memories of the units hold.
+
+    `whole` is whether the space has all candidates; if not, its bound says nothing of those that it lacks.
+    """
     bounds = {device: capacity.amount for device, capacity in costs.capacities.items()}
-    found = cover_that_fits(space.positions, space.intervals, space.pricer.kept, bounds)
+
+    def kept(payload: Decisions) -> Mapping[str, int]:
+        away = any(leaves_host(decision, space.host) for decision in payload)
+        return space.pricer.kept(payload) if away else {}
+
+    found = cover_that_fits(space.positions, space.intervals, kept, bounds)
     if found is None:  # a policy that must use a unit has no other candidates
         return _baseline(space, MemoryLimit(unlimited_us, space.baseline_us))
-    return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, found.bound))
+    bound = found.bound if whole else min(found.bound, unlimited_us)
+    return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, bound))
 
 
 def leaves_host(decision: Decision, host: str) -> bool:

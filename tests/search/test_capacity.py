@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pulp
 import pytest
@@ -15,11 +16,14 @@ from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.weight_layout import WeightLayout
 from pimflow.compiled import CompiledModel
 from pimflow.compiler import compile
-from pimflow.ir import Builder, Gemm
+from pimflow.ir import Builder, Gemm, Graph
+from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
+from pimflow.search import solver
 from pimflow.search.capacity import Fitting, Places, cover_that_fits
 from pimflow.search.chain import Interval
 from pimflow.search.ilp import status_name
+from pimflow.search.solver import leaves_host, price_space
 from pimflow.targets import Target, load_target
 
 Load = tuple[int, ...]
@@ -126,6 +130,14 @@ def test_weights_of_all_kernels_lie_side_by_side(policy: str) -> None:
     assert model.plan.limit is None
 
 
+def chain_of_products(count: int) -> Graph:
+    build = Builder()
+    value = build.input(4, 512)
+    for _ in range(count):
+        value = build.op(Gemm(), value, build.weights(512, 512))
+    return build.graph(value)
+
+
 def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     free, tight = compiled("zoo:mobilenet-v2", "pimflow", 16384), compiled("zoo:mobilenet-v2", "pimflow", 40)
     (needed,), (used,) = free.plan.stored, tight.plan.stored
@@ -139,6 +151,27 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     assert f"what would take {free.plan.predicted_us:,.1f} us does not fit" in tight.summary()
     assert "rows of every bank" in free.summary()
     assert "does not fit" not in free.summary()
+
+
+def test_what_time_was_left_for_adds_to_what_was_looked_at_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second search, in which nothing is pruned, may end before it comes to any candidate that pays."""
+
+    def cut_short(*given: Any, **how: Any) -> solver.PricedSpace:
+        space = price_space(*given, **how)
+        certain = [interval for interval in space.intervals if not leaves_host(interval.payload[0], space.host)]
+        return space if how.get("prune", True) else replace(space, intervals=tuple(certain), complete=False)
+
+    monkeypatch.setattr(solver, "price_space", cut_short)
+    graph = chain_of_products(6)
+    free, tight = (
+        solver.solve(graph, Options(target, policy="newton++", use_cache=False), costs=CostModel(target))
+        for target in (with_rows(16384), with_rows(6))
+    )
+    (needed,), (used,) = free.stored, tight.stored
+    assert needed.used > 6 >= used.used > 0
+    assert tight.limit is not None
+    assert not tight.complete
+    assert tight.limit.bound_us <= free.predicted_us < tight.predicted_us < tight.baseline_us
 
 
 def test_nodes_that_share_weights_do_not_share_rows() -> None:
