@@ -69,6 +69,11 @@ class SearchProgress:
         """Whether half of the time budget is spent."""
         return self._deadline is not None and 2 * self._clock() > self._begun + self._deadline
 
+    def listed(self, count: int) -> None:
+        """So many candidates have been found, of which nobody knows how many there are."""
+        if self._is_due():
+            self._say(f"{count:,} candidates listed")
+
     def begins(self, total: int) -> None:
         """Candidates have been counted."""
         self._started = self._last = self._clock()

@@ -395,6 +395,7 @@ class _Search:
                 self.out_of_time = True
                 break
             waiting.append(candidate)
+            self._progress.listed(len(waiting))
         total = len(waiting)
         self._progress.begins(total)
         for done, candidate in enumerate(waiting, start=1):

@@ -71,6 +71,15 @@ def test_a_closer_look_has_no_known_end() -> None:
     assert len(told) == 2
 
 
+def test_a_list_has_no_known_end_either() -> None:
+    progress, clock, told = telling()
+    clock.now += 1
+    progress.listed(3000)
+    assert told[-1] == "search: auto: 3,000 candidates listed"
+    progress.listed(3001)
+    assert len(told) == 2
+
+
 def test_nothing_to_price_is_no_division_by_zero() -> None:
     progress, _, told = telling()
     progress.begins(0)
