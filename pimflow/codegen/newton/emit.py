@@ -31,16 +31,14 @@ def term(var: str, count: int, stride: int) -> Terms:
     return ((var, stride),) if count > 1 and stride else ()
 
 
-@dataclass(frozen=True, slots=True)
-class RowBase:
+class RowBase(NamedTuple):
     """First row of a visit's tiles, and the loop terms of the loops around the visit."""
 
     row: int
     terms: Terms
 
 
-@dataclass(frozen=True, slots=True)
-class ShareWork:
+class ShareWork(NamedTuple):
     """What a share asks of one channel: fills of one chunk run and the visits that the channel makes on each."""
 
     run: ChunkRun

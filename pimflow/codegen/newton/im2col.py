@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,7 @@ Radix = tuple[tuple[int, int], ...]
 """(count, stride) of each digit, slowest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """A problem as `groups` products of pixels x depth by depth x columns, in slots and tiles of a machine.
 
     Weight group g reads source pixels from `g * pixel_step` and columns of K from `g * k_step`, and writes result

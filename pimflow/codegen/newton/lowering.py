@@ -306,9 +306,9 @@ class _Lowering:
     def most_rows(self) -> int:
         """Rows of the fullest channel, all its weight groups."""
         most = 0
-        for number, group in enumerate(self.mapping.groups):
-            first, stop = self.weight_groups[number]
-            most = max(most, (stop - first) * max(self.group_rows(number, index) for index in range(group.channels)))
+        for visits, (first, stop) in zip(self.visits, self.weight_groups, strict=True):
+            by_run = (map(self.mapping.runs[run].count.__mul__, dealt.rows) for run, dealt in visits.items())
+            most = max(most, (stop - first) * max(map(sum, zip(*by_run, strict=True)), default=0))
         return most
 
     def classes(self) -> tuple[tuple[int, ...], ...]:

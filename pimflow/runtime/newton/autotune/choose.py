@@ -253,7 +253,8 @@ class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
 
     `channels` are the cycles of channels of the fastest, of those with like streams of the first; `taken` is what every
-    mapping takes that fits, or takes at least where that is not faster than what has been timed.
+    mapping takes that was entered, or takes at least where that is not faster than what has been timed; None where it
+    does not fit.
     """
 
     problem: MatrixProblem
@@ -263,15 +264,13 @@ class _Race:
     cycles: int | None = None
     refusal: Refusal | None = None
     channels: dict[int, int] = field(default_factory=dict)
-    entered: set[Mapping] = field(default_factory=set)
-    taken: dict[Mapping, float] = field(default_factory=dict)
+    taken: dict[Mapping, float | None] = field(default_factory=dict)
 
     def enter(self, mappings: Iterable[Mapping]) -> None:
         """Lowers and times some mappings, each once."""
         for mapping in mappings:
-            if mapping not in self.entered:
-                self.entered.add(mapping)
-                self._time(mapping)
+            if mapping not in self.taken:
+                self.taken[mapping] = self._time(mapping)
 
     def enter_other_order(self) -> None:
         """The fastest with the other order of a READRES and the next GWRITE, where it has one."""
@@ -300,16 +299,17 @@ class _Race:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles)
 
-    def _time(self, mapping: Mapping) -> None:
+    def _time(self, mapping: Mapping) -> float | None:
         outlined = outline(self.problem, mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
                 self.refusal = outlined
-            return
+            return None
         channels: dict[int, int] = {}
-        cycles = self.taken[mapping] = self._cycles(outlined, channels)
+        cycles = self._cycles(outlined, channels)
         if not self._is_slow(cycles):
             self.best, self.cycles, self.channels = outlined, int(cycles), channels
+        return cycles
 
     def _cycles(self, outlined: Outline, channels: dict[int, int]) -> float:
         """Of the slowest channel, placement included; at least so many where that is not faster than what is known.
@@ -367,8 +367,9 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
     known = {id(entry) for entry in timed}
     errors: dict[tuple[object, ...], float] = {}
     for entry in timed:
-        if entry.mapping in race.taken:
-            error = race.taken[entry.mapping] / entry.cycles
+        taken = race.taken[entry.mapping]
+        if taken is not None:
+            error = taken / entry.cycles
             errors[entry.kind] = min(errors.get(entry.kind, error), error)
     others = [entry for entry in ranked if id(entry) not in known and entry.kind in errors]
     others.sort(key=lambda entry: entry.cycles * errors[entry.kind])

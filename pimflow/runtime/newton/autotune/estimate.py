@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pimflow.codegen.newton.mapping import Order
 from pimflow.codegen.newton.work_split import best_split
 from pimflow.runtime.newton.profiles.base import VisitCosts
 
 
-@dataclass(frozen=True, slots=True)
-class FillLoad:
+class FillLoad(NamedTuple):
     """What one fill of a chunk asks of the slowest channel of a group.
 
     `rounds` rows with `full` COMPs each, then (if `left`) one row with `left` COMPs; `reads` READRES in all.

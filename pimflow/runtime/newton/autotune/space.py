@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 from operator import add
+from typing import NamedTuple
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
@@ -28,8 +29,7 @@ _FEWER = 4  # pixels less than fit into a fill that are looked at
 _MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheme:
+class _Scheme(NamedTuple):
     """Everything about a candidate but its channel groups.
 
     Args:
@@ -115,11 +115,11 @@ def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidat
     found: list[Candidate] = []
     schemes = _all_schemes(problem, shape, pim, costs)
     if costs.early > costs.plain:
-        schemes = (replace(scheme, early=False) for scheme in schemes)
+        schemes = (scheme._replace(early=False) for scheme in schemes)
     for scheme in schemes:
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
-            found.extend(_grouped(replace(scheme, spread=True), shape, pim, costs, placing))
+            found.extend(_grouped(scheme._replace(spread=True), shape, pim, costs, placing))
     return found
 
 
@@ -204,7 +204,7 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
         }
         found.add(min(cycles, key=lambda pixels: (cycles[pixels], -pixels)))
     chunks = (_limited(scheme.chunks, pixels) for pixels in sorted(found - {most}))
-    return [replace(scheme, chunks=fewer, thinned=True) for fewer in chunks]
+    return [scheme._replace(chunks=fewer, thinned=True) for fewer in chunks]
 
 
 @lru_cache(maxsize=4096)
@@ -317,8 +317,7 @@ def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
     return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.burst_cycles
 
 
-@dataclass(frozen=True, slots=True)
-class _Price:
+class _Price(NamedTuple):
     """Cycles of one chunk class on a group of a certain size: once a chunk, and for every unit (see `_units`)."""
 
     once: float
@@ -331,9 +330,9 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
     units = [(count, _units(shape, scheme, pixels)) for _, pixels, count in scheme.chunks]
     rates = [0.0]
     for own in prices[1:]:
-        whole = sum(
-            count * (price.once + number * price.each) for price, (count, number) in zip(own, units, strict=True)
-        )
+        whole = 0.0
+        for price, (count, number) in zip(own, units, strict=True):
+            whole += count * (price.once + number * price.each)
         rates.append(1 / whole)
     for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
         if scheme.held > pim.fills_held(len(sizes)):
