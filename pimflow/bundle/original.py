@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from pimflow.errors import ModelError
+from pimflow.frontend.file_outline import file_outline
 from pimflow.frontend.reading import all_tensors, external_range, is_external
 
 
@@ -26,9 +27,11 @@ def find_original(folder: Path, name: str) -> Path:
 
 def copy_model(path: str, folder: Path) -> Path:
     """Copies an ONNX file and its external data, as they are, into a new folder; returns the copy's path."""
-    model = onnx.load(path, load_external_data=False)
-    home = Path(path).parent
-    outside = {external_range(tensor, home).path for tensor in all_tensors(model) if is_external(tensor)}
+    home, outlined = Path(path).parent, file_outline(Path(path))
+    model = onnx.load(path, load_external_data=False) if outlined is None else outlined.proto
+    within = {} if outlined is None else outlined.places
+    tensors = (tensor for tensor in all_tensors(model) if is_external(tensor) and tensor.name not in within)
+    outside = {external_range(tensor, home).path for tensor in tensors}
     for file in sorted(outside):
         copy = folder / file.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)

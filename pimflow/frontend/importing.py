@@ -33,8 +33,7 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
         ModelError: a tensor is damaged.
         ShapeError: dims are unbound, or a shape does not fit.
     """
-    inside = (tensor for tensor in source.proto.graph.initializer if tensor.name not in source.apart)
-    constants = {**source.apart, **{tensor.name: load_tensor(tensor, source.folder) for tensor in inside}}
+    constants = {tensor.name: source.array(tensor) for tensor in source.proto.graph.initializer}
     for sparse in source.proto.graph.sparse_initializer:
         constants[sparse.values.name] = sparse_to_array(sparse)
     proto = _inlined(source, constants)

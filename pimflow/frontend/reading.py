@@ -17,15 +17,13 @@ from onnx import TensorProto, helper
 
 from pimflow.data import read_file
 from pimflow.errors import ModelError
+from pimflow.frontend.file_outline import PROTOBUF_LIMIT_BYTES, file_outline
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
-
-PROTOBUF_LIMIT_BYTES = 2**31 - 1
-"""What protobuf can serialise in one message."""
 
 LARGE_TENSOR_BYTES = 1 << 20
 """Initialisers above this size are not copied for the checker."""
@@ -41,12 +39,17 @@ class Source:
     handle: str | bytes | None
     """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
     apart: Mapping[str, Array] = field(default_factory=dict)
-    """Initialisers whose data are not in `proto`, of a model in memory."""
+    """Initialisers whose data are not in `proto`."""
 
     @property
     def outline(self) -> bytes:
         """The model without its large initialisers."""
         return outline(self.proto, self.apart)
+
+    def array(self, initialiser: TensorProto) -> Array:
+        """The elements of an initialiser, as `load_tensor` gives them."""
+        apart = self.apart.get(initialiser.name)
+        return load_tensor(initialiser, self.folder) if apart is None else apart
 
     @property
     def external(self) -> list[TensorProto]:
@@ -79,6 +82,10 @@ def _open(source: Path | ModelContent) -> Source:
         proto = _parse(source, "the model given as bytes")
         return Source(proto, proto.graph.name or "model", None, source)
     path = Path(source)
+    with suppress(OSError):  # it is told below
+        outlined = file_outline(path)
+        if outlined is not None:
+            return Source(outlined.proto, path.stem, path.parent, str(path), outlined.read(path))
     return Source(_parse(_read_file(path), str(path)), path.stem, path.parent, str(path))
 
 
@@ -132,7 +139,7 @@ def _check(source: Source, label: str) -> None:
     Where both refuse, ONNX Runtime's reason is given: the checker's may be about something that does no harm.
     """
     try:
-        onnx.checker.check_model(source.outline if source.handle is None else source.handle)
+        onnx.checker.check_model(source.outline if source.handle is None or source.apart else source.handle)
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error

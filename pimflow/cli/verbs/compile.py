@@ -45,7 +45,6 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compiles, saves and prints."""
     import pimflow
-    from pimflow.api.outputs import verify_output
     from pimflow.bundle.folder import check_output
     from pimflow.bundle.source import model_source
 
@@ -60,9 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
         compiled = replace(compiled, command=arguments.command)
         progress(f"writing {folder}")
         compiled.save(folder)
-        found = verify_output(folder, progress=progress) if arguments.verify else None
+        found = _verified(folder, progress) if arguments.verify else None
     _tell(compiled, folder, found, arguments)
     return 0 if found is None or found.passed else 1
+
+
+def _verified(folder: Path, progress: Progress) -> pimflow.Verification:
+    from pimflow.api.outputs import verify_output
+
+    return verify_output(folder, progress=progress)
 
 
 def _tell(

@@ -1,0 +1,176 @@
+"""A large model file without the data of its large initialisers, which are read once, straight to where they are used.
+
+protobuf copies a file's bytes into its messages, and hands out copies of those: four times the model before anything is
+done with it. The wire format says where a tensor's `raw_data` are, so that all but them can be parsed.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from pimflow.data import open_file
+from pimflow.ir import Array
+from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, numpy_dtype
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 1
+"""What protobuf can serialise in one message."""
+
+LARGE_FILE_BYTES = 16 << 20
+"""Smaller files are parsed whole."""
+
+LARGE_DATA_BYTES = 1 << 20
+"""Data of a tensor that are left out."""
+
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+_VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
+_MOST_DIGITS = 10
+
+
+class FileOutline(NamedTuple):
+    """A model whose large initialisers have no data (they are marked as external), and where those are in its file."""
+
+    proto: onnx.ModelProto
+    places: Mapping[str, tuple[int, int]]
+
+    def read(self, path: Path) -> dict[str, Array]:
+        """The data, read-only, by name of the initialiser.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        tensors = (tensor for tensor in self.proto.graph.initializer if tensor.name in self.places)
+        with open_file(path) as file:
+            return {tensor.name: _read(file, tensor, self.places[tensor.name][0]) for tensor in tensors}
+
+
+def file_outline(path: Path) -> FileOutline | None:
+    """The outline of a model file; None where it is small, larger than protobuf reads, or not as
+    writers of ONNX files make it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_file(path) as file:
+        if not LARGE_FILE_BYTES <= os.fstat(file.fileno()).st_size <= PROTOBUF_LIMIT_BYTES:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _outline(data)
+            except (_UnknownForm, DecodeError):
+                return None
+
+
+class _UnknownForm(Exception):
+    """The bytes are not as protobuf writes an ONNX model; whoever parses all of them says what is wrong."""
+
+
+class _Field(NamedTuple):
+    """A field of a message: its number, where it begins, where its content begins, and where it ends."""
+
+    number: int
+    start: int
+    content: int
+    stop: int
+
+
+def _outline(data: mmap.mmap) -> FileOutline | None:
+    graphs = [field for field in _fields(data, 0, len(data)) if field.number == _GRAPH]
+    if len(graphs) != 1:
+        return None
+    (graph,) = graphs
+    pieces: list[bytes] = []
+    places: dict[str, tuple[int, int]] = {}
+    done = graph.content
+    for field in _fields(data, graph.content, graph.stop):
+        found = _large(data, field) if field.number == _INITIALIZER else None
+        if found is None:
+            continue
+        tensor, raw = found
+        if not tensor.name or tensor.name in places:
+            return None
+        places[tensor.name] = raw.content, raw.stop - raw.content
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        pieces += [data[done : field.start], onnx.GraphProto(initializer=[tensor]).SerializeToString()]
+        done = field.stop
+    if not places:
+        return None
+    proto = onnx.ModelProto.FromString(data[: graph.start] + data[graph.stop :])
+    proto.graph.MergeFromString(b"".join((*pieces, data[done : graph.stop])))
+    names = [tensor.name for tensor in proto.graph.initializer]
+    return FileOutline(proto, places) if len(set(names)) == len(names) else None
+
+
+def _large(data: mmap.mmap, initializer: _Field) -> tuple[onnx.TensorProto, _Field] | None:
+    """An initialiser without its data, and where those are, if they are large and fill an array."""
+    if initializer.stop - initializer.start <= LARGE_DATA_BYTES:
+        return None
+    fields = list(_fields(data, initializer.content, initializer.stop))
+    raw = [field for field in fields if field.number == _RAW_DATA]
+    rest = sum(field.stop - field.start for field in fields if field.number != _RAW_DATA)
+    if len(raw) != 1 or rest > LARGE_DATA_BYTES:
+        return None
+    parts = (data[field.start : field.stop] for field in fields if field.number != _RAW_DATA)
+    tensor: onnx.TensorProto = onnx.TensorProto.FromString(b"".join(parts))
+    name, size = dtype_name(tensor.data_type), raw[0].stop - raw[0].content
+    if name not in NUMPY_NATIVE or min(tensor.dims, default=0) < 0 or size <= LARGE_DATA_BYTES:
+        return None
+    return (tensor, raw[0]) if math.prod(tensor.dims) * numpy_dtype(name).itemsize == size else None
+
+
+def _read(file: BinaryIO, tensor: onnx.TensorProto, start: int) -> Array:
+    count = math.prod(tensor.dims)
+    file.seek(start)
+    array: Array = np.fromfile(file, numpy_dtype(dtype_name(tensor.data_type)), count)
+    if array.size < count:
+        raise OSError(errno.EIO, "the file was cut while it was read")
+    array.flags.writeable = False
+    return array.reshape(tuple(tensor.dims))
+
+
+def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
+    """The fields of a message, in their order.
+
+    Raises:
+        _UnknownForm: there are none.
+    """
+    while start < stop:
+        key, content = _varint(data, start, stop)
+        kind = key & 7
+        if kind == _VARINT:
+            _, end = _varint(data, content, stop)
+        elif kind == _LENGTH_DELIMITED:
+            length, content = _varint(data, content, stop)
+            end = content + length
+        elif kind in (_FIXED_32, _FIXED_64):
+            end = content + (4 if kind == _FIXED_32 else 8)
+        else:
+            raise _UnknownForm
+        if end > stop:
+            raise _UnknownForm
+        yield _Field(key >> 3, start, content, end)
+        start = end
+
+
+def _varint(data: mmap.mmap, start: int, stop: int) -> tuple[int, int]:
+    """A number and where it ends."""
+    value = 0
+    for digit in range(_MOST_DIGITS):
+        if start + digit >= stop:
+            break
+        byte = data[start + digit]
+        value |= (byte & 0x7F) << 7 * digit
+        if byte < 0x80:
+            return value, start + digit + 1
+    raise _UnknownForm

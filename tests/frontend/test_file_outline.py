@@ -1,0 +1,133 @@
+"""Model files whose large initialisers are read apart: graphs and refusals are those of files that are parsed whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pimflow.bundle.original import copy_model
+from pimflow.errors import PimflowError
+from pimflow.frontend import file_outline as outlines
+from pimflow.frontend import load_model
+from pimflow.frontend.file_outline import file_outline
+from pimflow.ir import Graph
+from support.onnx_models import single
+
+WEIGHTS = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a model that is large: of 64 bytes of a bias and, behind it, 1,728 of weights."""
+    monkeypatch.setattr(outlines, "LARGE_FILE_BYTES", 1000)
+    monkeypatch.setattr(outlines, "LARGE_DATA_BYTES", 500)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(conv_model().SerializeToString())
+    return path
+
+
+def conv_model() -> onnx.ModelProto:
+    model = single("Conv", (1, 3, 8, 8), [WEIGHTS, WEIGHTS[:, 0, 0, 0].copy()])
+    model.graph.initializer.reverse()
+    return model
+
+
+def outcome(path: Path) -> Graph | str:
+    try:
+        return load_model(path)
+    except PimflowError as error:
+        return str(error)
+
+
+def both_ways(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph | str, Graph | str]:
+    """What the model loads as with its weights apart, and parsed whole."""
+    apart = outcome(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(outlines, "LARGE_FILE_BYTES", 1 << 30)
+        return apart, outcome(path)
+
+
+def assert_alike(one: Graph | str, other: Graph | str) -> None:
+    if isinstance(one, str) or isinstance(other, str):
+        assert isinstance(one, str)
+        assert isinstance(other, str)
+        return
+    assert (one.nodes, one.values) == (other.nodes, other.values)
+    assert list(one.constants) == list(other.constants), "model.onnx has them in this order"
+    for name, array in other.constants.items():
+        np.testing.assert_array_equal(one.constants[name], array)
+        assert one.constants[name].flags.aligned
+        assert not one.constants[name].flags.writeable
+
+
+def test_large_initialisers_are_left_out_and_found(path: Path) -> None:
+    found = file_outline(path)
+    assert found is not None
+    assert found.places.keys() == {"c0"}
+    assert found.proto.ByteSize() < 500
+    (array,) = found.read(path).values()
+    np.testing.assert_array_equal(array, WEIGHTS)
+
+
+def test_a_graph_is_the_same_either_way(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, whole = both_ways(path, monkeypatch)
+    assert isinstance(apart, Graph)
+    assert_alike(apart, whole)
+
+
+def test_all_but_the_data_are_parsed_as_they_are(path: Path) -> None:
+    found = file_outline(path)
+    assert found is not None
+    for tensor in found.proto.graph.initializer:
+        if tensor.name in found.places:
+            tensor.ClearField("data_location")
+            tensor.raw_data = found.read(path)[tensor.name].tobytes()
+    assert found.proto == conv_model()
+
+
+@pytest.mark.parametrize("cut", range(0, 2400, 67))
+def test_a_truncated_file_is_judged_alike(cut: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: max(len(data) - cut, 1000)])
+    assert_alike(*both_ways(path, monkeypatch))
+
+
+def test_damaged_bytes_are_judged_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = path.read_bytes()
+    raw = data.index(WEIGHTS.tobytes())
+    places = [at for at in range(len(data)) if not raw <= at < raw + WEIGHTS.nbytes]
+    rng = np.random.default_rng(1)
+    for at in rng.choice(places, 60, replace=False):
+        path.write_bytes(data[:at] + bytes([int(rng.integers(256))]) + data[at + 1 :])
+        assert_alike(*both_ways(path, monkeypatch))
+
+
+def test_tensors_of_one_name_are_parsed_whole(path: Path) -> None:
+    model = conv_model()
+    model.graph.initializer.append(model.graph.initializer[1])
+    path.write_bytes(model.SerializeToString())
+    assert file_outline(path) is None
+
+
+def test_data_that_do_not_fill_their_tensor_are_parsed_whole(path: Path) -> None:
+    model = conv_model()
+    model.graph.initializer[1].dims[0] += 1
+    path.write_bytes(model.SerializeToString())
+    assert file_outline(path) is None
+    assert isinstance(outcome(path), str)
+
+
+def test_a_copy_has_the_files_beside_a_model_and_no_others(path: Path, tmp_path: Path) -> None:
+    model = conv_model()
+    bias = numpy_helper.to_array(model.graph.initializer[0])
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "bias.bin", 0, bias.nbytes)
+    model.graph.initializer[0].ClearField("raw_data")
+    (tmp_path / "bias.bin").write_bytes(bias.tobytes())
+    path.write_bytes(model.SerializeToString())
+    copy = copy_model(str(path), tmp_path / "copy")
+    assert {item.name for item in copy.parent.iterdir()} == {"bias.bin", "model.onnx"}
+    np.testing.assert_array_equal(load_model(copy).constants["c1"], bias)
