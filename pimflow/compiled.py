@@ -511,15 +511,18 @@ class CompiledModel:
             ModelError: the rewritten model does not run.
         """
         folder = a_path(folder, "folder")
-        with new_output(folder) as scratch:
+        digests: dict[str, str] = {}
+        with new_output(folder, digests) as scratch:
             self._save_program(scratch)
-            with beside(partial(self._check, scratch / PROGRAM), self.options.jobs):
-                self._save_records(scratch)
+            with beside(partial(self._check, scratch / PROGRAM, digests), self.options.jobs):
+                self._save_records(scratch, digests)
         return folder
 
-    def _save_records(self, folder: Path) -> None:
-        """All files but the program."""
+    def _save_records(self, folder: Path, digests: dict[str, str]) -> None:
+        """All files but the program; the original's digest, if it is a file, is among `digests` then."""
         original = self._save_original(folder)
+        if self.source.path is not None:
+            digests[original] = self.source.sha256
         write_records(folder / "plan.json", self._saved_plan(), depth=3)
         write_records(folder / "memory.json", {"format": format_of("memory"), **self.memory.as_json()}, depth=2)
         write_json(
@@ -542,13 +545,14 @@ class CompiledModel:
             with suppress(ModelError):
                 save_onnx(self.graph, folder / PROGRAM)
 
-    def _check(self, program: Path) -> None:
+    def _check(self, program: Path, digests: dict[str, str]) -> None:
         """Runs what was written once; if no earlier run did, and the options ask for it. Its weights are made of the
-        original's."""
+        original's. Its digest is among `digests` then."""
         if not self.options.check or not program.exists():
             return
+        digests[PROGRAM] = sha256_of(program)
         runs = kept_runs(self.options) if self.network is None else KeptRuns(None)
-        model = (self.source.sha256, sha256_of(program), self.options.seed)
+        model = (self.source.sha256, digests[PROGRAM], self.options.seed)
         if not runs.has(*model) and check_compiled(program, self.graph, self.options.seed):
             runs.keep(*model)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import pimflow
+import pimflow_zoo
+from pimflow.bundle.files import sha256_of
 from pimflow.codegen import MatrixProblem
 from pimflow.ir import Decision
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
@@ -73,3 +75,21 @@ def test_mappings_that_only_the_report_asks_for_are_kept(work: Work) -> None:
     searched, _ = work.of(slow)
     assert searched
     assert work.of(slow) == ([], 0)
+
+
+def test_a_file_is_hashed_once_and_the_manifest_has_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256_of(path)
+
+    for module in ("pimflow.compiled", "pimflow.bundle.manifest"):
+        monkeypatch.setattr(f"{module}.sha256_of", counted)
+    pimflow_zoo.export("toy", tmp_path / "toy.onnx")
+    compiled = pimflow.compile(tmp_path / "toy.onnx", policy="gpu", use_cache=False)
+    compiled.save(tmp_path / "out")
+    assert sorted(hashed) == sorted(set(hashed))
+    assert "model.onnx" in hashed
+    assert "toy.onnx" not in hashed, "the model was, before it was compiled"
+    assert pimflow.load(tmp_path / "out").source.sha256 == compiled.source.sha256

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from pimflow.bundle.files import folder_around
 from pimflow.bundle.manifest import is_output, read_manifest, write_manifest
@@ -56,10 +57,11 @@ def find_output(folder: Path) -> bool:
 
 
 @contextmanager
-def new_output(folder: Path) -> Iterator[Path]:
+def new_output(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[Path]:
     """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
 
-    Missing folders around it are made.
+    Missing folders around it are made. `known` are digests of files that the block puts there, by name, if it has them:
+    they are looked at when the block has ended.
 
     What was in `folder` is moved aside, looked at once more, and removed when the new one is in its place; whatever
     fails before that, it goes back.
@@ -70,7 +72,7 @@ def new_output(folder: Path) -> Iterator[Path]:
     check_output(folder)
     with _one_line(folder), folder_around(folder), scratch_folder(folder.absolute()) as scratch:
         yield scratch / NEW
-        write_manifest(scratch / NEW)
+        write_manifest(scratch / NEW, known)
         put_in_place(scratch, folder.absolute(), lambda old: _check_ours(old, folder))
 
 

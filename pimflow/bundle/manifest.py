@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from pimflow.bundle.files import json_text, read_json, sha256_of, write_json
@@ -87,10 +88,10 @@ class Manifest:
             return False
 
 
-def write_manifest(folder: Path) -> None:
-    """Lists what a folder holds, files alone, in a manifest."""
+def write_manifest(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Lists what a folder holds, files alone, in a manifest; `known` are digests by name that need not be found."""
     files = {
-        name: _File(path.stat().st_size, sha256_of(path))
+        name: _File(path.stat().st_size, known.get(name) or sha256_of(path))
         for name, path in sorted(_entries(folder).items())
         if path.is_file() and name != VERIFICATION
     }

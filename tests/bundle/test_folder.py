@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -459,3 +460,13 @@ def test_what_lies_in_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="file is not a folder"):
         check_output(tmp_path / "file" / "a" / "out")
+
+
+def test_digests_that_the_block_knows_are_taken(out: Path) -> None:
+    known: dict[str, str] = {}
+    with new_output(out, known) as made:
+        fill(made, "text")
+        known["target.toml"] = "0" * 64
+    files = json.loads((out / "manifest.json").read_text())["files"]
+    assert files["target.toml"]["sha256"] == "0" * 64
+    assert files["original/model.onnx"]["sha256"] == hashlib.sha256(b"text").hexdigest()
