@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pimflow.runtime.offload.trace import Trace
 from pimflow.targets.schema.gpu import Gpu
@@ -65,7 +66,7 @@ class ActivationPlan:
     loads: tuple[tuple[int, int], ...] = ()
     recomputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def offloaded(self) -> frozenset[int]:
         """The offloaded buffers."""
         return frozenset(buffer for buffer, _ in self.loads)
@@ -147,6 +148,8 @@ class _Queue:
 
     def slowed_us(self, start: float, work_us: float) -> float:
         """How much longer a kernel takes that starts at a time and takes so long where nothing is moved."""
+        if not self.waiting and self.free_us <= start:
+            return 0.0
         now, left, more = start, work_us, 0.0
         while (transfer := self._under_way(now, now + left)) is not None:
             ahead = max(0.0, transfer.begin_us - now)
@@ -250,9 +253,9 @@ class _Follower:
     def _release(self, now: float) -> None:
         """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
         self.queue.advance(now)
-        for transfer in self.queue.order[self.taken :]:
-            if transfer.begin_us >= now:
-                break
+        order = self.queue.order
+        while self.taken < len(order) and order[self.taken].begin_us < now:
+            transfer = order[self.taken]
             self.taken += 1
             if transfer.kind == "load":
                 self._take(transfer.buffer, transfer.begin_us)
@@ -276,11 +279,12 @@ class _Follower:
     def _execute(self, place: int, original: int | None) -> float:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
         kernel, start = self.trace.kernels[place], self.now
-        for buffer in kernel.reads:
-            start = max(start, self._arrival(buffer, original is None or original >= self.trace.turn))
-        start = self._with_room(start, {*kernel.reads, *kernel.writes} - self.alive)
+        if original is None or original >= self.trace.turn:
+            for buffer in self.plan.offloaded.intersection(kernel.reads) - self.forwarded:
+                start = max(start, self._arrival(buffer))
+        start = self._with_room(start, place)
         self.stall_us += start - self.now
-        for buffer in (*kernel.reads, *kernel.writes):
+        for buffer in self.trace.touched[place]:
             self._take(buffer, start)
         slowed_us = self.queue.slowed_us(start, kernel.time_us)
         self.now = start + kernel.time_us + slowed_us
@@ -290,24 +294,23 @@ class _Follower:
                 self._leave(buffer, original)
         return start
 
-    def _with_room(self, start: float, taken: set[int]) -> float:
+    def _with_room(self, start: float, place: int) -> float:
         """When there is room for what a kernel takes: it waits for one store after the other."""
-        size = sum(self.trace.buffers[buffer].bytes for buffer in taken if not self.trace.buffers[buffer].fixed)
+        taken = [buffer for buffer in self.trace.touched[place] if buffer not in self.alive]
+        size = sum(self.trace.buffers[buffer].bytes for buffer in taken)
         self._release(start)
         while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
             start = max(start, self.queue.next_stored(self.leaving))
             self._release(start)
         return start
 
-    def _arrival(self, buffer: int, backward: bool) -> float:
-        if not backward or buffer not in self.plan.offloaded or buffer in self.forwarded:
-            return 0.0
+    def _arrival(self, buffer: int) -> float:
         end = self.queue.finish("load", buffer)
         self._take(buffer, self.queue.done["load", buffer].begin_us)
         return end
 
     def _take(self, buffer: int, now: float) -> None:
-        if buffer not in self.alive and not self.trace.buffers[buffer].fixed:
+        if buffer not in self.alive:
             self.alive.add(buffer)
             self.alive_bytes += self.trace.buffers[buffer].bytes
             self.changes.append((now, self.trace.buffers[buffer].bytes, buffer))

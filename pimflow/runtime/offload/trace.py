@@ -66,6 +66,14 @@ class Trace:
         return tuple(map(tuple, uses))
 
     @cached_property
+    def touched(self) -> tuple[tuple[int, ...], ...]:
+        """For every kernel the buffers that it touches, but for those that are there throughout."""
+        return tuple(
+            tuple(buffer for buffer in {*kernel.reads, *kernel.writes} if not self.buffers[buffer].fixed)
+            for kernel in self.kernels
+        )
+
+    @cached_property
     def saved(self) -> tuple[int, ...]:
         """Buffers that the forward pass makes and the backward pass reads, in the order in which they are made."""
         found = [
