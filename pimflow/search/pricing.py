@@ -63,6 +63,11 @@ class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
         """Bytes that nodes of a placed graph need beside their operands and results, by name."""
 
 
+LONG = 1_500
+"""Nodes of a graph above which pipelines are listed by rates alone, and bounded by their stages only where they promise
+most: tables of the stages of every run take 130 kB a node, and as long as the rest of the search."""
+
+
 class Pricer:
     """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
 
@@ -93,7 +98,7 @@ class Pricer:
             if run is not only.run or devices is not only.devices:  # versions that differ in their stages come together
                 us = self._busiest_us(only)
                 self._last_run = only.run, only.devices, us
-            return max(us, self._stages.least_us(only))
+            return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part = self._part_on_host(only)
             on_host = part * self._whole_us(only.node, self.costs.target.host)
@@ -127,7 +132,7 @@ class Pricer:
         Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
         what is known to be `least`, and only then are the decisions carried out.
         """
-        known = self._bounds.split_us(decisions[0]) if isinstance(decisions[0], SplitRows) else 0.0
+        known = self._by_rows(decisions[0])
         if known <= least:
             known = self._bounds.least_us(decisions)
         if known > least:
@@ -145,6 +150,14 @@ class Pricer:
         if math.isfinite(known):
             self._prices.put(least_key, known)
         return known, False
+
+    def _by_rows(self, decision: Decision) -> float:
+        """What a decision takes at least by the rows of its parts, where nothing said so when it was listed; else 0."""
+        if isinstance(decision, SplitRows):
+            return self._bounds.split_us(decision)
+        if isinstance(decision, Pipeline) and len(self.graph.nodes) > LONG:
+            return self._stages.least_us(decision)
+        return 0.0
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
         """What the decisions cost; None if they cannot be made."""

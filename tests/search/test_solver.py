@@ -14,7 +14,7 @@ from pimflow.ir import Builder, Graph, OnDevice, Parallel, Pipeline, Plan, Split
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search import policies, solver
+from pimflow.search import policies, pricing, solver
 from pimflow.search.candidates import Candidates
 from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
@@ -274,6 +274,15 @@ def test_a_long_list_of_candidates_is_told_of_as_it_grows(monkeypatch: pytest.Mo
     first = told.index(next(line for line in told if "priced" in line))
     assert told[:first] == [f"search: md-dp: {size:,} candidates listed" for size in range(1, first + 1)]
     assert told[first].startswith(f"search: md-dp: 0 of {first:,} candidates priced")
+
+
+def test_pipelines_of_long_graphs_are_bounded_later_for_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+    for longest in (1_500, 0):
+        monkeypatch.setattr(pricing, "LONG", longest)
+        plans.append(plan_for(GRAPHS["inverted"], "pimflow"))
+    assert plans[0].decisions == plans[1].decisions
+    assert plans[0].predicted_us == plans[1].predicted_us
 
 
 def test_an_unknown_policy_is_told() -> None:
