@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from pimflow.errors import ModelError, OptionError, did_you_mean
-from pimflow.ir import UNPLACED, BatchNorm, Conv2d, Gemm, Graph, Node, OnnxOp, Refusal, TypedLinear
+from pimflow.ir import UNPLACED, Array, BatchNorm, Conv2d, Gemm, Graph, Node, OnnxOp, Refusal, TypedLinear
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
 from pimflow.passes.base import Pass, PassResult
@@ -30,8 +30,8 @@ class Differentiate(Pass):
 
     The step's outputs are the loss, then for every parameter its gradient, or what the optimiser makes of parameter and
     state. Parameters are the float constants that contractions, norms, lookups and additions or products of vectors
-    read; batch normalisation goes by the statistics of the batch. Nodes behind the forward pass come in the order in
-    which gradients are known.
+    read, but for masks; batch normalisation goes by the statistics of the batch. Nodes behind the forward pass come in
+    the order in which gradients are known.
 
     Args:
         loss: "sum" of all float outputs, each times a gradient that becomes an input (`NAME.gradient`);
@@ -100,25 +100,26 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
         names of constants.
 
     Float constants of more than one element, none of them huge or not finite, that are an operand of a contraction, the
-    scale or shift of a norm, a table that rows are looked up in, or an operand of another elementwise op on a computed
-    value; or that only movements bring there.
+    scale or shift of a norm, a table that rows are looked up in, or, unless they are a mask, an operand of another
+    elementwise op on a computed value; or that only movements bring there.
     """
     found: dict[str, None] = {}
     for node in graph.nodes:
+        is_trained = _is_unmasked if node.op.onnx_name in _SCALED else _is_trainable
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
-                if _is_trainable(graph, name) and (model is None or _is_made_of_parameters(model, name)):
+                if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
                     found[name] = None
     return tuple(found)
 
 
-def _is_made_of_parameters(model: Graph, name: str) -> bool:
+def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:
     """Whether what may have been folded into a constant was computed of one that may be trained."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
         maker = model.producer(current)
-        if maker is None and (current not in model.values or _is_trainable(model, current)):
+        if maker is None and (current not in model.values or is_trained(model, current)):
             return True
         waiting += [] if maker is None else [read for read in maker.inputs if read and read not in seen]
         seen.update(waiting)
@@ -166,9 +167,25 @@ def _is_trainable(graph: Graph, name: str) -> bool:
     array = graph.constants.get(name)
     if array is None or array.size < 2 or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
         return False
-    sample = array if array.strides.count(0) == 0 else array[(slice(0, 1),) * array.ndim]
-    largest = np.abs(sample.astype(np.float32, copy=False)).max()
+    largest = np.abs(_stored(array).astype(np.float32, copy=False)).max()
     return bool(np.isfinite(largest) and largest <= LARGEST_PARAMETER)
+
+
+def _is_unmasked(graph: Graph, name: str) -> bool:
+    """Whether a constant may be trained and is no mask: zeros and one other value, as what is left out or kept.
+
+    Two elements may be that by chance; a shift or scale that starts from zeros or ones has one value.
+    """
+    if not _is_trainable(graph, name):
+        return False
+    elements = _stored(graph.constants[name])
+    others = elements[elements != 0]
+    return elements.size == 2 or others.size in (0, elements.size) or bool((others != others[0]).any())
+
+
+def _stored(array: Array) -> Array:
+    """The elements of a constant that are in memory: those along an axis that it is broadcast over count once."""
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
 
 
 def _targets(graph: Graph, options: Differentiate) -> tuple[str, ...]:

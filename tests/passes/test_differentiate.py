@@ -11,7 +11,7 @@ import pimflow_zoo
 from pimflow.bundle.source import model_source
 from pimflow.compiler import read_model
 from pimflow.errors import ModelError, OptionError
-from pimflow.ir import Array, Builder, Gemm, Graph, OnnxOp
+from pimflow.ir import Array, Builder, Gemm, Graph, MatMul, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.options import Options
 from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode, RemoveIdentity
@@ -123,6 +123,19 @@ def test_masks_and_scalars_are_no_parameters() -> None:
     shift = build.weights(4, name="shift")
     graph = build.graph(build.add(build.add(build.mul(x, scale), mask), shift))
     assert parameters(graph) == ("weights", "shift")
+
+
+def test_masks_of_small_numbers_are_no_parameters() -> None:
+    """Added to scores (Swin), multiplied by (GPT-2), or folded of two; what starts as zeros or identity is trained."""
+    build = Builder()
+    lower = np.tril(np.ones((3, 3), np.float32))
+    x = build.matmul(build.input(2, 3, 3), 3)
+    beyond = build.constant(np.broadcast_to(-100 * (1 - lower), (2, 3, 3)), "beyond")
+    x = build.add(build.mul(x, build.constant(lower, "causal")), beyond)
+    left_out = build.add(build.constant(-100 * lower, "padded"), build.constant(-50 * lower.T, "ahead"))
+    shifted = build.add(build.add(x, left_out), build.constant(np.zeros(3, np.float32), "shift"))
+    graph = build.graph(build.op(MatMul(), shifted, build.constant(np.eye(3, dtype=np.float32), "identity")))
+    assert parameters(TIDY.run(graph).graph, graph) == ("weights", "shift", "identity")
 
 
 def test_a_weight_that_is_read_twice_has_one_gradient() -> None:
