@@ -114,6 +114,32 @@ class Run:
         return sum(trace.buffers[transfer.buffer].bytes for transfer in self.transfers if transfer.kind == kind)
 
 
+@dataclass(frozen=True)
+class Most:
+    """What a run may come to.
+
+    Args:
+        peak_bytes: activations that are alive at a time.
+        stored_bytes: where as many as that are.
+        lost_us: what kernels that run again take, and waits.
+        slowed: whether what kernels take longer beside transfers is lost too.
+    """
+
+    peak_bytes: float = math.inf
+    stored_bytes: float = math.inf
+    lost_us: float = math.inf
+    slowed: bool = False
+
+    def is_within(self, other: Most) -> bool:
+        """Whether what exceeds the other exceeds this."""
+        return (
+            self.peak_bytes <= other.peak_bytes
+            and self.stored_bytes <= other.stored_bytes
+            and self.lost_us <= other.lost_us
+            and self.slowed == other.slowed
+        )
+
+
 @dataclass
 class _Queue:
     """The channel: requests wait in order until it is free."""
@@ -124,6 +150,7 @@ class _Queue:
     waiting: deque[tuple[float, str, int]] = field(default_factory=deque)
     done: dict[tuple[str, int], Transfer] = field(default_factory=dict)
     order: list[Transfer] = field(default_factory=list)  # the same as they begin
+    stored_bytes: int = 0  # by stores that have begun
 
     def ask(self, now: float, kind: str, buffer: int) -> None:
         self.waiting.append((now, kind, buffer))
@@ -174,6 +201,7 @@ class _Queue:
         self.free_us = begin + (self.channel.store_us(size) if kind == "store" else self.channel.load_us(size))
         self.done[kind, buffer] = Transfer(kind, buffer, begin, self.free_us)
         self.order.append(self.done[kind, buffer])
+        self.stored_bytes += size if kind == "store" else 0
 
     def withdraw(self, buffer: int) -> None:
         """Takes back a store that has not begun."""
@@ -189,7 +217,16 @@ def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None, l
         channel: to the SSDs; needed if anything is offloaded.
         limit_bytes: a kernel whose results would not fit beside what is alive waits for stores, if there are any.
     """
-    return _Follower(trace, plan, channel or Channel(1.0, 1.0), limit_bytes).run()
+    run = follow_within(trace, plan, channel, limit_bytes, Most())
+    assert run is not None
+    return run
+
+
+def follow_within(
+    trace: Trace, plan: ActivationPlan, channel: Channel | None, limit_bytes: int | None, most: Most
+) -> Run | None:
+    """The same; None as soon as it is known to exceed what it may come to."""
+    return _Follower(trace, plan, channel or Channel(1.0, 1.0), limit_bytes).run(most)
 
 
 class _Follower:
@@ -209,9 +246,11 @@ class _Follower:
         self.changes: list[tuple[float, int, int]] = []
         self.alive: set[int] = set()
         self.alive_bytes = 0
+        self.highest_bytes = 0  # as kernels start: the peak is no lower
         self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was through with them
         self.forwarded: set[int] = set()
-        self.taken = 0  # transfers of which the memory is accounted for
+        self.left: list[int] = []  # buffers that may have been left or stored since memory was given back
+        self.taken = self.ended = 0  # transfers of which the memory is accounted for, as they begin and as they end
         self.stores: dict[int, list[int]] = {}
         for buffer in plan.offloaded:
             self.stores.setdefault(trace.made(buffer), []).append(buffer)
@@ -223,8 +262,12 @@ class _Follower:
             self.again.setdefault(trace.returns(buffer), []).append(buffer)
         self.ends, self.made_of = _ends(trace, plan)
 
-    def run(self) -> Run:
-        for place in range(len(self.trace.kernels)):
+    def run(self, most: Most) -> Run | None:
+        kernels = self.trace.kernels
+        again_us = sum(kernels[place].time_us for chain in self.plan.recomputed.values() for place in chain)
+        for place in range(len(kernels)):
+            if self._exceeds(most, again_us):
+                return None
             self._ask_back(place)
             for buffer in self.again.get(place, ()):
                 self._make_again(buffer)
@@ -236,8 +279,15 @@ class _Follower:
                 self.queue.ask(self.now, "store", buffer)
         peak, when = self._peak()
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
-        kernels = (tuple(self.starts), tuple(self.through))
-        return Run(*times, peak, when, tuple(self.queue.order), *kernels, tuple(sorted(self.changes)))
+        spans = (tuple(self.starts), tuple(self.through))
+        return Run(*times, peak, when, tuple(self.queue.order), *spans, tuple(sorted(self.changes)))
+
+    def _exceeds(self, most: Most, again_us: float) -> bool:
+        """Whether what happened so far, and what is run again in all, is more than may be."""
+        lost_us = again_us + self.stall_us + (self.slowed_us if most.slowed else 0.0)
+        if lost_us > most.lost_us or self.highest_bytes > most.peak_bytes:
+            return True
+        return self.highest_bytes == most.peak_bytes and self.queue.stored_bytes > most.stored_bytes
 
     def _ask_back(self, place: int) -> None:
         self._release(self.now)
@@ -259,11 +309,16 @@ class _Follower:
             self.taken += 1
             if transfer.kind == "load":
                 self._take(transfer.buffer, transfer.begin_us)
-        for buffer, left_us in list(self.leaving.items()):
+        while self.ended < len(order) and order[self.ended].end_us <= now:
+            transfer = order[self.ended]
+            self.ended += 1
+            if transfer.kind == "store":
+                self.left.append(transfer.buffer)
+        for buffer in self.left:
             stored = self.queue.done.get(("store", buffer))
-            if stored is not None and stored.end_us <= now:
-                del self.leaving[buffer]
-                self._give_back(buffer, max(stored.end_us, left_us))
+            if buffer in self.leaving and stored is not None and stored.end_us <= now:
+                self._give_back(buffer, max(stored.end_us, self.leaving.pop(buffer)))
+        self.left.clear()
 
     def _make_again(self, buffer: int) -> None:
         """Kernels of the forward pass once more; what is not saved lives until the last of them has read it."""
@@ -286,6 +341,8 @@ class _Follower:
         self.stall_us += start - self.now
         for buffer in self.trace.touched[place]:
             self._take(buffer, start)
+        if kernel.time_us > 0:
+            self.highest_bytes = max(self.highest_bytes, self.alive_bytes)
         slowed_us = self.queue.slowed_us(start, kernel.time_us)
         self.now = start + kernel.time_us + slowed_us
         self.slowed_us += slowed_us
@@ -325,6 +382,7 @@ class _Follower:
         """A buffer is touched for the last time, or for the last time in the forward pass."""
         if place < self.trace.turn and buffer in self.plan.offloaded:
             self.leaving[buffer] = self.now
+            self.left.append(buffer)
             return
         self._give_back(buffer, self.now)
 

@@ -3,18 +3,20 @@
 A plan is judged by following it. What is offloaded is asked back as late as no kernel waits for: from the last load
 to the first, each ends where it is needed or where the next begins. Search starts from the best "keep from the i-th
 on" and from nothing offloaded, then takes what is alive at the peak, the longest unused first, and offloads or
-recomputes it while that makes the plan better; at last it keeps again what does not lower the peak. Where both may be
-done, each is tried alone first, so that no plan of one kind is better than the one that is found.
+recomputes it while that makes the plan better; at last it keeps again what does not lower the peak. A plan is followed
+no further than until it is known to be no better. Where both may be done, each is tried alone first, so that no plan of
+one kind is better than the one that is found.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, follow_within
 from pimflow.runtime.offload.trace import Trace
 
 MOST_PREFIXES = 48
@@ -109,12 +111,12 @@ def _needed(trace: Trace, buffer: int, recomputed: Mapping[int, tuple[int, ...]]
 
 @dataclass
 class _Search:
-    """One search; `tried` has what each choice came to."""
+    """One search; `tried` has what each choice came to, or what it was found to exceed."""
 
     trace: Trace
     channel: Channel | None
     wish: Wish
-    tried: dict[tuple[frozenset[int], frozenset[int]], Found] = field(default_factory=dict)
+    tried: dict[tuple[frozenset[int], frozenset[int]], Found | Most] = field(default_factory=dict)
 
     def best(self) -> Found:
         """The best of one kind or of both, improved until nothing helps."""
@@ -128,10 +130,12 @@ class _Search:
         return self._better(best, self.wish)
 
     def _start(self, kind: Wish) -> Found:
-        starts = [self._look(frozenset(), frozenset())]
+        found = self.look(frozenset(), frozenset(), Most())
+        assert found is not None
         if self.channel is not None and kind.offload:
-            starts += [self._look(frozenset(prefix), frozenset()) for prefix in self._prefixes()]
-        return min(starts, key=self._key)
+            for prefix in self._prefixes():
+                found = self._if_better(frozenset(prefix), frozenset(), found) or found
+        return found
 
     def _better(self, found: Found, kind: Wish) -> Found:
         return self._thinned(self._improved(found, kind))
@@ -149,13 +153,29 @@ class _Search:
             return (max(0.0, run.time_us - run.slowed_us - self.allowed_us), run.peak_bytes, *spent)
         return (max(0, run.peak_bytes - limit), max(0.0, run.time_us - self.allowed_us), *spent)
 
-    def _look(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
-        key = (offloaded, recomputed)
-        if key not in self.tried:
-            self.tried[key] = self._followed(offloaded, recomputed)
-        return self.tried[key]
+    def _most(self, found: Found) -> Most:
+        """What a plan with a smaller key does not exceed; times with a margin for how they are added up."""
+        out, asked, stored, _ = self._key(found)
+        spare_us = self.allowed_us - self.trace.time_us * (1 - _SLACK)
+        limit = self.wish.limit_bytes
+        if limit is not None:
+            peak = max(limit, found.run.peak_bytes)
+            return Most(peak, lost_us=math.inf if out else spare_us + asked, slowed=True)
+        return Most(lost_us=spare_us + out) if out else Most(found.run.peak_bytes, stored, spare_us)
 
-    def _followed(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
+    def _if_better(self, offloaded: frozenset[int], recomputed: frozenset[int], found: Found) -> Found | None:
+        other = self.look(offloaded, recomputed, self._most(found))
+        return other if other is not None and self._key(other) < self._key(found) else None
+
+    def look(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
+        """What a choice comes to; None where it is known to exceed what it may come to."""
+        key = (offloaded, recomputed)
+        tried = self.tried.get(key)
+        if tried is None or (isinstance(tried, Most) and not most.is_within(tried)):
+            tried = self.tried[key] = self._followed(offloaded, recomputed, most) or most
+        return tried if isinstance(tried, Found) else None
+
+    def _followed(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
         again = {
             buffer: chain
             for buffer in sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
@@ -163,28 +183,27 @@ class _Search:
         }
         loads = asked_back(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
         plan = ActivationPlan(loads, again)
-        return Found(plan, follow(self.trace, plan, self.channel, self.wish.limit_bytes))
+        run = follow_within(self.trace, plan, self.channel, self.wish.limit_bytes, most)
+        return None if run is None else Found(plan, run)
 
     def _improved(self, found: Found, kind: Wish) -> Found:
         """Offloads or recomputes, one buffer at a time, what is alive at the peak."""
         while True:
-            better = next(
-                (other for other in self._changed(found, kind) if self._key(other) < self._key(found)),
-                None,
-            )
+            changed = (self._if_better(*change, found) for change in self._changes(found, kind))
+            better = next(filter(None, changed), None)
             if better is None:
                 return found
             found = better
 
-    def _changed(self, found: Found, kind: Wish) -> Iterable[Found]:
+    def _changes(self, found: Found, kind: Wish) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
         offloaded, recomputed = found.plan.offloaded, frozenset(found.plan.recomputed)
         for buffer in self._at_the_peak(found):
             if self.channel is not None and kind.offload and buffer not in offloaded:
-                yield self._look(offloaded | {buffer}, recomputed - {buffer})
+                yield offloaded | {buffer}, recomputed - {buffer}
             if kind.recompute and buffer not in recomputed:
                 again = recomputed | {buffer}
                 if chain_of(self.trace, buffer, again) is not None:
-                    yield self._look(offloaded - {buffer}, again)
+                    yield offloaded - {buffer}, again
 
     def _at_the_peak(self, found: Found) -> list[int]:
         """Saved buffers that are there at the peak, those first that are not needed for the longest time."""
@@ -205,9 +224,7 @@ class _Search:
         """Keeps again what need not be offloaded or recomputed."""
         for buffer in (*found.plan.offloaded, *found.plan.recomputed):
             offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
-            other = self._look(offloaded, recomputed)
-            if self._key(other) < self._key(found):
-                found = other
+            found = self._if_better(offloaded, recomputed, found) or found
         return found
 
 

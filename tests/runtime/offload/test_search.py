@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
-from pimflow.runtime.offload.search import Wish, asked_back, chain_of, plan_activations
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, follow_within
+from pimflow.runtime.offload.search import Wish, _Search, asked_back, chain_of, plan_activations
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain
 
@@ -94,6 +94,60 @@ def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
             written = [run.bytes_of("store", trace) for run in runs]
             costs = [(excess, round(wait, 3), size) for excess, wait, size in zip(over, late, written, strict=True)]
         assert costs[0] == min(costs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_followed_to_its_end_leads_to_no_other_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
+    channel = Channel(rate, rate, 10.0, 4 * rate)
+    limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
+    wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (0.0, 10.0) for most in (None, limit)]
+    found = [plan_activations(trace, channel, wish) for wish in wishes]
+    monkeypatch.setattr(_Search, "_most", lambda _search, _found: Most())
+    assert found == [plan_activations(trace, channel, wish) for wish in wishes]
+
+
+def test_what_was_given_up_is_followed_again_where_more_is_allowed() -> None:
+    trace = chain(4)
+    search, none = _Search(trace, None, Wish()), frozenset[int]()
+    run = follow(trace, ActivationPlan())
+    assert search.look(none, none, Most(run.peak_bytes - 1)) is None
+    assert search.look(none, none, Most(run.peak_bytes - 2)) is None
+    found = search.look(none, none, Most(run.peak_bytes))
+    assert found is not None
+    assert found.run == run
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
+    """Each bound is that of another plan of the same step."""
+    trace, channel = random_chain(seed), Channel(0.5 * RELOADED, 0.5 * RELOADED, 0.0, 2 * RELOADED)
+    rng = np.random.default_rng(seed)
+    plans = []
+    for _ in range(12):
+        kinds = rng.integers(0, 3, len(trace.saved))
+        offloaded, again = (
+            [b for b, kind in zip(trace.saved, kinds, strict=True) if kind == which] for which in (0, 1)
+        )
+        chains = {buffer: made for buffer in again if (made := chain_of(trace, buffer, again)) is not None}
+        plans.append(ActivationPlan(asked_back(trace, channel, offloaded, chains), chains))
+    runs, given_up = [follow(trace, plan, channel) for plan in plans], 0
+    for plan, run in zip(plans, runs, strict=True):
+        for other in runs:
+            for slowed in (False, True):
+                lost_us, allowed_us = (
+                    made.recompute_us + made.stall_us + slowed * made.slowed_us for made in (run, other)
+                )
+                stored, allowed = (made.bytes_of("store", trace) for made in (run, other))
+                for most, exceeds in (
+                    (Most(lost_us=allowed_us + 1e-3, slowed=slowed), lost_us > allowed_us),
+                    (Most(other.peak_bytes), run.peak_bytes > other.peak_bytes),
+                    (Most(run.peak_bytes, allowed), stored > allowed),
+                ):
+                    within = follow_within(trace, plan, channel, None, most)
+                    assert within == run or (within is None and exceeds)
+                    given_up += within is None
+    assert given_up > 100
 
 
 def test_without_ssds_everything_that_helps_is_recomputed() -> None:
