@@ -79,6 +79,7 @@ class End:
         self.place: dict[str, int] = {}
         self.closed: list[bool] = []
         self._graph = graph
+        self._part_of = part_finder(graph)
         self._rows = StageRows(graph, node, stage_rows, bottom_first)
         self._outputs = frozenset(graph.outputs)
         self._names: tuple[str, ...] = ()
@@ -108,10 +109,10 @@ class End:
 
     def _add(self, node: Node) -> bool:
         """One more node at the front; False if some of its rows cannot be made by themselves."""
-        rows, part_of = self._rows.fresh(node.name), part_finder(self._graph)
+        rows = self._rows.fresh(node.name)
         made: list[RowPart | None] = []
         for start, stop in rows:
-            part = None if start == stop else part_of(node, start, stop)
+            part = None if start == stop else self._part_of(node, start, stop)
             if isinstance(part, Refusal):
                 return False
             made.append(part)

@@ -29,6 +29,7 @@ class StageRows:
 
     def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
         self._graph = graph
+        self._part_of = part_finder(graph)
         self._bottom_first = bottom_first
         self._outputs = frozenset(graph.outputs)
         self._done: dict[str, Spans] = {}
@@ -58,10 +59,9 @@ class StageRows:
 
     def _ask(self, reader: Node, node: Node, needed: Spans) -> Refusal | None:
         """Widens `needed` by what a reader in the run needs of a node to have made its own rows, stage by stage."""
-        part_of = part_finder(self._graph)
         places = [place for place, name in enumerate(reader.inputs) if name in node.outputs]
         for stage, (start, stop) in enumerate(self._done[reader.name]):
-            part = part_of(reader, start, stop)
+            part = self._part_of(reader, start, stop)
             if isinstance(part, Refusal):
                 return part
             for place in places:
