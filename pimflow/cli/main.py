@@ -30,6 +30,9 @@ _EPILOG = """examples:
   pimflow layer --conv ic=64,oc=64,h=56,w=56,k=3,p=1 --mapping auto
 """
 
+_COLLECT_AFTER = 100_000
+"""New objects after which garbage is looked for, unless a verb says otherwise (`collect_after`)."""
+
 
 def verb_names() -> tuple[str, ...]:
     """All verbs."""
@@ -44,6 +47,7 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
         "`pimflow help VERB` says what a verb takes.",
         epilog=_EPILOG,
     )
+    parser.set_defaults(collect_after=_COLLECT_AFTER)
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
     parser.add_argument("--completion", action=PrintCompletion)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
@@ -102,7 +106,7 @@ def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
 def _rare_collections() -> Iterator[None]:
     """Looks for cyclic garbage less often: a compilation leaves next to none, and looking takes a tenth of its time."""
     before = gc.get_threshold()
-    gc.set_threshold(100_000)
+    gc.set_threshold(_COLLECT_AFTER)
     try:
         yield
     finally:
@@ -126,6 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = _words(sys.argv[1:] if argv is None else argv)
             arguments = build_parser(_described(words)).parse_args(words)
             arguments.command = command_line(words)
+            gc.set_threshold(arguments.collect_after)
             code: int = arguments.run(arguments)
             if sys.stdout is not None:  # closed by whoever started us
                 sys.stdout.flush()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pimflow.cli.main import command_line, main
+from pimflow.cli.verbs import compile as compiling
 from pimflow.cli.verbs import zoo
 from pimflow.ir import Builder
 from pimflow.onnxio import save_onnx
@@ -53,6 +54,10 @@ def test_a_verb_collects_garbage_rarely_and_leaves_its_caller_as_it_was(monkeypa
     before = gc.get_threshold()
     assert main(["zoo", "list"]) == 0
     assert seen[0] > before[0]
+    assert gc.get_threshold() == before
+    monkeypatch.setattr(compiling, "run", look)
+    assert main(["compile", "zoo:toy"]) == 0
+    assert seen[1] > seen[0], "what is made of one model is needed to the end"
     assert gc.get_threshold() == before
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pimflow
 
 _QUANTITIES = ("energy", "time")
+_COLLECT_AFTER = 5_000_000
+"""New objects after which garbage is looked for. What is made of one model is needed to the end: looking for it finds a
+few hundred objects, and goes through millions."""
 
 
 def add(verbs: Any) -> None:
@@ -39,7 +42,7 @@ def add(verbs: Any) -> None:
     add_json(parser)
     add_quiet(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, collect_after=_COLLECT_AFTER)
 
 
 def run(arguments: argparse.Namespace) -> int:
