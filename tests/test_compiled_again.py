@@ -84,7 +84,7 @@ def test_a_file_is_hashed_once_and_the_manifest_has_its_digest(tmp_path: Path, m
         hashed.append(path.name)
         return sha256_of(path)
 
-    for module in ("pimflow.compiled", "pimflow.bundle.manifest"):
+    for module in ("pimflow.compiled.writing", "pimflow.bundle.manifest"):
         monkeypatch.setattr(f"{module}.sha256_of", counted)
     pimflow_zoo.export("toy", tmp_path / "toy.onnx")
     compiled = pimflow.compile(tmp_path / "toy.onnx", policy="gpu", use_cache=False)

@@ -52,13 +52,13 @@ def test_a_signal_within_an_import_waits_for_its_end(number: signal.Signals, tmp
 
 WAITING = """
 import sys, time
-from pimflow import compiled
+from pimflow.compiled import writing
 
 def wait(model, path):
     print("writing", flush=True)
     time.sleep(60)
 
-compiled.CompiledModel._write_streams = wait
+writing._write_streams = wait
 from pimflow.__main__ import run
 sys.exit(run())
 """

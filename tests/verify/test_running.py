@@ -83,7 +83,7 @@ def test_on_the_command_line_it_is_one_line_and_nothing_is_written(tmp_path: Pat
 
 def test_the_model_that_is_written_is_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = single("NoSuchOperator", (4, 4))
-    monkeypatch.setattr("pimflow.compiled.save_onnx", lambda graph, path: onnx.save(broken, path))
+    monkeypatch.setattr("pimflow.compiled.writing.save_onnx", lambda graph, path: onnx.save(broken, path))
     with pytest.raises(ModelError, match="the compiled model does not run: ") as caught:
         pimflow.compile("zoo:toy", policy="gpu", use_cache=False).save(tmp_path / "out")
     assert "NoSuchOperator" in str(caught.value)

@@ -235,6 +235,6 @@ def test_a_folder_that_cannot_be_written_is_verified_all_the_same(
     def refused(*_arguments: object) -> None:
         raise OutputError("cannot write out: no", "check")
 
-    monkeypatch.setattr("pimflow.compiled.keep_check", refused)
+    monkeypatch.setattr("pimflow.compiled.model.keep_check", refused)
     assert run("verify", toy_folder, "-q") == 0
     assert capsys.readouterr().err == "pimflow: warning: what was found is not kept: cannot write out: no; check\n"

@@ -1,0 +1,40 @@
+"""`Machine`: a target with the cost model that prices graphs for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pimflow.options import Options
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredTable, read_table
+from pimflow.runtime.offload.spill import require_drives
+from pimflow.targets import Target
+from pimflow.targets.overrides import with_convolutions
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A target with the cost model that prices graphs for it."""
+
+    target: Target
+    measured: MeasuredTable | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Machine:
+        """The target of the options, with the measured kernel times that they name.
+
+        Raises:
+            InputDataError: those cannot be read.
+            OptionError: it has no GPU whose convolutions could be run in other ways.
+            TargetError: it has no SSDs for activations to be offloaded to.
+        """
+        if options.spill == "offload":
+            require_drives(options.target)
+        measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
+        return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """The machine with all units in use; `costs.host_only()` is the baseline."""
+        return CostModel(self.target, measured=self.measured)

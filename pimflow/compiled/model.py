@@ -1,0 +1,248 @@
+"""`CompiledModel`: what a compilation made, to run, to verify, to read and to save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import onnxruntime
+
+from pimflow.bundle.files import a_path
+from pimflow.bundle.verification import Check, keep_check
+from pimflow.compiled.result import CompiledResult
+from pimflow.data import Limits
+from pimflow.errors import (
+    ArgumentError,
+    InputDataError,
+    OptionError,
+    OutputError,
+    did_you_mean,
+    kind_of,
+    one_line,
+)
+from pimflow.ir import Array
+from pimflow.onnxio.npz import read_npz
+from pimflow.options import read_argument
+from pimflow.report.plan_report import origin_of
+from pimflow.report.records import html_table
+from pimflow.report.summary import summary_text
+from pimflow.runtime.execute.ort import OrtRunner
+from pimflow.search.progress import telling
+from pimflow.targets import TargetRecord
+from pimflow.verify.compare import Verification, verify_compiled
+from pimflow.version import __version__
+
+_VERIFY_FORMS = {
+    "seed": Annotated[int, Limits(least=0)] | None,
+    "rtol": Annotated[float, Limits(above=0)] | None,
+    "pim": Literal["ort", "values"],
+    "operand": Literal["fp16", "bf16", "fp32"] | None,
+}
+"""What `verify` takes, where Python does not say it."""
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledModel(CompiledResult):
+    """A compiled model: what was made, and what can be done with it."""
+
+    def __repr__(self) -> str:
+        return one_line("CompiledModel", f"{self._title}: {self.report.result.time_us:,.1f} us, {self._speedup}")
+
+    def _repr_html_(self) -> str:
+        machine = TargetRecord.of(self.machine.target)
+        result = self.report.result
+        about = [
+            *machine.lines(),
+            ("time", f"{result.time_us:,.1f} us, {self._speedup}"),
+            ("energy", f"{result.energy_mj:,.2f} mJ"),
+            ("nodes", f"{len(self.report.nodes)}, of which {len(self.programs)} parts leave the host"),
+        ]
+        from pimflow.report.page.gantt import Schedule
+        from pimflow.report.page.notebook import MOST_EVENTS, notebook_charts
+
+        names = {node.name: origin_of(node) for node in self.graph.nodes}
+        schedule = Schedule(self.machine.costs.titles, self.timeline, {}, names, {}, MOST_EVENTS)
+        table = html_table([{"": what, "value": text} for what, text in about], self._title)
+        return table + notebook_charts(schedule, self.report, self.plan.policy)
+
+    @cached_property
+    def _runner(self) -> OrtRunner:
+        return OrtRunner(self.graph)
+
+    def _own_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs without those of the graph, which have to be the graph's."""
+        given = dict(inputs)
+        if self.network is None:
+            return given
+        for name in given.keys() - set(self.graph.inputs) & self._bound.keys():
+            if not np.array_equal(given[name], self._bound[name]):
+                raise InputDataError(
+                    f"the input {name!r} is not that of the graph that the model was compiled for",
+                    "leave it out, or compile the model for this graph",
+                )
+            del given[name]
+        return given
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The rewritten model's outputs by name, computed by ONNX Runtime: arrays, or lists for sequences.
+
+        Sparse ops are computed by numpy and scipy.
+
+        Args:
+            inputs: by the model's input names: arrays, lists of arrays for sequences, None for an absent optional.
+                Those of the graph that the model was compiled for may be left out.
+
+        Raises:
+            ArgumentError: the inputs are not arrays by name.
+            InputDataError: an input is missing, unknown, or of another shape or element type, or of another graph.
+        """
+        if not isinstance(inputs, Mapping):
+            names = ", ".join(f"{name!r}: array" for name in self.graph.inputs[:3])
+            raise ArgumentError(f"'inputs' is {kind_of(inputs)}", f"give arrays by input name, as in {{{names}}}")
+        return self._runner.run(self._own_inputs(inputs))
+
+    def verify(
+        self,
+        *,
+        inputs: str | Path | Mapping[str, Array] | None = None,
+        seed: int | None = None,
+        rtol: float | None = None,
+        pim: str = "ort",
+        operand: str | None = None,
+        arena: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> Verification:
+        """Runs the original and the compiled model on the same inputs and compares all outputs.
+
+        Of a plan for throughput several inferences run in flight as well, on other random inputs, in their arena.
+
+        Args:
+            inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
+            seed: of the random inputs; by default the compilation's.
+            rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and where the model
+                or the machine rounds to fewer digits twice what that does to the model's own outputs, which is measured
+                (never more than half of what other inputs change).
+            pim: how nodes on PIM are executed: "ort" (by ONNX Runtime) or "values" (from their programs, by value).
+            operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
+            arena: run inside the planned memory arena.
+            progress: receives a line of text now and then.
+
+        Raises:
+            ArgumentError: the inputs are neither arrays by name nor a file.
+            InputDataError: the inputs do not fit the model.
+            OptionError: another value is of the wrong type, or out of range.
+        """
+        if inputs is not None and not isinstance(inputs, (str, os.PathLike, Mapping)):
+            raise ArgumentError(f"'inputs' is {kind_of(inputs)}", "give arrays by input name, or an npz file")
+        given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand}
+        for name, form in _VERIFY_FORMS.items():
+            read_argument(name, form, given[name])
+        if inputs is not None:
+            inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_npz(inputs))
+        return verify_compiled(
+            self.source.content,
+            self.graph,
+            bound=self._bound,
+            inputs=inputs,
+            seed=self.options.seed if seed is None else seed,
+            rtol=rtol,
+            programs=self.programs if pim == "values" else None,
+            units=self.machine.costs.units,
+            operand=operand,
+            memory=self.memory if arena else None,
+            in_flight=self._in_flight,
+            host=self.machine.costs.serving(self.graph).host,
+            progress=telling(progress),
+        )
+
+    def keep(self, folder: str | Path, found: Verification) -> CompiledModel:
+        """Keeps in the folder that the model was read from what `verify` found; `load` then has it among `checks`.
+
+        Returns:
+            The model with that.
+
+        Raises:
+            OutputError: the model was not read from a folder, or that holds another output meanwhile, or cannot be
+                written.
+        """
+        folder = a_path(folder, "folder")
+        if self.output_sha256 is None:
+            raise OutputError("the model was not read from a folder", "save it, and verify what `load` gives")
+        versions = {"pimflow": __version__, "onnxruntime": onnxruntime.__version__}
+        check = Check(vars(found.how), found.passed, found.clause, versions, found.as_json())
+        keep_check(folder, self.output_sha256, check)
+        return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the compiled model as a folder, whole or not at all (see docs/file-formats.md).
+
+        Raises:
+            OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+            ModelError: the rewritten model does not run.
+        """
+        from pimflow.compiled.writing import save
+
+        return save(self, folder)
+
+    def trace(self, node: str, channel: int) -> Iterator[str]:
+        """The commands of one PIM channel for one node as lines of text.
+
+        Raises:
+            OptionError: no such node runs on PIM, or there is no such channel.
+        """
+        node, channel = read_argument("node", str, node), read_argument("channel", int, channel)
+        placed = node if node in self.programs else self._part_of(node)
+        unit, program = self.machine.costs.units[self.graph.node(placed).device or ""], self.programs[placed]
+        if not 0 <= channel < unit.parts(program):
+            raise OptionError(
+                f"channel {channel} does not exist", f"the target has channels 0 to {unit.parts(program) - 1}"
+            )
+        return unit.trace(program, channel)
+
+    def _part_of(self, node: str) -> str:
+        """The one node with a program that was made from the original node of this name."""
+        made = [name for name in self.programs if self.graph.node(name).placement.origin == node]
+        if len(made) == 1:
+            return made[0]
+        if made:
+            raise OptionError(f"no node {node!r} runs on PIM", f"parts of it on PIM are {', '.join(made)}")
+        if node in {row.name for row in self.report.nodes}:
+            raise OptionError(f"node {node!r} does not run on PIM", self._nodes_off_the_host())
+        hint = did_you_mean(node, self.programs, 3)
+        raise OptionError(f"no node {node!r} runs on PIM", hint or self._nodes_off_the_host())
+
+    def _nodes_off_the_host(self) -> str:
+        """A hint: the first of them."""
+        names = list(self.programs)
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"those that do are {', '.join(names[:_NAMES_SHOWN])}{more}" if names else "none does"
+
+    def summary(self, verbose: bool = False, by: str | None = None) -> str:
+        """A human-readable table of where every node runs and what it costs, and the totals.
+
+        Args:
+            verbose: print more.
+            by: "energy" or "time": what that is spent on, by part, by kind of op and by node, in place of the table.
+
+        Raises:
+            OptionError: `by` is neither.
+        """
+        by = read_argument("by", str | None, by)
+        parts = (self.plan, self.report, self.memory, self.notes)
+        return summary_text(
+            self._title,
+            self.machine.target.devices,
+            *parts,
+            about=self.about,
+            basis=self.gpu_basis,
+            verbose=verbose,
+            by=by,
+            steady=self.steady_report,
+            spilled_us=None if self.spill is None else self.spill.found.run.time_us,
+        )

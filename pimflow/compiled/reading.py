@@ -1,0 +1,126 @@
+"""A compiled model read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pimflow.bundle.files import a_path, read_json
+from pimflow.bundle.folder import find_output
+from pimflow.bundle.graphs import read_graph
+from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
+from pimflow.bundle.original import find_original
+from pimflow.bundle.programs import read_programs
+from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
+from pimflow.bundle.verification import kept_checks, output_digest
+from pimflow.compiled.machine import Machine
+from pimflow.compiled.model import CompiledModel
+from pimflow.compiled.writing import FORMAT, GRAPH, PROGRAM, SPARSE_PROGRAM, WRITTEN, Header, devices_off_the_host
+from pimflow.data import decode, pick, read_file
+from pimflow.errors import DataError, GraphDataError, ModelError
+from pimflow.ir import Graph, Plan
+from pimflow.options import Options
+from pimflow.report.network import Network
+from pimflow.report.plan_report import PlanReport
+from pimflow.sparse import Graph as Adjacency
+from pimflow.targets import parse_target
+
+
+def load(folder: str | Path) -> CompiledModel:
+    """Reads an output folder of `save`.
+
+    Raises:
+        ModelError: it is not one, or files in it are missing, changed or damaged.
+        OutputError: a killed run had moved it aside, and it cannot be put back.
+        ArgumentError: it is no path.
+    """
+    folder = a_path(folder, "folder")
+    if not find_output(folder):
+        raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
+    with _part(folder, MANIFEST):
+        digest = output_digest(folder)
+    _check_unchanged(folder)
+    header, options = _read_config(folder)
+    original = _original_of(folder, header)
+    machine = Machine.of(options)
+    network = None
+    if header.graph_is_estimate is not None:
+        with _part(folder, GRAPH) as path:
+            network = Network(Adjacency.load(path), header.graph_is_estimate)
+    graph = read_graph(folder / (PROGRAM if network is None else SPARSE_PROGRAM))
+    with _part(folder, "plan.json") as path:
+        document = read_json(path)
+        plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
+        report = PlanReport.from_json(document, machine.target.devices)
+    with _part(folder, VERIFICATION):
+        checks = kept_checks(folder, digest)
+    return CompiledModel(
+        source=original,
+        options=options,
+        machine=machine,
+        plan=plan,
+        graph=graph,
+        programs=_read_streams(folder, graph, machine),
+        report=report,
+        command=header.command,
+        network=network,
+        output_sha256=digest,
+        checks=checks,
+    )
+
+
+def _check_unchanged(folder: Path) -> None:
+    """Holds what is in the files against the digests in the manifest. What else is in the folder does not matter."""
+    try:
+        name = change_since(folder, WRITTEN)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}", "check its permissions") from None
+    if name is not None:
+        raise ModelError(
+            f"{folder} is damaged: {name} is missing, was changed or added since", "compile the model again"
+        )
+
+
+def _original_of(folder: Path, header: Header) -> ModelSource:
+    if header.original.startswith(ZOO_PREFIX):
+        return replace(model_source(header.original), name=header.name)
+    source = ModelSource(header.name, path=find_original(folder, header.original))
+    with _part(folder, header.original):
+        if source.sha256 != header.original_sha256:
+            raise DataError("it is not the model that was compiled")
+    return source
+
+
+@contextmanager
+def _part(folder: Path, name: str) -> Iterator[Path]:
+    """A file of an output folder, for as long as it is read: whatever damage to it raises becomes one line."""
+    try:
+        yield folder / name
+    except OSError as error:
+        raise ModelError(f"{folder} is damaged: {name}: {error.strerror}", "compile the model again") from None
+    except (ValueError, DataError, GraphDataError) as error:
+        raise ModelError(f"{folder} is damaged: {name}: {error}", "compile the model again") from None
+
+
+def _read_config(folder: Path) -> tuple[Header, Options]:
+    with _part(folder, "config.json") as path:
+        config = decode(Mapping[str, Any], read_json(path))
+        form, versions = pick(config, "format", "versions")
+        if form != FORMAT:
+            (version,) = pick(versions, "pimflow")
+            raise ModelError(f"{folder} was written by pimflow {version}", "compile the model again")
+        names = {field.name for field in fields(Header)}
+        header = decode(Header, {key: value for key, value in config.items() if key in names})
+        options = decode(Options, {key: value for key, value in config.items() if key not in names})
+    with _part(folder, "target.toml") as path:
+        target = parse_target(read_file(path).decode("utf-8"), str(path))
+    return header, replace(options, target=header.machine.restored(target))
+
+
+def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:
+    units = machine.costs.units
+    with _part(folder, "streams.json.gz") as path:
+        return read_programs(path, devices_off_the_host(graph, units), units)

@@ -1,0 +1,263 @@
+"""`CompiledResult`: what a compilation made, and what follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pimflow.bundle.source import ModelSource
+from pimflow.bundle.verification import Check
+from pimflow.codegen.newton import PimProgram
+from pimflow.codegen.newton.commands import CommandStream
+from pimflow.compiled.machine import Machine
+from pimflow.data import Limits
+from pimflow.frontend import bound_inputs
+from pimflow.ir import Array, Graph, Plan
+from pimflow.options import Options
+from pimflow.passes import PlaceFeatures
+from pimflow.report.basis import gpu_basis
+from pimflow.report.chrome_trace import chrome_trace, slice_facts
+from pimflow.report.network import Network
+from pimflow.report.node_data import node_data
+from pimflow.report.plan_report import PlanReport
+from pimflow.report.records import Row, flat
+from pimflow.report.spill import spill_json, spill_text, spilled_memory_text
+from pimflow.report.steady import SteadyReport
+from pimflow.runtime.memory import MemoryPlan, plan_memory
+from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
+from pimflow.runtime.memory.tiers import HostTable, gpu_bytes, gpu_memory_text, host_tables
+from pimflow.runtime.offload.spill import Spill, channel_of, spilled
+from pimflow.runtime.spending import schedule
+from pimflow.runtime.steady_state import SteadyState, steady_state
+from pimflow.runtime.timeline import Timeline
+from pimflow.targets import TargetRecord
+from pimflow.version import __version__
+
+_VERIFY_FORMS = {
+    "seed": Annotated[int, Limits(least=0)] | None,
+    "rtol": Annotated[float, Limits(above=0)] | None,
+    "pim": Literal["ort", "values"],
+    "operand": Literal["fp16", "bf16", "fp32"] | None,
+}
+"""What `verify` takes, where Python does not say it."""
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledResult:
+    """What a compilation made, and what follows from it.
+
+    Args:
+        source: the original model.
+        options: what the compilation was asked for.
+        machine: the target and its cost model.
+        plan: what runs where.
+        graph: the rewritten graph, a device on every node.
+        programs: what the units execute for every node that leaves the host: for PIM channels the command streams, with
+            weight layout and mapping.
+        report: times, energy and commands by node of the original, and in all.
+        notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
+        command: the command line that asked for it, its output folder left out; None if none did.
+        network: the graph that a graph network was compiled for; None for any other model.
+        output_sha256: what identifies the folder that it was read from; None of one that was not read.
+        checks: what that folder keeps of comparisons with the original.
+    """
+
+    source: ModelSource
+    options: Options
+    machine: Machine
+    plan: Plan
+    graph: Graph
+    programs: Mapping[str, Any]
+    report: PlanReport
+    notes: tuple[str, ...] = ()
+    command: str | None = None
+    network: Network | None = None
+    output_sha256: str | None = None
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def _title(self) -> str:
+        return f"{self.source.text} on {self.machine.target.name}, policy {self.plan.policy}"
+
+    @property
+    def _speedup(self) -> str:
+        return f"{self.report.speedup:.2f}x over the {self.machine.target.host.upper()} alone"
+
+    def records(self) -> list[Row]:
+        """The nodes of the original as rows of plain values: where each runs, its times, energy and commands.
+
+        `pandas.DataFrame(compiled.records())` is their table.
+        """
+        return [flat(row.as_json()) for row in self.report.nodes]
+
+    @property
+    def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:
+        """One command stream per PIM channel, by node name."""
+        return {name: program.streams for name, program in self.programs.items() if isinstance(program, PimProgram)}
+
+    @property
+    def gpu_basis(self) -> str:
+        """What the GPU's times stand on, over which the speedups are; "" for a machine without GPU."""
+        return gpu_basis(self.machine.target, measured=self.machine.measured is not None)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When every node runs; its makespan is the time that the summary reports."""
+        return schedule(self.graph, self.machine.costs.serving(self.graph)).timeline
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """Where every activation is placed, and which Slices, Pads and Concats cost nothing."""
+        return plan_memory(self.graph, self.machine.costs.serving(self.graph).workspaces(self.graph))
+
+    @cached_property
+    def steady_state(self) -> SteadyState | None:
+        """When every node of several inferences in flight runs; None of a plan that is not for throughput."""
+        if self.plan.interval_us is None:
+            return None
+        costs = self.machine.costs.serving(self.graph)
+        return steady_state(self.graph, self.machine.target, costs, self.plan.rest_us)
+
+    @cached_property
+    def memory_in_flight(self) -> MemoryInFlight | None:
+        """Where the values of all inferences in flight are placed; None of a plan that is not for throughput."""
+        steady = self.steady_state
+        return None if steady is None else plan_in_flight(self.graph, steady, self.memory)
+
+    @property
+    def _in_flight(self) -> tuple[SteadyState, MemoryInFlight] | None:
+        steady, memory = self.steady_state, self.memory_in_flight
+        return None if steady is None or memory is None else (steady, memory)
+
+    @cached_property
+    def steady_report(self) -> SteadyReport | None:
+        """What the steady state comes to; None of a plan that is not for throughput."""
+        parts = self._in_flight
+        return None if parts is None else SteadyReport.of(*parts, self.report)
+
+    @cached_property
+    def _bound(self) -> Mapping[str, Array]:
+        """The original's inputs that the graph takes the place of."""
+        if self.network is None:
+            return {}
+        return bound_inputs(self.source.content, self.network.adjacency)
+
+    @property
+    def about(self) -> list[tuple[str, str]]:
+        """What it was compiled for, and by what: (what, text)."""
+        machine = TargetRecord.of(self.machine.target)
+        digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
+        made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
+        graph = [] if self.network is None else [("graph", self.network.text)]
+        checked = [("verified" if check.passed else "WRONG", check.told) for check in self.checks]
+        return [
+            *machine.lines(),
+            *graph,
+            *self._convolutions,
+            *self._tier_lines,
+            ("digests", digests),
+            ("made by", made_by),
+            *checked,
+        ]
+
+    @cached_property
+    def spill(self) -> Spill | None:
+        """What becomes of activations that the GPU's memory does not hold; None where it does or none is planned."""
+        tiers = self.machine.target.memory
+        if tiers is None or gpu_bytes(self.memory) <= tiers.gpu.usable_bytes or self.host_tables or self.memory.outside:
+            return None
+        if self.options.spill == "never" or self._in_flight is not None:
+            return None
+        room = tiers.gpu.usable_bytes - self.memory.weight_bytes
+        channel = channel_of(self.machine.target)
+        return spilled(self.graph, self.memory, self.timeline, room, channel, self.options.spill)
+
+    @property
+    def _tier_lines(self) -> list[tuple[str, str]]:
+        tiers = self.machine.target.memory
+        if tiers is None:
+            return []
+        fits, said = gpu_bytes(self.memory) <= tiers.gpu.usable_bytes, f"{PlaceFeatures.name}: everything: "
+        refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and not fits]
+        told = [table.text for table in self.host_tables] or refused
+        taken = gpu_memory_text(tiers.gpu, self.memory, self._in_flight)
+        if self.spill is not None and self.spill.fits:
+            taken, told = spilled_memory_text(self.spill, self.memory), []
+        return [
+            ("GPU memory", taken),
+            *([] if self.spill is None else [("activations", spill_text(self.spill))]),
+            *(("tables", text) for text in told),
+        ]
+
+    @cached_property
+    def host_tables(self) -> tuple[HostTable, ...]:
+        """Tables that lie in the host's memory, and how rows of them come from there."""
+        return host_tables(self.graph, self.machine.costs.serving(self.graph))
+
+    @property
+    def _convolutions(self) -> list[tuple[str, str]]:
+        """How many convolutions the host runs in which way, where not all by its library, and the largest workspace."""
+        costs = self.machine.costs.serving(self.graph)
+        ways = Counter(costs.algorithms(self.graph).values())
+        if not ways:
+            return []
+        largest = max(costs.workspaces(self.graph).values(), default=0)
+        taken = f"; workspace at most {largest / 1e6:,.2f} MB" if largest else ""
+        counts = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
+        return [("convolutions", f"{counts}{taken}")]
+
+    def document(self, output_dir: str | None = None) -> dict[str, Any]:
+        """The result as one JSON document, as `pimflow compile --json` prints it."""
+        tiers = self.machine.target.memory
+        return {
+            "pimflow": __version__,
+            "command": self.command,
+            "model": self.source.text,
+            "model_sha256": self.source.sha256,
+            "target": self.machine.target.name,
+            "machine": TargetRecord.of(self.machine.target).as_json(),
+            "policy": self.plan.policy,
+            "gpu_basis": self.gpu_basis,
+            **({} if self.network is None else {"graph": self.network.as_json()}),
+            **self.report.as_json(),
+            **({} if self.steady_report is None else {"steady_state": self.steady_report.as_json()}),
+            "search": {
+                "candidates": self.plan.candidates,
+                "complete": self.plan.complete,
+                "seconds": self.plan.search_seconds,
+            },
+            "memory": {
+                "peak_bytes": self.memory.arena_bytes,
+                "bytes_without_reuse": self.memory.bytes_without_reuse,
+                "weight_bytes": self.memory.weight_bytes,
+                **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
+                **({} if self.spill is None else {"spill": spill_json(self.spill)}),
+                **({"in_host": [table.as_json() for table in self.host_tables]} if self.host_tables else {}),
+            },
+            "output_dir": output_dir,
+        }
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder.
+
+        Of a plan for throughput it is that of one inference alone, and beside it that of several in flight.
+        """
+        costs = self.machine.costs.serving(self.graph)
+        return chrome_trace(
+            self.timeline,
+            self.machine.costs.titles,
+            self.source.name,
+            schedule(self.graph, costs).events,
+            facts=slice_facts(self.graph, self.report, costs),
+            memory=self.memory,
+            graph=self.graph,
+            steady=self.steady_state,
+        )
+
+    def node_data(self) -> dict[str, Any]:
+        """What every node of model.onnx takes, in us and coloured by device, as Model Explorer opens it."""
+        return node_data(self.graph, self.timeline, self.machine.costs.titles)

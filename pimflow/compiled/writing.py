@@ -1,0 +1,174 @@
+"""A compiled model written as a folder."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from pimflow.bundle.files import a_path, sha256_of, write_json, write_records
+from pimflow.bundle.folder import new_output
+from pimflow.bundle.graphs import write_graph
+from pimflow.bundle.original import copy_model
+from pimflow.bundle.programs import ProgramTable
+from pimflow.bundle.source import ModelSource, onnx_bytes
+from pimflow.compiled.result import CompiledResult
+from pimflow.data import encode
+from pimflow.errors import ModelError
+from pimflow.ir import Graph
+from pimflow.onnxio import save_onnx
+from pimflow.onnxio.export import SplitModel
+from pimflow.runtime.execute.beside import beside
+from pimflow.search.kept_runs import KeptRuns
+from pimflow.search.solver import kept_runs, kept_streams
+from pimflow.targets import TargetRecord, to_toml
+from pimflow.verify.running import check_compiled
+from pimflow.version import __version__, format_of
+
+FORMAT = "pimflow/6"
+ORIGINAL = "original"
+PROGRAM = "model.onnx"
+SPARSE_PROGRAM = "model.pimir"
+GRAPH = "graph.npz"
+WRITTEN = frozenset(
+    {PROGRAM, SPARSE_PROGRAM, GRAPH}
+    | {"config.json", "memory.json", "plan.json", "streams.json.gz", "target.toml", "timeline.json"}
+)
+"""What `save` writes beside the original, whose digest is part of config.json."""
+
+
+def save(model: CompiledResult, folder: str | Path) -> Path:
+    """Writes a compiled model as a folder, whole or not at all.
+
+    Raises:
+        OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+        ModelError: the rewritten model does not run.
+    """
+    folder = a_path(folder, "folder")
+    digests: dict[str, str] = {}
+    with new_output(folder, digests) as scratch:
+        _save_program(model, scratch)
+        with beside(partial(_check, model, scratch / PROGRAM, digests), model.options.jobs):
+            _save_records(model, scratch, digests)
+    return folder
+
+
+def _save_program(model: CompiledResult, folder: Path) -> None:
+    """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
+    as ONNX only where a pattern fits."""
+    if model.network is None:
+        save_onnx(model.graph, folder / PROGRAM)
+    else:
+        write_graph(model.graph, folder / SPARSE_PROGRAM)
+        model.network.adjacency.save(folder / GRAPH)
+        with suppress(ModelError):
+            save_onnx(model.graph, folder / PROGRAM)
+
+
+def _check(model: CompiledResult, program: Path, digests: dict[str, str]) -> None:
+    """Runs what was written once; if no earlier run did, and the options ask for it. Its weights are made of the
+    original's. Its digest is among `digests` then."""
+    options = model.options
+    if not options.check or not program.exists():
+        return
+    digests[PROGRAM] = sha256_of(program)
+    runs = kept_runs(options) if model.network is None else KeptRuns(None)
+    tried = (model.source.sha256, digests[PROGRAM], options.seed)
+    if not runs.has(*tried) and check_compiled(program, model.graph, options.seed):
+        runs.keep(*tried)
+
+
+def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str]) -> None:
+    """All files but the program; the original's digest, if it is a file, is among `digests` then."""
+    original = _save_original(model.source, folder)
+    if model.source.path is not None:
+        digests[original] = model.source.sha256
+    write_records(folder / "plan.json", _saved_plan(model), depth=3)
+    write_records(folder / "memory.json", {"format": format_of("memory"), **model.memory.as_json()}, depth=2)
+    write_json(folder / "timeline.json", model.chrome_trace(), indent=None)
+    _write_streams(model, folder / "streams.json.gz")
+    (folder / "target.toml").write_text(to_toml(model.machine.target), encoding="utf-8")
+    write_json(folder / "config.json", _config(model, original))
+
+
+def _write_streams(model: CompiledResult, path: Path) -> None:
+    """What units execute; taken from an earlier run that wrote the same."""
+    units = model.machine.costs.units
+    table = ProgramTable(model.programs, devices_off_the_host(model.graph, units), units)
+    kept = kept_streams(model.options, table.made_of and f"{FORMAT} {table.made_of}")
+    packed = kept.packed
+    if packed is None:
+        packed = table.packed(FORMAT)
+        kept.keep(packed)
+    path.write_bytes(packed)
+
+
+def _saved_plan(model: CompiledResult) -> dict[str, Any]:
+    """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
+    document = model.document()
+    del document["search"]["seconds"], document["output_dir"]
+    plan = encode(replace(model.plan, search_seconds=0.0), tagged=True)
+    return {"format": format_of("plan"), **document, "plan": plan}
+
+
+def _save_original(source: ModelSource, folder: Path) -> str:
+    if source.zoo is not None:
+        return source.text
+    content = source.content
+    if isinstance(content, str):
+        return copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
+    copy = folder / ORIGINAL / "model.onnx"
+    copy.parent.mkdir()
+    assert not isinstance(content, SplitModel)  # of the zoo
+    copy.write_bytes(onnx_bytes(content))
+    return copy.relative_to(folder).as_posix()
+
+
+def _config(model: CompiledResult, original: str) -> dict[str, Any]:
+    header = Header(
+        format=FORMAT,
+        versions={
+            "pimflow": __version__,
+            "python": platform.python_version(),
+            "onnx": onnx.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "numpy": np.__version__,
+        },
+        model=model.source.text,
+        name=model.source.name,
+        original=original,
+        original_sha256=model.source.sha256,
+        command=model.command,
+        machine=TargetRecord.of(model.machine.target),
+        graph_is_estimate=None if model.network is None else model.network.is_estimate,
+    )
+    return {**encode(header), **encode(replace(model.options, policy=model.plan.policy))}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What config.json says beside the options."""
+
+    format: str
+    versions: Mapping[str, str]
+    model: str
+    name: str
+    original: str
+    original_sha256: str
+    command: str | None
+    machine: TargetRecord
+    graph_is_estimate: bool | None = None
+    """Of a graph network: whether its graph is a random one; None for other models."""
+
+
+def devices_off_the_host(graph: Graph, units: Container[str]) -> dict[str, str]:
+    """The devices of the nodes that run on one of some units, by node."""
+    return {node.name: node.device for node in graph.nodes if node.device is not None and node.device in units}
