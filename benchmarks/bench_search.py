@@ -53,7 +53,8 @@ def compile_seconds(model: str, folder: Path) -> list[float]:
     folders = {"PIMFLOW_CACHE_DIR": str(folder / "cache"), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment = {**os.environ, **one_core, **folders}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "pimflow", "compile", "-q"]
+    program = "import sys; from pimflow.__main__ import run; sys.exit(run())"  # as the program `pimflow`
+    command = [sys.executable, "-c", program, "compile", "-q"]
     subprocess.run([*command, "zoo:toy", "--no-cache", "-o", str(folder / "first")], check=True, env=environment)
     for run, changed in (("cold", []), ("warm", []), ("launch", ["--set", NEW_LAUNCH])):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
