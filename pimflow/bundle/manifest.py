@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ MANIFEST = "manifest.json"
 VERIFICATION = "verification.json"
 _SEAL = "sha256"
 _FORMAT = format_of("output")
+_SETTLED_NS = 3_000_000_000
+"""A file that has not changed for so long gets another time by a change: file systems tick every 2 s at the latest."""
+_digests: dict[tuple[int, ...], str] = {}
+"""Of files that had not changed for long, by all that a change of them changes."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,29 @@ class Manifest:
             if name == VERIFICATION:
                 return _is_sealed(path)
             listed = self.files.get(name)
-            return listed is not None and listed == _File(status.st_size, sha256_of(path))
+            return listed is not None and listed == _File(status.st_size, _digest(path, status))
         except FileNotFoundError:  # it went while it was looked at
             return False
+
+
+def _digest(path: Path, status: os.stat_result) -> str:
+    """The digest of a file, which is not read again while nothing says that it changed: an output that is replaced is
+    looked at before the work, before and after it is moved aside, and before it is removed.
+
+    Args:
+        path: of the file.
+        status: of it, from before.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+    if time.time_ns() - changed_ns < _SETTLED_NS:  # another change may leave the same time
+        return sha256_of(path)
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if key not in _digests:
+        _digests[key] = sha256_of(path)
+    return _digests[key]
 
 
 def write_manifest(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from pimflow.bundle import scratch
+from pimflow.bundle.files import sha256_of
 from pimflow.bundle.folder import check_output, find_output, new_output
 from pimflow.bundle.scratch import OutputWarning
 from pimflow.errors import OutputError
@@ -470,3 +471,46 @@ def test_digests_that_the_block_knows_are_taken(out: Path) -> None:
     files = json.loads((out / "manifest.json").read_text())["files"]
     assert files["target.toml"]["sha256"] == "0" * 64
     assert files["original/model.onnx"]["sha256"] == hashlib.sha256(b"text").hexdigest()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files whose digests were found."""
+    found: list[str] = []
+
+    def noted(path: Path) -> str:
+        found.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setattr("pimflow.bundle.manifest.sha256_of", noted)
+    return found
+
+
+@pytest.fixture
+def all_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files count as old."""
+    monkeypatch.setattr("pimflow.bundle.manifest._SETTLED_NS", -1)
+
+
+@pytest.mark.usefixtures("all_old")
+def test_an_output_that_is_replaced_is_read_once(out: Path, reads: list[str]) -> None:
+    check_output(out)
+    save(out, "second")
+    assert sorted(reads) == ["model.onnx"] * 2 + ["target.toml"] * 2  # the first one's, then the second's
+    assert held(out) == "second"
+
+
+@pytest.mark.usefixtures("all_old")
+def test_a_change_is_seen_in_what_was_read_before(out: Path) -> None:
+    check_output(out)
+    changed, before = out / "original/model.onnx", (out / "original/model.onnx").stat()
+    while changed.stat().st_ctime_ns == before.st_ctime_ns:  # a tick of the file system's clock
+        change_same_size(out)
+    with pytest.raises(OutputError, match=r"original/model\.onnx was added or changed"):
+        save(out, "second")
+
+
+def test_files_that_changed_a_moment_ago_are_read_again(out: Path, reads: list[str]) -> None:
+    check_output(out)
+    check_output(out)
+    assert sorted(reads) == ["model.onnx"] * 2 + ["target.toml"] * 2
