@@ -156,6 +156,8 @@ class _ShapeInference:
         try:
             if self.structure.concerns(node):
                 return self.structure.evaluate(node, self.values)
+            if self.structure.copies_matrices(node):
+                return None
             arrays = self.structure.grown(node) or evaluate(node, self.graph, self.values, self.known)
             return self.structure.spread(node, arrays) if isinstance(arrays, list) else arrays
         except ModelError as error:

@@ -26,6 +26,7 @@ class StructureValues:
     """Evaluates what depends on bound inputs and constants alone.
 
     A pick from weights by such a value (a matrix for every edge type) is not evaluated: it would be weights x edges.
+    Nor is a matrix for every vertex by its type, which follows from the numbers of vertices alone.
 
     Args:
         graph: the graph that is walked.
@@ -52,7 +53,7 @@ class StructureValues:
         op = node.op
         if not isinstance(op, OnnxOp) or not all(name in self._known for name in node.inputs if name):
             return None
-        if self._picks_weights(node):
+        if self._picks_weights(node, 2):
             return None
         arrays = [self._known[name] if name else None for name in node.inputs]
         result = None if op.domain else self._once(op, arrays)
@@ -103,11 +104,17 @@ class StructureValues:
         read = [name for name in node.inputs if name in self.names and name in self._known]
         return sum(self._known[name].nbytes for name in read) > FOLD_LIMIT_BYTES
 
-    def _picks_weights(self, node: Node) -> bool:
+    def copies_matrices(self, node: Node) -> bool:
+        """Whether a node beside a bound graph makes more matrices than there are, by an index that no edge decides."""
+        if not self.names or not all(name in self._known for name in node.inputs) or not self._picks_weights(node, 3):
+            return False
+        return self._known[node.inputs[1]].size > len(self._known[node.inputs[0]])
+
+    def _picks_weights(self, node: Node, rank: int) -> bool:
         if node.kind not in ("Gather", "GatherND", "GatherElements"):
             return False
         table = self._known[node.inputs[0]]
-        return node.inputs[0] not in self.names and table.ndim >= 2 and table.dtype.kind == "f"
+        return node.inputs[0] not in self.names and table.ndim >= rank and table.dtype.kind == "f"
 
     def let_go(self, node: Node) -> None:
         """Notes what only evaluated nodes have read, all of which are behind."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
+from pimflow.passes.relations.heads import heads_in_rows
 
 Weights = npt.NDArray[Any]
 
@@ -26,6 +27,7 @@ class SegmentGemm(Pass):
     - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
       each type's edges lead to, summed by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds up what each vertex
       has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads there.
+    - A `TypedLinear` over heads that were laid one after the other: one over rows with all heads, which stay in place.
 
     Args:
         leave: products, and last Adds of sums, that stay as they are.
@@ -41,7 +43,9 @@ class SegmentGemm(Pass):
 
 
 def _segmented(graph: Graph, node: Node) -> Graph | Refusal | None:
-    return _picked_matrices(graph, node) if node.op.is_matrix_product else _loop(graph, node)
+    if node.op.is_matrix_product:
+        return _picked_matrices(graph, node)
+    return heads_in_rows(graph, node) or _loop(graph, node)
 
 
 # ---- a matrix for every row

@@ -3,6 +3,7 @@ lists. The oracle is ONNX Runtime on the untouched export."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def random_lists(seed: int) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str,
     return lists, {f"num_{kind}": size for kind, size in sizes.items()}
 
 
-@pytest.mark.parametrize(("name", "seed"), [("sage-ts", 0), ("sage-ts", 1), ("gat-dynamo", 2)])
+@pytest.mark.parametrize(
+    ("name", "seed"), [("sage-ts", 0), ("sage-ts", 1), ("gat-dynamo", 2), ("hgt-ts", 3), ("hgt-dynamo", 4)]
+)
 def test_every_relation_is_recovered_and_computes_what_it_did(name: str, seed: int) -> None:
     model, (lists, sizes) = FOLDER / f"{name}.onnx", random_lists(seed)
     made = pimflow.compile(model, graph=lists, shapes=sizes, use_cache=False, policy="gpu")
@@ -43,6 +46,24 @@ def test_every_relation_is_recovered_and_computes_what_it_did(name: str, seed: i
     assert not kinds & {"ScatterElements", "Gather"}
     assert made.graph.inputs == ("x_paper", "x_author")
     inputs = random_inputs(made.graph, seed)
+    expected = run_original(str(model), {**inputs, **lists})
+    assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["hgt-ts", "hgt-dynamo"])
+@pytest.mark.parametrize("relations", ["never", "always"])
+def test_a_heterogeneous_graph_transformer_has_a_product_by_type(name: str, relations: str) -> None:
+    """Keys and values are multiplied by relation and head, with heads side by side where passes run."""
+    model, (lists, sizes) = FOLDER / f"{name}.onnx", random_lists(6)
+    made = pimflow.compile(
+        model, graph=lists, shapes=sizes, use_cache=False, policy="gpu", relations=relations, target="rtx3090"
+    )
+    kinds = Counter(node.kind for node in made.graph.nodes)
+    assert (kinds["TypedLinear"], kinds["EdgeSoftmax"], kinds["MatMul"]) == (2, 1, 0)
+    assert kinds["Transpose"] == (4 if relations == "never" else 0)
+    ranks = {len(made.graph.shape(node.output)) for node in made.graph.nodes if node.kind == "TypedLinear"}
+    assert ranks == {2 if relations == "never" else 3}
+    inputs = random_inputs(made.graph, 0)
     expected = run_original(str(model), {**inputs, **lists})
     assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
 

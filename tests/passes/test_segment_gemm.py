@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, Spmm
+from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, Spmm, Transpose, TypedLinear
 from pimflow.passes import SegmentGemm
 from support.relational import LAYERS, TypedEdges, by_destination, loop, matrices, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
@@ -54,6 +54,42 @@ def test_a_matrix_for_every_edge_and_head() -> None:
     made = SegmentGemm().run(graph).graph
     assert "MatMul" not in kinds(made)
     assert_same_values(graph, made)
+
+
+def heads_apart(pointers: list[int], heads: int = 2, read: bool = False, folded: bool = True) -> Graph:
+    """Rows [5, heads, 3] head by head, times a matrix for every part of them, and back, as HGTConv is exported."""
+    build = Builder("g")
+    x = build.input(5, heads, 3)
+    rows = build.reshape(build.op(Transpose((1, 0, 2)), x), heads * 5, 3)
+    shape = (len(pointers) - 1, 3, 4)
+    weights = build.weights(*shape) if folded else build.input(*shape)
+    operands = (rows, weights, build.constant(np.array(pointers), "pointers"))
+    product = build.op(TypedLinear(), *operands, name="product")
+    back = build.op(Transpose((1, 0, 2)), build.reshape(product, heads, 5, 4), name="back")
+    return build.graph(back, *([product] if read else []))
+
+
+@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("bounds", [[0, 2, 5], [0, 0, 3, 3, 5], [0, 5]])
+def test_heads_one_after_the_other_are_heads_of_one_product(bounds: list[int], folded: bool) -> None:
+    graph = heads_apart([*bounds[:-1], *(5 + bound for bound in bounds)], folded=folded)
+    made = SegmentGemm().run(graph).graph
+    (typed,) = (node for node in made.nodes if node.kind == "TypedLinear")
+    assert (typed.inputs[0], made.shape(typed.inputs[1])) == (graph.inputs[0], (len(bounds) - 1, 2, 3, 4))
+    assert kinds(made) == ["TypedLinear"] if folded else ["Reshape", "Transpose", "TypedLinear"]
+    assert_same_values(graph, made)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        heads_apart([0, 2, 5, 8, 10]),  # heads are divided otherwise
+        heads_apart([0, 2, 7, 10]),  # not by heads at all
+        heads_apart([0, 1, 5, 6, 10], read=True),
+    ],
+)
+def test_heads_that_stay_apart(graph: Graph) -> None:
+    assert not SegmentGemm().run(graph).changed
 
 
 def test_what_is_left_is_left() -> None:

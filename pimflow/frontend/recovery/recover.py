@@ -1,4 +1,4 @@
-"""Recovery of a whole graph: every scatter that a rule covers is replaced, and what only served it goes."""
+"""Recovery of a whole graph: every scatter and product by type that a rule covers is replaced, with what served it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.inference import Inferred
 from pimflow.frontend.recovery.aggregation import Aggregations
 from pimflow.frontend.recovery.scene import SCATTERS, Ints, Scene, placed_constants
+from pimflow.frontend.recovery.typed import write_product
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Graph, Node, Spmm
 
@@ -48,6 +49,8 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
             _fold_row_scale(scene, node)
         elif node.kind in _GATHERS:
             _gather_rows(scene, node)
+        elif scene.is_product(node):
+            write_product(scene, node)
     placed_constants(scene)
     for name in bound:
         if name in scene.known:

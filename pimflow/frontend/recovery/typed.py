@@ -8,7 +8,7 @@ import numpy as np
 
 from pimflow.frontend.recovery.scene import Ints, Rows, Scene
 from pimflow.frontend.structure import along_rows
-from pimflow.ir import GatherRows, Node, TypedLinear
+from pimflow.ir import GatherRows, Node, Reshape, TypedLinear
 from pimflow.sparse import by_id
 
 
@@ -20,7 +20,7 @@ class Typed(NamedTuple):
 
 
 class TypedRows(NamedTuple):
-    """x[index[e]] @ w[types[e]] for every edge e, in the exporter's order."""
+    """x[index[e]] @ w[types[e]] for every row e, an edge's as a rule, in the exporter's order."""
 
     rows: Rows
     typed: Typed
@@ -36,9 +36,10 @@ def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
     vectors, picked = (scene.maker(scene.peel(name)) for name in product.inputs)
     if vectors is None or vectors.kind not in ("Unsqueeze", "Reshape") or picked is None:
         return None
-    rows, typed = scene.rows(vectors.inputs[0]), _pick(scene, picked)
-    if rows is None or typed is None:
+    typed = _pick(scene, picked)
+    if typed is None:
         return None
+    rows = scene.rows(vectors.inputs[0]) or Rows(vectors.inputs[0], np.arange(len(typed.types)))
     edges, (_, *heads, depth, columns) = len(rows.index), scene.shape(typed.weights)
     fits = scene.shape(rows.x)[1:] == (*heads, depth) and scene.shape(vectors.output) == (edges, *heads, 1, depth)
     return TypedRows(rows, typed) if fits and scene.shape(product.output) == (edges, *heads, 1, columns) else None
@@ -74,9 +75,25 @@ def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
 def _written(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
     x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
     begins, order = by_id(kinds, scene.shape(weights)[0])
-    picked = scene.constant("typed_sources", index[order].astype(np.int32))
     pointers = scene.constant("types", begins)
-    rows = scene.write(GatherRows(), x, picked, like=f"{like}/by_type")
+    rows = _picked(scene, x, index[order], "typed_sources", f"{like}/by_type")
     places: Ints = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return scene.write(TypedLinear(), rows, weights, pointers, like=f"{like}/typed"), places
+
+
+def _picked(scene: Scene, x: str, index: Ints, what: str, like: str) -> str:
+    """x[index], which is x itself where that is all its rows in order."""
+    if len(index) == scene.shape(x)[0] and np.array_equal(index, np.arange(len(index))):
+        return x
+    return scene.write(GatherRows(), x, scene.constant(what, index.astype(np.int32)), like=like)
+
+
+def write_product(scene: Scene, product: Node) -> None:
+    """A product with a matrix for every row, of which no aggregation takes anything in, by type."""
+    found = match_typed(scene, product)
+    if found is None:
+        return
+    made, places = write_typed(scene, found, product.name)
+    rows = _picked(scene, made, places, "rows", f"{product.name}/of_edges")
+    scene.finish(product, scene.write(Reshape(scene.shape(product.output)), rows, like=product.name))

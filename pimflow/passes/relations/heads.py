@@ -1,0 +1,78 @@
+"""Products by type of heads that lie one after the other, as one whose rows have all heads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pimflow.ir import Graph, Node, Reshape, Transpose, TypedLinear
+from pimflow.passes.relations.rows import Ints, RowWriter, unmarked
+
+_TURNED = Transpose((1, 0, 2))
+
+
+def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
+    """Rows [N, H, K] turned to [H N, K], times a matrix by head and type, turned back: one product of [N, H, K].
+
+    So PyTorch Geometric's HGTConv multiplies keys and values. Both turns, each a copy of all rows, go.
+    """
+    if not isinstance(node.op, TypedLinear) or len(graph.shape(node.inputs[0])) != 2:
+        return None
+    before, behind = _turn_before(graph, node), _turn_behind(graph, node)
+    pointers = graph.constants.get(node.inputs[2])
+    if before is None or behind is None or pointers is None:
+        return None
+    rows, heads, _ = graph.shape(before.inputs[0])
+    of_one = _of_one_head(pointers, rows, heads)
+    if of_one is None or graph.shape(behind.output)[:2] != (rows, heads):
+        return None
+    write = RowWriter(graph)
+    made, weights = _by_type(write, node, heads)
+    inputs = (before.inputs[0], weights, write.constant("types", of_one))
+    write.editor.replace_node(behind.name, (*made, replace(unmarked(behind), op=node.op, inputs=inputs)))
+    return write.finish()
+
+
+def _by_type(write: RowWriter, node: Node, heads: int) -> tuple[tuple[Node, ...], str]:
+    """Weights [H R, K, N] as [R, H, K, N]: what makes them, and their name."""
+    name = node.inputs[1]
+    matrices, *matrix = write.shape(name)
+    shape, turn = (heads, matrices // heads, *matrix), (1, 0, 2, 3)
+    weights = write.array(name)
+    if weights is not None:
+        return (), write.constant("weights", weights.reshape(shape).transpose(turn))
+    by_head = write.node(Reshape(shape), (name,), f"{node.name}_by_head")
+    by_type = write.node(Transpose(turn), (by_head.output,), f"{node.name}_by_type")
+    return (by_head, by_type), by_type.output
+
+
+def _turn_before(graph: Graph, node: Node) -> Node | None:
+    """The turn that makes rows head by head, through views."""
+    maker = graph.producer(node.inputs[0])
+    while maker is not None and isinstance(maker.op, Reshape):
+        maker = graph.producer(maker.inputs[0])
+    if maker is None or maker.op != _TURNED:
+        return None
+    return maker if graph.shape(maker.output)[2] == graph.shape(node.inputs[0])[1] else None
+
+
+def _turn_behind(graph: Graph, node: Node) -> Node | None:
+    """The turn that alone reads the results, through views."""
+    width, reader = graph.shape(node.output)[1], node
+    while reader is node or isinstance(reader.op, Reshape):
+        users = graph.users(reader.output)
+        if len(users) != 1 or reader.output in graph.outputs:
+            return None
+        (reader,) = users
+    return reader if reader.op == _TURNED and graph.shape(reader.output)[2] == width else None
+
+
+def _of_one_head(pointers: Ints, rows: int, heads: int) -> Ints | None:
+    """Where each type begins in the rows of a head; None where heads are divided otherwise, or not by heads at all."""
+    types, rest = divmod(len(pointers) - 1, heads)
+    first = pointers[: types + 1]
+    if rest or first[-1] != rows:
+        return None
+    expected = np.concatenate([first[:-1] + head * rows for head in range(heads)])
+    return first if np.array_equal(pointers[:-1], expected) else None
