@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
     )
     add_model(parser)
     parser.add_argument("--policies", metavar="P,P,...", help="default: all that the target offers")
-    add_options(parser, without=("policy", "seed", "jobs", DEBUGGING))
+    add_options(parser, without=("policy", "seed", "check", "jobs", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)
 

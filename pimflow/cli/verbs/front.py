@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
         description="Plans of a policy of which no other is both faster and spends less energy, the fastest first.",
     )
     add_model(parser)
-    add_options(parser, without=("objective", "seed", "jobs", DEBUGGING))
+    add_options(parser, without=("objective", "seed", "check", "jobs", DEBUGGING))
     parser.add_argument(
         "--within",
         type=number(float, Limits(least=0)),
