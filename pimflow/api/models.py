@@ -21,6 +21,7 @@ from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.plan_report import measure
 from pimflow.report.policies import Comparison, compare_graph
 from pimflow.report.profile import Profile
+from pimflow.search.pricing import host_alone
 from pimflow.search.progress import telling
 from pimflow.targets import TargetRecord
 
@@ -96,7 +97,7 @@ def front(
     machine = Machine.of(asked)
     graph = clean_graph(source, asked).graph
     points = front_points(graph, asked, costs=machine.costs, progress=telling(progress), within_percent=within)
-    alone = measure(graph, machine.costs.host_only())
+    alone = measure(host_alone(graph, machine.costs), machine.costs.host_only())
     return Front(
         source.text,
         source.sha256,

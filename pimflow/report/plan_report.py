@@ -332,7 +332,9 @@ def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanCo
     used = costs.serving(graph)
     timeline, events = schedule(graph, used)
     rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
-    return PlanCosts(measure(original, costs.host_only()), _measure(graph, timeline, events, used), rows)
+    return PlanCosts(
+        measure(pricing.host_alone(original, costs), costs.host_only()), _measure(graph, timeline, events, used), rows
+    )
 
 
 class _NodeRows:

@@ -28,6 +28,7 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.content import content_of
+from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.passes import Pass, place
 from pimflow.runtime import timeline
@@ -229,6 +230,17 @@ class Pricer:
 def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:
     """The passes that make of a cleaned-up graph the one that runs as a plan says, on the machine that is priced."""
     return place(plan, costs.readouts, costs.padding_alike)
+
+
+def host_alone(graph: Graph, costs: Costs) -> Graph:
+    """A cleaned-up graph as the host alone runs it: with the Pads that its library's convolutions need there too."""
+    if not costs.padding_alike or not any(any(uneven_padding(node.op)) for node in graph.nodes):
+        return graph
+    host = costs.target.host
+    plan = Plan("host", tuple(OnDevice(node.name, host) for node in graph.nodes), 0.0, 0.0, host=host)
+    for step in rewrites(plan, costs):
+        graph = step.run(graph).graph
+    return graph
 
 
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:

@@ -47,7 +47,7 @@ from pimflow.search.order import execution_order
 from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Objective, Policy, find_policy, policy_of
 from pimflow.search.pool import Entry, Pool
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
-from pimflow.search.pricing import Costs, Pricer, rewrites
+from pimflow.search.pricing import Costs, Pricer, host_alone, rewrites
 from pimflow.search.progress import SearchProgress, Tell, silent
 from pimflow.search.switching import Line
 from pimflow.search.throughput import LoadPricer, balance
@@ -256,7 +256,7 @@ def _balance(
     pricer = LoadPricer(graph, costs, prices)
     found = balance(graph, chosen, pricer, budget_s)
     prices.flush()
-    alone_us = build_timeline(graph, costs.target, costs.host_only()).makespan_us
+    alone_us = build_timeline(host_alone(graph, costs), costs.target, costs.host_only()).makespan_us
     leaves = found is not None and any(leaves_host(decision, host) for some in found.chosen for decision in some)
     plan = Plan(
         chosen.name,
@@ -342,7 +342,7 @@ def price_space(
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
-    alone = build_timeline(graph, costs.target, costs.host_only())
+    alone = build_timeline(host_alone(graph, costs), costs.target, costs.host_only())
     return PricedSpace(
         line.size,
         tuple(search.pool.priced()),

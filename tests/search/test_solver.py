@@ -78,6 +78,19 @@ def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> 
     assert plan.predicted_us >= default_plan(name, "auto").predicted_us * (1 - 1e-12), "Pads are paid for"
 
 
+@pytest.mark.parametrize("policy", ["gpu", "auto"])
+def test_the_host_alone_pays_for_the_pads_that_its_library_needs(policy: str) -> None:
+    costs = FakeCosts(padding_alike=("gpu",))
+    builder = Builder()
+    x = builder.input(1, 3, 32, 32)
+    graph = builder.graph(builder.conv(x, 8, kernel=(4, 4), pad=(1, 1, 2, 2)))  # as TensorFlow pads to "same"
+    plan = solve(graph, Options.of(target=costs.target, policy=policy, use_cache=False), costs=costs)
+    gpu_only = Plan("gpu", (OnDevice(graph.nodes[0].name, "gpu"),), 0.0, 0.0)
+    assert plan.baseline_us == pytest.approx(recomputed_us(graph, gpu_only, costs), rel=1e-9)
+    assert plan.baseline_us > recomputed_us(graph, gpu_only), "a kernel pads"
+    assert plan.predicted_us <= plan.baseline_us
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_policy_is_never_worse_than_one_it_includes(name: str) -> None:
     cost = {policy: default_plan(name, policy).predicted_us for policy in policies()}
