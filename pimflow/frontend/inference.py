@@ -137,7 +137,7 @@ class _ShapeInference:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = _without_like(node, self.values)
+        node = _one_sided(_without_like(node, self.values))
         self.nodes.append(node)
         unfit = unfit_operands(node, self.values)
         if unfit:
@@ -343,6 +343,14 @@ def _without_like(node: Node, values: Mapping[str, Value]) -> Node:
     code = dtype_code(values[node.inputs[1]].dtype)
     attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
     return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
+
+
+def _one_sided(node: Node) -> Node:
+    """An STFT that says what it is by default: ONNX's inference takes the default for the contrary."""
+    op = node.op
+    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "STFT") or "onesided" in dict(op.attributes):
+        return node
+    return replace(node, op=OnnxOp("STFT", "", tuple(sorted({**dict(op.attributes), "onesided": 1}.items()))))
 
 
 def _has_ceil_mode(node: Node) -> bool:

@@ -242,11 +242,19 @@ def _screen_sizes(nodes: Collection[onnx.NodeProto], outer: Mapping[str, onnx.Te
             tensors[node.output[0]] = node.attribute[0].t
     for node in nodes:
         if node.op_type in _SIZES and node.domain in ("", "ai.onnx"):
-            given = {place: tensors[name] for place, name in enumerate(node.input) if name in tensors}
-            arrays = {place: to_array(tensor) for place, tensor in given.items() if not tensor.external_data}
-            _check_sizes(_label(node), _SIZES[node.op_type], arrays)
+            sizes = _SIZES[node.op_type]
+            given = {place: tensors.get(name) for place, name in enumerate(node.input) if place in sizes}
+            arrays = {
+                place: to_array(tensor) for place, tensor in given.items() if tensor is not None and _is_here(tensor)
+            }
+            _check_sizes(_label(node), sizes, arrays)
         for body in subgraphs(node.attribute):
             _screen_sizes(body.node, {**tensors, **_initialisers(body)})
+
+
+def _is_here(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's elements are part of it: neither in another file nor kept apart, as large ones are."""
+    return bool(tensor.data_location != onnx.TensorProto.EXTERNAL)
 
 
 def _initialisers(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:

@@ -267,6 +267,18 @@ def test_ceil_mode_of_a_pool_that_stays_opaque(size: int) -> None:
     assert graph.shape("y") == run_plain(model, random_inputs(graph, 0))["y"].shape
 
 
+def test_an_stft_is_one_sided_unless_it_says_otherwise() -> None:
+    """For which ONNX's inference takes the default for the contrary."""
+    nodes = [helper.make_node("STFT", ["x", "step", "window"], ["s"]), helper.make_node("Mul", ["s", "gain"], ["y"])]
+    given = {"step": np.array(8), "window": weights(16), "gain": weights(9, 2)}
+    model = model_of(nodes, {"x": (1, 64, 1)}, ["y"], given, opset=17)
+    graph = load_model(model)
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)["y"]
+    assert graph.shape("y") == want.shape == (1, 7, 9, 2)
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+
+
 def test_cast_like_waits_for_no_value() -> None:
     """A bias made for the input's type, as PyTorch exports it without optimisation, is a constant."""
     nodes = [

@@ -79,6 +79,17 @@ def test_a_graph_is_the_same_either_way(path: Path, monkeypatch: pytest.MonkeyPa
     assert_alike(apart, whole)
 
 
+def test_large_data_beside_a_size_are_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = single("STFT", (1, 1024, 1), [np.array(8), np.hanning(256).astype(np.float32)])
+    path.write_bytes(model.SerializeToString())
+    outline = file_outline(path)
+    assert outline is not None
+    assert outline.places.keys() == {"c1"}
+    apart, whole = both_ways(path, monkeypatch)
+    assert isinstance(apart, Graph)
+    assert_alike(apart, whole)
+
+
 def test_all_but_the_data_are_parsed_as_they_are(path: Path) -> None:
     found = file_outline(path)
     assert found is not None
