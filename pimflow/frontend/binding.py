@@ -11,6 +11,9 @@ from pimflow.errors import ShapeError
 from pimflow.ir import Value
 from pimflow.onnxio.tensors import type_text
 
+_NAMELESS = frozenset({"?", "-1", "*"})
+"""What Paddle and others call every dim that they do not know: no symbol, as it may be another size each time."""
+
 ShapeBindings = Mapping[str, tuple[int, ...] | int]
 
 
@@ -55,8 +58,14 @@ def declared_input(info: onnx.ValueInfoProto) -> Declared:
     if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
         return Declared(info.name, dtype, None)
     dims = info.type.tensor_type.shape.dim
-    sizes = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param for dim in dims)
-    return Declared(info.name, dtype, sizes)
+    return Declared(info.name, dtype, tuple(map(_declared_dim, dims)))
+
+
+def _declared_dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    name = str(dim.dim_param)
+    return "" if name in _NAMELESS else name
 
 
 def _bind(

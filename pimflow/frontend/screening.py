@@ -128,10 +128,12 @@ def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
 
 
 def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
-    counts = Counter(node.name for node in nodes if node.name)
+    """Refuses what ONNX Runtime does: of Constants it makes initialisers, whatever their names."""
+    named = [node for node in nodes if node.name and node.op_type != "Constant"]
+    counts = Counter(node.name for node in named)
     for name, count in counts.items():
         if count > 1:
-            kinds = ", ".join(node.op_type for node in nodes if node.name == name)
+            kinds = ", ".join(node.op_type for node in named if node.name == name)
             raise ModelError(f"{where}: {count} nodes ({kinds}) are named {name!r}", "give every node its own name")
 
 

@@ -44,6 +44,13 @@ def test_bound_by_input_and_by_symbol() -> None:
         assert (graph.shape("x"), graph.shape("z"), graph.shape("y")) == ((4, 3), (4, 1), (4, 3))
 
 
+@pytest.mark.parametrize("nameless", ["?", "-1", "*"])
+def test_dims_that_are_called_alike_for_want_of_a_name_are_bound_apart(nameless: str) -> None:
+    model = add_model(x=(nameless, 3, nameless, nameless))
+    refused(model, {}, "x:?x3x?x?", "3 without a name", "--shape x:1x3x1x1")
+    assert load_model(model, {"x": (1, 3, 48, 192)}).shape("y") == (1, 3, 48, 192)
+
+
 def test_all_unbound_dims_are_listed() -> None:
     model = add_model(x=("batch", 3, "h", "w"), z=(None, 3, 1, "w"), fixed=(3, 1, 1))
     refused(model, {}, "x:batchx3xhxw", "batch", "h", "w", "z:?x3x1xw", "1 without a name", "--shape z:1x3x1x1")

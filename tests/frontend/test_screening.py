@@ -14,7 +14,8 @@ from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.frontend.screening import MOST_NODES
 from pimflow.ir import Array
-from support.onnx_models import model_of, single, with_ranks
+from pimflow.runtime.execute.ort import run_graph
+from support.onnx_models import model_of, run_plain, single, with_ranks
 
 INFO = helper.make_tensor_value_info
 
@@ -213,6 +214,16 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     called = model_of([helper.make_node("f", ["x"], ["y"], domain="d")], {"x": (2, 3)}, domains={"d": 1})
     called.functions.append(helper.make_function("d", "f", ["x"], ["y"], nodes, called.opset_import))
     assert "function 'f': 2 nodes (Relu, Neg) are named 'n'" in refusal(called)
+
+
+def test_constants_of_one_name_are_none_for_onnx_runtime() -> None:
+    values = [np.float32(2), np.float32(3)]
+    nodes = [helper.make_node("Constant", [], [f"c{i}"], name="n", value_float=value) for i, value in enumerate(values)]
+    nodes += [helper.make_node("Mul", ["x", "c0"], ["a"]), helper.make_node("Add", ["a", "c1"], ["y"])]
+    model = model_of(nodes, {"x": (2, 3)})
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert (run_plain(model, {"x": x})["y"] == 2 * x + 3).all()
+    np.testing.assert_array_equal(run_graph(load_model(model), {"x": x})["y"], 2 * x + 3)
 
 
 def test_more_nodes_than_anybody_waits_for_are_refused_at_once() -> None:
