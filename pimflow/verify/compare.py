@@ -227,7 +227,7 @@ def verify_compiled(
         InputDataError: the inputs do not fit the model.
         ModelError: ONNX Runtime refuses a model.
     """
-    require_room(graph)
+    require_room(graph, 0 if memory is None else memory.arena_bytes)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
     expected = run_original(original, {**bound, **feeds})

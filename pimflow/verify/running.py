@@ -156,13 +156,18 @@ def _meant(graph: Graph, kind: str, name: str) -> list[Node]:
     return named or [node for node in graph.nodes if node.kind == kind]
 
 
-def require_room(graph: Graph) -> None:
+def require_room(graph: Graph, arena_bytes: int = 0) -> None:
     """Refuses to run a graph whose activations memory cannot hold.
+
+    Args:
+        graph: what runs.
+        arena_bytes: of the arena that it runs in as well, if it does: a node's results are made beside it and copied.
 
     Raises:
         InputDataError: says how much is needed, and how much there is.
     """
-    needed, room = live_bytes(graph), available_bytes()
+    largest = max((_bytes(graph, filter(None, node.outputs)) for node in graph.nodes), default=0)
+    needed, room = max(live_bytes(graph), arena_bytes + largest if arena_bytes else 0), available_bytes()
     if needed > room:
         raise InputDataError(
             f"running {graph.name!r} takes {size_text(needed)}, but {size_text(room)} of memory are free",

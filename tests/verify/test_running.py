@@ -161,3 +161,12 @@ def test_what_memory_cannot_hold_is_not_run() -> None:
     graph = build.graph(build.relu(build.input(1 << 30, 1 << 10)))
     with pytest.raises(InputDataError, match=r"takes 8\.0 TiB, but"):
         require_room(graph)
+
+
+def test_what_runs_in_an_arena_needs_that_and_room_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pimflow.verify.running.available_bytes", lambda: 3 << 20)
+    build = Builder()
+    graph = build.graph(build.relu(build.input(1 << 10, 1 << 8)))  # of 1 MiB, and makes another
+    require_room(graph, 2 << 20)
+    with pytest.raises(InputDataError, match=r"takes 3\.0 MiB, but"):
+        require_room(graph, (2 << 20) + 64)
