@@ -202,12 +202,14 @@ def _typed_linear(writer: OnnxWriter, node: Node, op: TypedLinear) -> None:
     pattern = _Pattern(writer, node, ())
     pointers, axis = pattern.structure(2), pattern.integers("axis", [0])
     heads = len(writer.graph.shape(node.inputs[0])) == 3
-    parts = []
+    given, parts = node.inputs[0], list[str]()
+    if pattern.has(3):
+        given = pattern.step("Gather", [given, pattern.constant("rows", pattern.structure(3).astype(np.int64))], axis=0)
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
         if heads and first == last:
             continue  # ONNX Runtime divides by the rows of a product of heads
         bounds = [pattern.integers("start", [first]), pattern.integers("stop", [last]), axis]
-        rows = pattern.step("Slice", [node.inputs[0], *bounds])
+        rows = pattern.step("Slice", [given, *bounds])
         weights = pattern.step("Gather", [node.inputs[1], pattern.constant("type", np.array(kind, np.int64))], axis=0)
         parts.append(_product_of_heads(pattern, rows, weights) if heads else pattern.step("Gemm", [rows, weights]))
     pattern.last("Concat", parts or [pattern.filled("none", 0.0, pattern.out_shape)], axis=0)

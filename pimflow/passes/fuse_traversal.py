@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from pimflow.ir import Elementwise, GatherPairs, Graph, Node, OnnxOp, Refusal, Reshape, SegmentReduce, Spmm
+from pimflow.ir import Elementwise, GatherPairs, Graph, Node, OnnxOp, Refusal, Reshape, SegmentReduce, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, rewritten, unmarked
 
@@ -20,6 +20,7 @@ class FuseTraversal(Pass):
 
     - A reduction of rows picked by an index, or of such rows times a number (an edge or a head): an `Spmm`.
     - A sum or product of two rows picked by indices, and the sum of such a product over the last dim: a `GatherPairs`.
+    - A `TypedLinear` of rows picked by an index: one that reads them by the index itself (the template's products).
 
     Functions of their results are epilogues already (`FuseEpilogues`).
 
@@ -49,6 +50,8 @@ def _rule(node: Node) -> Rule | None:
         return _sum
     if isinstance(node.op, OnnxOp) and node.op.op_type == "ReduceSum" and not node.op.domain:
         return _dot
+    if isinstance(node.op, TypedLinear):
+        return _by_index
     return _pair if isinstance(node.op, Elementwise) and node.op.kind in _PAIRINGS else None
 
 
@@ -150,6 +153,22 @@ def _as_spmm(graph: Graph, node: Node, rows: Rows, weight: str, shape: tuple[int
     made.append(replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(summed,)))
     made.append(write.node(Reshape(whole), (summed,), f"{node.name}_view", node.output))
     write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+# ---- products
+
+
+def _by_index(graph: Graph, node: Node) -> Graph | None:
+    """x[index] W_r, of rows that products alone read, without writing the rows."""
+    read = node.inputs[0]
+    rows = _rows(graph, read) if len(node.inputs) == 3 else None
+    alone = read not in graph.outputs and all(isinstance(user.op, TypedLinear) for user in graph.users(read))
+    if rows is None or not alone:
+        return None
+    write, made = RowWriter(graph), list[Node]()
+    inputs = (_table(write, made, rows, node.name), *node.inputs[1:], write.index("rows", rows.picks))
+    write.editor.replace_node(node.name, (*made, replace(unmarked(node), inputs=inputs)))
     return write.finish()
 
 

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from pimflow.ir import Concat, GatherPairs, GatherRows, Graph, Node, Refusal, Sddmm, Slice, Spmm
+from pimflow.ir import Concat, GatherPairs, GatherRows, Graph, Node, Refusal, Sddmm, Slice, Spmm, TypedLinear
 from pimflow.ir.analysis.host_tables import reads_rows
 from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
 from pimflow.ir.ops.base import RowPart
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter
 
-_INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
+_INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}, TypedLinear: {0: 3}}
 """Of ops that read rows by an index: where the index of an operand is."""
 
 
@@ -94,7 +94,7 @@ class PlaceFeatures(Pass):
     ) -> Iterator[Node]:
         """What brings the rows of one operand; puts it, and the index into it, into `inputs`."""
         place = _INDICES.get(type(node.op), {}).get(position)
-        rows = None if place is None else write.array(inputs[place])
+        rows = None if place is None or place >= len(inputs) else write.array(inputs[place])
         if rows is None:
             start, stop = span or (0, write.shape(self.table)[0])
             index: Ints = np.arange(start, stop)

@@ -20,8 +20,8 @@ RECOVERED = {
     "gin": {"Spmm"},
     "gat": {"Spmm", "Sddmm", "EdgeSoftmax"},
     "rgcn": {"Spmm", "TypedLinear"},
-    "rgat": {"GatherPairs", "GatherRows", "Spmm", "EdgeSoftmax", "TypedLinear"},
-    "hgt": {"GatherPairs", "GatherRows", "Spmm", "EdgeSoftmax", "TypedLinear"},
+    "rgat": {"GatherPairs", "Spmm", "EdgeSoftmax", "TypedLinear"},
+    "hgt": {"GatherPairs", "Spmm", "EdgeSoftmax", "TypedLinear"},
 }
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pimflow.ir import Builder, Elementwise, GatherRows, Graph, SegmentReduce
-from pimflow.passes import FuseTraversal
-from support.relational import LAYERS, TypedEdges, random_edges, typed_edges
+from pimflow.ir import Builder, Elementwise, GatherRows, Graph, SegmentReduce, TypedLinear
+from pimflow.passes import FuseTraversal, SegmentGemm
+from support.relational import LAYERS, TypedEdges, matrices, random_edges, typed_edges
 from support.values import assert_same_values
 
 EXPECTED = {
@@ -28,6 +28,42 @@ def test_nothing_is_written_for_every_edge_that_the_next_kernel_reads(name: str,
     assert {kind: kinds.count(kind) for kind in EXPECTED[name]} == EXPECTED[name]
     assert not {"SegmentReduce", "ReduceSum"} & set(kinds)
     assert_same_values(graph, made)
+
+
+@settings(deadline=None, max_examples=25)
+@given(edges=typed_edges())
+def test_a_product_by_type_reads_rows_by_index(edges: TypedEdges) -> None:
+    graph = SegmentGemm().run(matrices(edges)).graph
+    made = FuseTraversal().run(graph).graph
+    (typed,) = (node for node in made.nodes if isinstance(node.op, TypedLinear))
+    assert (typed.inputs[0], len(typed.inputs)) == (graph.inputs[0], 4)
+    np.testing.assert_array_equal(made.constants[typed.inputs[3]], edges.source[edges.by_type])
+    assert_same_values(graph, made)
+
+
+def products(reader: str = "", heads: bool = False) -> Graph:
+    """Two products by type of the same rows, which others may read too."""
+    build = Builder("g", opset=18)
+    index, pointers = build.constant(np.array([4, 0, 0, 1]), "index"), build.constant(np.array([0, 1, 4]), "pointers")
+    rows = build.op(GatherRows(), build.input(5, 6), index, name="rows")
+    viewed = build.reshape(rows, 4, 2, 3) if heads else rows
+    weights = [build.weights(2, 2, 3, 4) if heads else build.weights(2, 6, 4) for _ in range(2)]
+    made = [build.op(TypedLinear(), viewed, weight, pointers) for weight in weights]
+    extra = [build.relu(rows)] if reader == "other" else [rows] if reader == "output" else []
+    return build.graph(*made, *extra)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_products_that_share_rows_all_read_them_by_index(heads: bool) -> None:
+    graph = products(heads=heads)
+    made = FuseTraversal().run(graph).graph
+    assert [len(node.inputs) for node in made.nodes if node.kind != "Reshape"] == [4, 4], "both products, no gather"
+    assert_same_values(graph, made)
+
+
+@pytest.mark.parametrize("reader", ["output", "other"])
+def test_rows_that_others_read_too_are_written_once(reader: str) -> None:
+    assert not FuseTraversal().run(products(reader)).changed
 
 
 def reduced(messages: str, reduce: str = "sum") -> Graph:

@@ -97,8 +97,9 @@ def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:
     assert last["typed_j"].flops == 2 * rows["j"] * features * columns
     assert last["logit_i_reordered"].flops == 2 * rows["i"] * features * heads
     assert last["logit_j_reordered"].flops == 2 * rows["j"] * features * heads
-    moved = rows["i"] * (features + heads) + types * features * heads
-    assert last["logit_i_reordered"].bytes == element * moved + pointers
+    moved, index = rows["i"] * heads + types * features * heads, 4 * rows["i"]
+    sectors = {destination // 2 for destination, _ in pairs["i"]}  # of 32 bytes, each with two rows of 12
+    assert last["logit_i_reordered"].bytes == 32 * len(sectors) + element * moved + index + pointers
     assert "typed_i" not in last
     assert last["logits"].flops == count * heads, "one kernel over edges"
 

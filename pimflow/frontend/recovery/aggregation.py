@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pimflow.frontend.recovery.edges import EdgeValues
 from pimflow.frontend.recovery.scene import Ints, Rows, Scene, Segments, is_within
-from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, write_typed
+from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, sizes_of, write_typed
 from pimflow.frontend.structure import along_rows, compact, is_uniform
 from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
 from pimflow.ir.ops.sparse import Reduction
@@ -140,7 +140,7 @@ class Aggregations:
         node = scene.maker(name)
         if node is None:
             return None
-        if node.kind in ("Squeeze", "Reshape"):
+        if node.kind in ("Squeeze", "Reshape", "Einsum"):
             return None if axis else self._typed(node)
         if node.kind not in ("Mul", "Div") or len(node.inputs) != 2:
             return None
@@ -167,12 +167,13 @@ class Aggregations:
         return None if inverse or not (ones or per_head) else Weight(None, name, per_head)
 
     def _typed(self, node: Node) -> Messages | None:
-        """A product with matrices picked by type, [E, 1, N], squeezed."""
+        """A product with matrices picked by type, [E, 1, N], squeezed, or an Einsum that makes [E, N] itself."""
         scene = self._scene
-        found = match_typed(scene, scene.maker(scene.peel(node.inputs[0])))
+        product = node if node.kind == "Einsum" else scene.maker(scene.peel(node.inputs[0]))
+        found = match_typed(scene, product)
         if found is None:
             return None
-        _, *heads, _, columns = scene.shape(found.typed.weights)
+        heads, _, columns = sizes_of(scene, found.typed)
         made = (len(found.rows.index), *heads, columns)
         return Messages(found.rows, (), found.typed) if scene.shape(node.output) == made else None
 

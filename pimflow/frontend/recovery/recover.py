@@ -10,7 +10,7 @@ from pimflow.errors import ModelError
 from pimflow.frontend.inference import Inferred
 from pimflow.frontend.recovery.aggregation import Aggregations
 from pimflow.frontend.recovery.scene import SCATTERS, Ints, Scene, placed_constants
-from pimflow.frontend.recovery.typed import write_product
+from pimflow.frontend.recovery.typed import match_typed, write_product
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Graph, Node, Spmm
 
@@ -49,8 +49,7 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
             _fold_row_scale(scene, node)
         elif node.kind in _GATHERS:
             _gather_rows(scene, node)
-        elif scene.is_product(node):
-            write_product(scene, node)
+    _products_by_type(scene)
     placed_constants(scene)
     for name in bound:
         if name in scene.known:
@@ -103,6 +102,19 @@ def _gather_rows(scene: Scene, node: Node) -> None:
     if rows is None:
         return
     scene.finish(node, scene.write(GatherRows(), rows.x, scene.picks(rows.index), like=node.name))
+
+
+def _products_by_type(scene: Scene) -> None:
+    """Products with a matrix for every row that something else than an aggregation reads."""
+    found = {node.name: match_typed(scene, node) for node in scene.graph.nodes if scene.maker(node.output) is not None}
+    products = {name: product for name, product in found.items() if product is not None}
+    if not products:
+        return
+    scene.typed.clear()  # what aggregations wrote stands in their places, behind these
+    live = _without_dead_nodes(scene.editor.finish()).node_by_name
+    for name, product in products.items():
+        if name in live:
+            write_product(scene, scene.graph.node(name), product)
 
 
 def _is_kept(scene: Scene, node: Node) -> bool:

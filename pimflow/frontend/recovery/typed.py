@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.frontend.recovery.scene import Ints, Rows, Scene
 from pimflow.frontend.structure import along_rows
-from pimflow.ir import GatherRows, Node, Reshape, TypedLinear
+from pimflow.ir import GatherRows, Node, Reshape, Transpose, TypedLinear
 from pimflow.sparse import by_id
 
 
 class Typed(NamedTuple):
-    """Weights picked by the type of every edge: w[types[e]]."""
+    """Weights picked by the type of every edge: w[types[e]], or their transposes where they are `turned`."""
 
     weights: str
     types: Ints
+    turned: bool = False
 
 
 class TypedRows(NamedTuple):
@@ -26,27 +28,87 @@ class TypedRows(NamedTuple):
     typed: Typed
 
 
-def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
-    """A batch of vectors times matrices picked by type, [E, 1, K] @ [E, K, N]; with heads [E, H, 1, K] @ [E, H, K, N].
+class _Factors(NamedTuple):
+    """A vector for every row, [E, *heads, K], and a matrix for every row, [E, *heads, K, N] or, `turned`, [.., N, K].
 
-    None if that is not what a node does.
+    `ones` is how many dims of one there are before and behind K in the product's operand, and N in what it makes.
     """
-    if product is None or not scene.is_product(product) or len(product.inputs) != 2:
-        return None
-    vectors, picked = (scene.maker(scene.peel(name)) for name in product.inputs)
-    if vectors is None or vectors.kind not in ("Unsqueeze", "Reshape") or picked is None:
-        return None
-    typed = _pick(scene, picked)
-    if typed is None:
-        return None
-    rows = scene.rows(vectors.inputs[0]) or Rows(vectors.inputs[0], np.arange(len(typed.types)))
-    edges, (_, *heads, depth, columns) = len(rows.index), scene.shape(typed.weights)
-    fits = scene.shape(rows.x)[1:] == (*heads, depth) and scene.shape(vectors.output) == (edges, *heads, 1, depth)
-    return TypedRows(rows, typed) if fits and scene.shape(product.output) == (edges, *heads, 1, columns) else None
+
+    vectors: str
+    matrices: str
+    turned: bool
+    ones: tuple[int, int]
+
+    def viewed(self, rows: Sequence[int], width: int) -> tuple[int, ...]:
+        """The shape of vectors of a width as the product has them."""
+        before, behind = self.ones
+        return (*rows, *(1,) * before, width, *(1,) * behind)
 
 
-def _pick(scene: Scene, node: Node) -> Typed | None:
-    if node.kind not in ("Gather", "GatherND") or len(scene.shape(node.inputs[0])) not in (3, 4):
+_EINSUMS = {"ab,abc->ac": False, "ab,acb->ac": True, "abc,abcd->abd": False, "abc,abdc->abd": True}
+"""Vectors times matrices row by row, letters in the order in which they come, and whether matrices are turned."""
+
+
+def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
+    """A batch of vectors times matrices picked by type: [E, 1, K] @ [E, K, N], [E, N, K] @ [E, K, 1] or "ek,ekn->en".
+
+    With heads [E, H, 1, K] @ [E, H, K, N] and so on. None if that is not what a node does.
+    """
+    if product is None or len(product.inputs) != 2:
+        return None
+    for factors in _of_einsum(scene, product) if product.kind == "Einsum" else _of_product(scene, product):
+        typed = _pick(scene, scene.maker(scene.peel(factors.matrices)), turned=factors.turned)
+        if typed is None:
+            continue
+        rows = scene.rows(factors.vectors) or Rows(factors.vectors, np.arange(len(typed.types)))
+        heads, depth, columns = sizes_of(scene, typed)
+        each = (len(typed.types), *heads)
+        fits = scene.shape(rows.x)[1:] == (*heads, depth) and scene.shape(factors.vectors) == (*each, depth)
+        if fits and scene.shape(product.output) == factors.viewed(each, columns):
+            return TypedRows(rows, typed)
+    return None
+
+
+def sizes_of(scene: Scene, typed: Typed) -> tuple[list[int], int, int]:
+    """Heads of the weights, rows and columns of each matrix as rows are multiplied with it."""
+    _, *heads, depth, columns = scene.shape(typed.weights)
+    return (heads, columns, depth) if typed.turned else (heads, depth, columns)
+
+
+def _of_product(scene: Scene, product: Node) -> Iterator[_Factors]:
+    """Vectors as rows before matrices, or as columns behind them."""
+    if not scene.is_product(product):
+        return
+    first, second = product.inputs
+    for vectors, matrices, ones in ((first, second, (1, 0)), (second, first, (0, 1))):
+        view = scene.maker(scene.peel(vectors))
+        if view is None or view.kind not in ("Unsqueeze", "Reshape"):
+            continue
+        factors = _Factors(view.inputs[0], matrices, ones == (0, 1), ones)
+        given = scene.shape(view.inputs[0])
+        if given and scene.shape(view.output) == factors.viewed(given[:-1], given[-1]):
+            yield factors
+
+
+def _of_einsum(scene: Scene, product: Node) -> Iterator[_Factors]:
+    """Either operand may be the vectors."""
+    equation = str(scene.node_attributes(product).get("equation", "")).replace(" ", "")
+    operands, _, made = equation.partition("->")
+    terms = operands.split(",")
+    for vectors, matrices in ((0, 1), (1, 0)) if len(terms) == 2 else ():
+        found = _EINSUMS.get(_renamed(f"{terms[vectors]},{terms[matrices]}->{made}"))
+        if found is not None:
+            yield _Factors(product.inputs[vectors], product.inputs[matrices], found, (0, 0))
+
+
+def _renamed(equation: str) -> str:
+    """An Einsum's equation with its letters in the order of the alphabet."""
+    letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
+    return equation.translate({ord(letter): chr(ord("a") + index) for index, letter in enumerate(letters)})
+
+
+def _pick(scene: Scene, node: Node | None, *, turned: bool) -> Typed | None:
+    if node is None or node.kind not in ("Gather", "GatherND") or len(scene.shape(node.inputs[0])) not in (3, 4):
         return None
     index, attributes = scene.known.get(node.inputs[1]), scene.node_attributes(node)
     first_axis = attributes.get("axis", 0) in (0, -len(scene.shape(node.inputs[0])))
@@ -56,7 +118,7 @@ def _pick(scene: Scene, node: Node) -> Typed | None:
     types = along_rows(index) if column or (node.kind == "Gather" and index.ndim == 1) else None
     if types is None or (types.size and (types.min() < 0 or types.max() >= scene.shape(node.inputs[0])[0])):
         return None
-    return Typed(node.inputs[0], types)
+    return Typed(node.inputs[0], types, turned)
 
 
 def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
@@ -65,15 +127,19 @@ def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
     No matrix is copied for an edge. Whether rows that repeat are multiplied once is the business of passes. A product
     that is read in several orders is written once.
     """
-    x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
-    key = (x, scene.key(index), weights, scene.key(kinds))
+    (x, index), (weights, kinds, turned) = (found.rows.x, found.rows.index), found.typed
+    key = (x, scene.key(index), weights, scene.key(kinds), str(turned))
     if key not in scene.typed:
         scene.typed[key] = _written(scene, found, like)
     return scene.typed[key]
 
 
 def _written(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
-    x, index, (weights, kinds) = found.rows.x, found.rows.index, found.typed
+    (x, index), (weights, kinds, turned) = (found.rows.x, found.rows.index), found.typed
+    if turned:
+        rank = len(scene.shape(weights))
+        turn = Transpose((*range(rank - 2), rank - 1, rank - 2))
+        weights = scene.write(turn, weights, like=f"{like}/weights")
     begins, order = by_id(kinds, scene.shape(weights)[0])
     pointers = scene.constant("types", begins)
     rows = _picked(scene, x, index[order], "typed_sources", f"{like}/by_type")
@@ -89,11 +155,8 @@ def _picked(scene: Scene, x: str, index: Ints, what: str, like: str) -> str:
     return scene.write(GatherRows(), x, scene.constant(what, index.astype(np.int32)), like=like)
 
 
-def write_product(scene: Scene, product: Node) -> None:
-    """A product with a matrix for every row, of which no aggregation takes anything in, by type."""
-    found = match_typed(scene, product)
-    if found is None:
-        return
+def write_product(scene: Scene, product: Node, found: TypedRows) -> None:
+    """A product with a matrix for every row, in its place, by type."""
     made, places = write_typed(scene, found, product.name)
     rows = _picked(scene, made, places, "rows", f"{product.name}/of_edges")
     scene.finish(product, scene.write(Reshape(scene.shape(product.output)), rows, like=product.name))

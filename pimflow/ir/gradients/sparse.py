@@ -282,12 +282,18 @@ def _of_table(
 @GRADIENTS.register(TypedLinear)
 def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str, ...]) -> Gradients:
     """dx by the weights turned round; dW[r] = x_r^T dy_r, a product for every type that has rows."""
-    (x, weights, pointers), dy = node.inputs, gradients[0]
-    rank = len(tape.shape(weights))
+    (x, weights, pointers, *index), dy = node.inputs, gradients[0]
+    ids = tape.array(index[0]) if index else None
+    if index and ids is None:
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    rank, none = len(tape.shape(weights)), ("",) * len(index)
     turned = (*range(rank - 2), rank - 1, rank - 2)
     of_x = tape.op(op, dy, tape.transpose(weights, turned), pointers) if tape.wants(x) else ""
+    if of_x and ids is not None:
+        of_x = _added_up(tape, x, ids, of_x)
     if not tape.wants(weights):
-        return (of_x, "", "")
+        return (of_x, "", "", *none)
+    read = tape.op(GatherRows(), x, index[0]) if index else x
     bounds = tape.array(pointers)
     if bounds is None:
         return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
@@ -296,10 +302,10 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
         if first == last:
             parts.append(tape.zeros((1, *shape[1:]), dy))
             continue
-        rows, grads = tape.slice(x, 0, first, last), tape.slice(dy, 0, first, last)
+        rows, grads = tape.slice(read, 0, first, last), tape.slice(dy, 0, first, last)
         if rank == 3:
             product = tape.op(Gemm(trans_a=True), rows, grads)
         else:  # head by head
             product = tape.op(PRODUCT, tape.transpose(rows, (1, 2, 0)), tape.transpose(grads, (1, 0, 2)))
         parts.append(tape.reshape(product, (1, *shape[1:])))
-    return (of_x, parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts), "")
+    return (of_x, parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts), "", *none)

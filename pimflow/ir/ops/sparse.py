@@ -241,15 +241,17 @@ class GatherPairs(Pairing):
 class TypedLinear(SparseOp):
     """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type.
 
-    With heads x is [M, H, K] and w [R, H, K, N]: each head has a matrix of its own.
+    With heads x is [M, H, K] and w [R, H, K, N]: each head has a matrix of its own. With a fourth input, index [M], the
+    rows are x[index], and x has any number of them.
     """
 
-    content_operands = (2,)
+    content_operands = (2, 3)
 
     def shape_rule(self, shapes: Shapes) -> Shape:
         """[M, N], or [M, H, N]."""
         x, w = self._matrix(shapes, 0, "features"), self._matrix(shapes, 1, "weights")
+        rows = self._vector(shapes, 3, "indices") if len(shapes) > 3 else x[0]
         fits = len(x) in (2, 3) and len(w) == len(x) + 1 and x[1:] == w[1:-1]
         if not fits or self._rows(shapes, 2) != w[0]:
             self.refuse(f"rows {x} in {self._rows(shapes, 2)} types do not fit weights {w}")
-        return (*x[:-1], w[-1])
+        return (rows, *x[1:-1], w[-1])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pimflow.codegen.backend import SumOfParts
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node
-from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, node_work
+from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, SegmentedWork, node_work
 from pimflow.runtime.sparse_traffic import Cache, SparseWork
 from pimflow.targets import CpuSpec
 
@@ -82,10 +82,14 @@ def cpu_work(graph: Graph, node: Node, cpu: CpuSpec) -> CpuWork | None:
 
 
 def _kernel(work: GpuWork, cpu: CpuSpec, times: int) -> CpuKernel:
+    cache = Cache(cpu.cache_kib * 1024, cpu.line_bytes)
+    if isinstance(work, SegmentedWork):
+        whole = work.behind(cache)
+        return CpuKernel(work.macs, 0, whole.bytes, whole.bytes - work.bytes, times)
     if isinstance(work, MatrixWork | DepthwiseWork):
         return CpuKernel(work.macs, 0, work.bytes, 0, times)
     if isinstance(work, SparseWork):
-        moved = work.memory_bytes(Cache(cpu.cache_kib * 1024, cpu.line_bytes))
+        moved = work.memory_bytes(cache)
         return CpuKernel(0, work.operations, moved, moved - work.streamed_bytes, times)
     return CpuKernel(0, work.operations, work.bytes, 0, times)
 

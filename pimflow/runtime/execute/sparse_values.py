@@ -227,8 +227,9 @@ def _gather_rows(op: GatherRows, operands: Operands) -> Array:
 @SPARSE_VALUES.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
     x, weights, pointers = (_given(operands, position) for position in range(3))
-    out = np.empty((*x.shape[:-1], weights.shape[-1]), x.dtype)
+    index = operands[3] if len(operands) > 3 else None
+    out = np.empty((len(x) if index is None else len(index), *x.shape[1:-1], weights.shape[-1]), x.dtype)
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
-        rows, matrix = _wide(x[first:last]), _wide(weights[kind])
+        rows, matrix = _wide(x[first:last] if index is None else x[index[first:last]]), _wide(weights[kind])
         out[first:last] = rows @ matrix if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, matrix)
     return out

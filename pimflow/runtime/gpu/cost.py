@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pimflow.runtime.gpu.forms import form_of
-from pimflow.runtime.gpu.work import CachedWork, GpuWork, KernelSequence, StreamWork, gpu_work
+from pimflow.runtime.gpu.work import CachedWork, GpuWork, KernelSequence, SegmentedWork, StreamWork, gpu_work
 from pimflow.runtime.sparse_traffic import Cache, SparseWork
 
 if TYPE_CHECKING:
@@ -132,9 +132,11 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
 
 def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
     """Work with the bytes that its second-level cache leaves: the slices of the channels that serve the GPU."""
-    if not isinstance(work, SparseWork):
+    if not isinstance(work, SparseWork | SegmentedWork):
         return work
     cache = Cache(gpu.l2_kib * 1024 * channels / gpu.memory_channels, gpu.sector_bytes)
+    if isinstance(work, SegmentedWork):
+        return work.behind(cache)
     moved, passed = work.memory_bytes(cache), work.cache_bytes(cache)
     return CachedWork(work.operations, moved, work.kind, max(passed - moved, 0), work.macs)
 

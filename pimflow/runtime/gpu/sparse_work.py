@@ -97,18 +97,28 @@ def _gather_rows(op: GatherRows, operands: Operands) -> SparseWork | KernelSeque
 
 
 @GPU_WORK.register(TypedLinear)
-def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork:
-    """A product per type that has rows, all in one kernel; where types are computed, they are taken as even."""
-    features, weights = operands.inputs[0].shape or (0, 0), operands.inputs[1]
+def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork | KernelSequence:
+    """A product per type that has rows, all in one kernel; where types are computed, they are taken as even.
+
+    Rows that it reads by an index pass the cache as those of a gather do, and are written nowhere (Hector's access
+    schemes; CUTLASS's example 36, "gather_scatter_fusion").
+    """
+    features, weights = operands.inputs[0], operands.inputs[1]
+    count = (operands.output.shape or (0,))[0]
     types, *heads, inner, outer = weights.shape or (1, 1, 1)
-    segments = [features[0] // max(types, 1) + (kind < features[0] % max(types, 1)) for kind in range(types)]
+    segments = [count // max(types, 1) + (kind < count % max(types, 1)) for kind in range(types)]
     if 2 in operands.constants:
         segments = np.diff(operands.constants[2]).tolist()
     used = tuple(segment for segment in segments if segment)
     unread = value_bytes(weights, operands.element_bytes) * (types - len(used)) // max(types, 1)
     groups = max(len(used), 1)
-    rows, used, groups = -(-features[0] // groups), used * math.prod(heads), groups * math.prod(heads)
-    return SegmentedWork(rows, outer, inner, groups, operands.bytes - unread, segments=used)
+    rows, used, groups = -(-count // groups), used * math.prod(heads), groups * math.prod(heads)
+    if len(operands.inputs) == 3:
+        return SegmentedWork(rows, outer, inner, groups, operands.bytes - unread, segments=used)
+    gathered = _rows(features, count, operands.constants.get(3), operands.element_bytes)
+    streamed = _streamed(operands, features) - unread
+    work = SegmentedWork(rows, outer, inner, groups, streamed, segments=used, gathered=gathered)
+    return work if gathered.ids is not None else KernelSequence(((work, 1),), UNKNOWN_ORDER)
 
 
 def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:

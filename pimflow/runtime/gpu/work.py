@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +36,7 @@ from pimflow.ir import (
     Value,
 )
 from pimflow.ir.analysis.content import content_arrays
-from pimflow.runtime.sparse_traffic import SparseWork
+from pimflow.runtime.sparse_traffic import Cache, RowAccess, SparseWork
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,17 @@ class MatrixWork:
 class SegmentedWork(MatrixWork):
     """Products of segments of rows, each with a matrix of its own, in one kernel: `segments` are the rows of each.
 
-    `m` is their mean, rounded up.
+    `m` is their mean, rounded up. Rows that are read by an index are `gathered`: `bytes` has none of them.
     """
 
     segments: tuple[int, ...] = ()
+    gathered: RowAccess | None = None
+
+    def behind(self, cache: Cache) -> SegmentedWork:
+        """The work with the bytes that a cache leaves of rows read by an index."""
+        if self.gathered is None:
+            return self
+        return replace(self, bytes=self.bytes + self.gathered.memory_bytes(cache), gathered=None)
 
     @property
     def macs(self) -> int:

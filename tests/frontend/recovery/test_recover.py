@@ -202,6 +202,21 @@ def test_a_matrix_for_every_type_is_not_made_one_for_every_edge() -> None:
     assert max(edges) == 300 * 16
 
 
+def by_type(kinds: list[int], product: onnx.NodeProto, rows: str = "rows", turned: bool = False) -> onnx.ModelProto:
+    """A matrix picked for every row of edges or vertices: `product` multiplies `rows` or `vectors` by `matrices`."""
+    weights = np.random.default_rng(0).standard_normal((3, 4, 2) if turned else (3, 2, 4)).astype(np.float32)
+    constants = {"zero": np.array(0), "axis": np.array([2 if turned else 1]), "w": weights, "kinds": np.array(kinds)}
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),
+        helper.make_node("Gather", ["x", "src"], ["rows"], axis=0),
+        helper.make_node("Unsqueeze", [rows, "axis"], ["vectors"]),
+        helper.make_node("Gather", ["w", "kinds"], ["matrices"], axis=0),
+    ]
+    model = model_of([*nodes, product], {"x": (5, 2), "edge_index": (2, 5)}, ["y"], constants, 18)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    return model
+
+
 @pytest.mark.parametrize(
     ("rows", "kinds", "gathers"),
     [("rows", [2, 0, 2, 1, 0], 2), ("rows", [0, 0, 1, 2, 2], 1), ("x", [1, 0, 2, 0, 0], 2), ("x", [0, 1, 1, 2, 2], 0)],
@@ -210,24 +225,34 @@ def test_a_matrix_for_every_row_is_one_for_every_type_whoever_reads_it(
     rows: str, kinds: list[int], gathers: int
 ) -> None:
     """Rows of edges, or of vertices, whose types no edge decides; in the order of types they are not moved."""
-    weights = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
-    constants = {"zero": np.array(0), "one": np.array([1]), "w": weights, "kinds": np.array(kinds)}
-    nodes = [
-        helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),
-        helper.make_node("Gather", ["x", "src"], ["rows"], axis=0),
-        helper.make_node("Unsqueeze", [rows, "one"], ["vectors"]),
-        helper.make_node("Gather", ["w", "kinds"], ["matrices"], axis=0),
-        helper.make_node("MatMul", ["vectors", "matrices"], ["y"], "product"),
-    ]
-    model = model_of(nodes, {"x": (5, 2), "edge_index": (2, 5)}, ["y"], constants, 18)
-    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    model = by_type(kinds, helper.make_node("MatMul", ["vectors", "matrices"], ["y"], "product"), rows)
+    assert_by_type(model, gathers)
+
+
+def assert_by_type(model: onnx.ModelProto, gathers: int) -> None:
     graph = cleaned(load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 5)))
     found = ops(graph)
-    assert (found["TypedLinear"], found.get("GatherRows", 0), found.get("MatMul", 0)) == (1, gathers, 0)
-    assert all(value.elements <= weights.size for value in graph.values.values()), "no matrix is copied"
+    assert (found["TypedLinear"], found.get("GatherRows", 0)) == (1, gathers)
+    assert not {"MatMul", "Einsum"} & set(found)
+    assert all(value.elements <= 24 for value in graph.values.values()), "no matrix is copied"
     x = np.random.default_rng(1).standard_normal((5, 2)).astype(np.float32)
     expected = run_original(model, {"x": x, "edge_index": FIVE})["y"]
     assert largest_error(expected, run_graph(graph, {"x": x})["y"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "equation", "turned"),
+    [
+        ("MatMul", ["matrices", "vectors"], "", True),
+        ("Einsum", ["rows", "matrices"], "ek,ekn->en", False),
+        ("Einsum", ["matrices", "rows"], "i j k, i k -> i j", True),
+    ],
+)
+def test_the_ways_to_multiply_every_row_by_a_matrix_of_its_own(
+    kind: str, inputs: list[str], equation: str, turned: bool
+) -> None:
+    attributes = {"equation": equation} if equation else {}
+    assert_by_type(by_type([2, 0, 2, 1, 0], helper.make_node(kind, inputs, ["y"], **attributes), turned=turned), 2)
 
 
 def test_values_of_edges_are_computed_in_the_order_of_destinations() -> None:

@@ -109,6 +109,15 @@ def test_rows_by_type_and_head() -> None:
     check_gradients(build.graph(made))
 
 
+@pytest.mark.parametrize("heads", [(), (2,)])
+def test_rows_by_type_that_are_read_by_index(heads: tuple[int, ...]) -> None:
+    """A row is read twice, one by two types, one not at all."""
+    build = Builder(opset=18)
+    pointers, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
+    operands = (floats(build, "x", 4, *heads, 3), floats(build, "w", 3, *heads, 3, 2), pointers, index)
+    check_gradients(build.graph(build.op(TypedLinear(), *operands)))
+
+
 def test_a_graph_that_is_computed_has_no_gradient() -> None:
     build = Builder(opset=18)
     pointers = build.input(5, name="rowptr", dtype="int64")

@@ -40,6 +40,7 @@ WEIGHT = RNG.random(E, np.float32)
 HEADS = RNG.standard_normal((E, 3)).astype(np.float32)
 SCALE = RNG.random(N, np.float32)
 POINTERS = np.array([0, 12, 12, 40], np.int64)
+PICKS = RNG.integers(0, 9, 40)
 TYPED = RNG.standard_normal((3, F, 5)).astype(np.float32)
 OTHER = RNG.integers(0, 12, E).astype(np.int32)
 TYPED_HEADS = RNG.standard_normal((3, 2, F, 5)).astype(np.float32)
@@ -70,6 +71,8 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     "dot of pairs": (GatherPairs("dot"), [(N, 3, F), (12, 3, F), ROWS.col, OTHER]),
     "typed": (TypedLinear(), [(40, F), TYPED, POINTERS]),
     "typed, heads": (TypedLinear(), [(40, 2, F), TYPED_HEADS, POINTERS]),
+    "typed, by index": (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS]),
+    "typed, heads, by index": (TypedLinear(), [(9, 2, F), TYPED_HEADS, POINTERS, PICKS]),
 }
 
 
@@ -149,6 +152,7 @@ def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
         (Sddmm(), [(N, F), (N, F + 1), ROWS.rowptr, ROWS.col], "do not pair"),
         (TypedLinear(), [(40, F), TYPED, np.array([0, 40])], "do not fit weights"),
         (TypedLinear(), [(40, 3, F), TYPED_HEADS, POINTERS], "do not fit weights"),
+        (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS[:, None]], "indices need the shape"),
         (GatherPairs("sub"), [(N, F), (N, F), ROWS.col, ROWS.col], "pairs by add, mul, dot"),
         (GatherPairs(), [(N, F), (N, 2), ROWS.col, ROWS.col], "do not pair"),
         (GatherPairs(), [(N, F), (N, F), ROWS.col, (E + 1,)], "second indices need the shape"),

@@ -186,6 +186,29 @@ def test_tiles_have_rows_of_one_type_only() -> None:
     assert even.segments == (67, 67, 66), "where types are computed when it runs"
 
 
+def test_rows_that_a_product_reads_by_index_pass_the_cache_as_those_of_a_gather() -> None:
+    """Beside the gather and the product apart, the rows between them are neither written nor read again."""
+    ids = np.random.default_rng(0).integers(0, 3000, 20_000)
+    x, w, pointers = result(3000, WIDTH), Value("w", (3, WIDTH, 16), "float32"), Value("pointers", (4,), "int64")
+    index, bounds, out = Value("index", (20_000,), "int32"), np.array([0, 5000, 5001, 20_000]), result(20_000, 16)
+    found = gpu_work(TypedLinear(), [x, w, pointers, index], [out], 2, {2: bounds, 3: ids})
+    assert isinstance(found, SegmentedWork)
+    assert (found.segments, found.macs) == ((5000, 1, 14_999), 20_000 * WIDTH * 16)
+    fetched = misses(ids.tolist(), 64 * 1024 // (2 * WIDTH)) * 2 * WIDTH
+    assert found.behind(CACHE).bytes == fetched + 4 * 20_000 + 2 * (3 * WIDTH * 16 + 20_000 * 16) + 32
+    rows = result(20_000, WIDTH)
+    apart = gpu_work(TypedLinear(), [rows, w, pointers], [out], 2, {2: bounds})
+    picked = work(GatherRows(), [x, index], rows, {1: ids})
+    assert isinstance(apart, SegmentedWork)
+    assert found.behind(CACHE).bytes == picked.memory_bytes(CACHE) + apart.bytes - 2 * 20_000 * 2 * WIDTH
+    assert apart.behind(CACHE) is apart
+    whole = gpu_cost(TypedLinear(), [x, w, pointers, index], [out], GPU, 32, constants={2: bounds, 3: ids})
+    assert whole.bytes == found.behind(CACHE).bytes
+    unknown = gpu_work(TypedLinear(), [x, w, pointers, index], [out], 2, {2: bounds})
+    assert isinstance(unknown, KernelSequence)
+    assert unknown.unknown == UNKNOWN_ORDER
+
+
 def test_a_graph_that_is_not_known_yet_counts_no_reuse_and_says_so() -> None:
     graph = generate.uniform(300, 4000)
     found = gpu_work(Spmm(), operands(graph), [result(300, WIDTH)], 2)
