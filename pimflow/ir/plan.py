@@ -6,8 +6,8 @@ decisions can run one after the other: GPU and PIM meet at the end of each decis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pimflow.errors import one_line
@@ -179,6 +179,34 @@ Decision = Single | Parallel
 def has_all_channels(decision: Decision) -> bool:
     """Whether the host has all memory channels meanwhile."""
     return isinstance(decision, OnDevice) and decision.choice == ALL_CHANNELS
+
+
+def renamed(decision: Decision, called: Callable[[str], str]) -> Decision:
+    """The same decided of nodes that are called otherwise."""
+    if isinstance(decision, Parallel):
+        return Parallel(tuple(tuple(_renamed(item, called) for item in branch) for branch in decision.branches))
+    return _renamed(decision, called)
+
+
+def _renamed(decision: Single, called: Callable[[str], str]) -> Single:
+    """The same of a decision without branches."""
+    if isinstance(decision, OnDevice):
+        return OnDevice(called(decision.node), decision.device, decision.choice)
+    if isinstance(decision, Pipeline):
+        return replace(decision, run=tuple(map(called, decision.run)))
+    if isinstance(decision, SplitRows | SplitColumns):
+        followers = tuple(map(called, decision.followers))
+        return replace(decision, node=called(decision.node), followers=followers)
+    return replace(decision, node=called(decision.node))
+
+
+def leaves_host(decision: Decision, host: str) -> bool:
+    """Whether any part of a decision runs elsewhere than on the host device."""
+    if isinstance(decision, OnDevice):
+        return decision.device != host
+    if isinstance(decision, Parallel):
+        return any(leaves_host(item, host) for item in decision.decisions)
+    return True
 
 
 def switches(decisions: Sequence[Decision]) -> int:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from pimflow.ir import Graph, Plan
+from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.plan_report import Costs, measure
@@ -24,7 +25,7 @@ from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
-from pimflow.search.solver import gaps_between, leaves_host, open_cache, solve_for
+from pimflow.search.solver import gaps_between, open_cache, solve_for
 from pimflow.search.weighed import Spent
 from pimflow.targets import TargetRecord
 

@@ -11,9 +11,9 @@ which takes time linear in the intervals and is exact for intervals of any lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Payload = TypeVar("Payload")
 
@@ -42,51 +42,30 @@ def solve_chain(n: int, intervals: Iterable[Interval[Payload]]) -> tuple[float, 
     Raises:
         ValueError: no set of intervals covers every position once, or an interval ends beyond n.
     """
-    listed = list(intervals)
-    total, found = Chain(n, listed).solve([interval.cost for interval in listed])
-    return total, tuple([listed[index] for index in found])
+    ending: list[list[Interval[Payload]]] = [[] for _ in range(n + 1)]
+    for interval in intervals:
+        if interval.stop > n:
+            raise ValueError(f"interval [{interval.start}, {interval.stop}) ends beyond {n}")
+        ending[interval.stop].append(interval)
+    best = [0.0] + [math.inf] * n
+    last: list[Interval[Payload] | None] = [None] * (n + 1)
+    for stop in range(1, n + 1):
+        for interval in ending[stop]:
+            cost = best[interval.start] + interval.cost
+            if cost < best[stop]:
+                best[stop], last[stop] = cost, interval
+    if math.isinf(best[n]):
+        stuck = next(stop for stop in range(n, 0, -1) if math.isinf(best[stop]))
+        raise ValueError(f"no intervals cover positions 0 .. {stuck - 1} exactly")
+    return best[n], _trace_back(last)
 
 
-class Chain:
-    """Intervals over n positions, to be covered at several costs.
-
-    Raises (when made):
-        ValueError: an interval ends beyond n.
-    """
-
-    def __init__(self, n: int, intervals: Sequence[Interval[Any]]) -> None:
-        self._ending: list[list[tuple[int, int]]] = [[] for _ in range(n + 1)]
-        for index, interval in enumerate(intervals):
-            if interval.stop > n:
-                raise ValueError(f"interval [{interval.start}, {interval.stop}) ends beyond {n}")
-            self._ending[interval.stop].append((interval.start, index))
-
-    def solve(self, costs: Sequence[float]) -> tuple[float, list[int]]:
-        """The least that a cover costs where each interval costs what is given for it, and the places of its intervals.
-
-        Raises:
-            ValueError: no set of intervals covers every position once.
-        """
-        n = len(self._ending) - 1
-        best = [0.0] + [math.inf] * n
-        last = [(-1, -1)] * (n + 1)
-        for stop, ending in enumerate(self._ending):
-            least = best[stop]
-            for entry in ending:
-                cost = best[entry[0]] + costs[entry[1]]
-                if cost < least:
-                    least, last[stop] = cost, entry
-            best[stop] = least
-        if math.isinf(best[n]):
-            stuck = next(stop for stop in range(n, 0, -1) if math.isinf(best[stop]))
-            raise ValueError(f"no intervals cover positions 0 .. {stuck - 1} exactly")
-        return best[n], _trace_back(last)
-
-
-def _trace_back(last: Sequence[tuple[int, int]]) -> list[int]:
-    chosen: list[int] = []
+def _trace_back(last: list[Interval[Payload] | None]) -> tuple[Interval[Payload], ...]:
+    chosen: list[Interval[Payload]] = []
     stop = len(last) - 1
     while stop > 0:
-        stop, index = last[stop]
-        chosen.append(index)
-    return chosen[::-1]
+        interval = last[stop]
+        assert interval is not None, "a reachable position has an interval that ends there"
+        chosen.append(interval)
+        stop = interval.start
+    return tuple(reversed(chosen))

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pimflow.ir import Decision, Graph, OnDevice, Parallel, Plan
-from pimflow.ir.plan import MemoryLimit, switches
+from pimflow.ir import Graph, OnDevice, Plan
+from pimflow.ir.plan import MemoryLimit, leaves_host, switches
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.runtime.memory import plan_memory
@@ -35,49 +35,26 @@ from pimflow.runtime.timeline import build_timeline
 from pimflow.search import least_times, makespan_bound
 from pimflow.search.between import Gaps
 from pimflow.search.bounds import Unit
-from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.capacity import cover_that_fits, stored_of
-from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.capacity import stored_of
+from pimflow.search.chain import solve_chain
 from pimflow.search.feature_places import has_room
+from pimflow.search.fitting import cover_that_fits
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.order import execution_order
-from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Objective, Policy, find_policy, policy_of
-from pimflow.search.pool import Entry, Pool
+from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Policy, find_policy, policy_of
+from pimflow.search.pool import Taken
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
-from pimflow.search.pricing import Costs, Pricer, host_alone, rewrites
-from pimflow.search.progress import SearchProgress, Tell, silent
-from pimflow.search.switching import Line
+from pimflow.search.priced_space import Decisions, PricedSpace, price_space
+from pimflow.search.pricing import Costs, host_alone, rewrites
+from pimflow.search.progress import Tell, silent
 from pimflow.search.throughput import LoadPricer, balance
-from pimflow.search.weighed import WeighedPricer, pricer_of
+from pimflow.search.weighed import WeighedPricer
 
 if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
-
-Decisions = tuple[Decision, ...]
-
-
-@dataclass(frozen=True)
-class PricedSpace:
-    """A policy's candidates over one graph, priced: what both solvers solve.
-
-    `positions` nodes in order, or points of the line on which memory channels change hands; `intervals` cover them;
-    `baseline_us` is the GPU alone, and `baseline_cost` that by the policy's objective, by which the intervals cost what
-    they do; `priced` counts candidates; `complete` is False if the time budget ended before all candidates were priced.
-    """
-
-    positions: int
-    intervals: tuple[Interval[Decisions], ...]
-    baseline_us: float
-    baseline_cost: float
-    baseline: Decisions
-    priced: int
-    complete: bool
-    host: str
-    objective: Objective
-    pricer: Pricer
 
 
 def solve(
@@ -215,20 +192,10 @@ def _search(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
 ) -> Plan:
     """The cheapest plan, or the best that the time budget, if any, left time to find."""
-    started = time.perf_counter()
     space = price_space(graph, chosen, costs, prices, budget_s, progress)
-    complete = space.complete
     best = _best_in_pim_mode(space)
     if not _fits(best, costs):
-        left_s = None if budget_s is None else budget_s - (time.perf_counter() - started)
-        complete = complete and (left_s is None or left_s > 0)
-        if left_s is None or left_s > 0:
-            looked_at = space.intervals
-            space = price_space(graph, chosen, costs, prices, left_s, progress, prune=False)
-            complete = complete and space.complete
-            if not space.complete:  # it has the short candidates; the long ones that may pay were looked at before
-                space = replace(space, intervals=(*space.intervals, *looked_at))
-        best = _best_that_fits(space, best.cost, costs, whole=complete)
+        best = _best_that_fits(space, best.cost, costs)
     if not chosen.pim_mode and space.baseline_cost <= best.cost:
         best = _baseline(space, best.limit)
     prices.flush()
@@ -243,7 +210,7 @@ def _search(
         stored_of(best.kept, costs),
         best.limit if chosen.objective == LATENCY else None,
         chosen.objective.name,
-        complete,
+        not space.search.out_of_time,
     )
 
 
@@ -314,157 +281,6 @@ def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | 
     ]
 
 
-def price_space(
-    graph: Graph,
-    policy: Policy,
-    costs: Costs,
-    prices: PriceCache,
-    time_budget_s: float | None = None,
-    progress: Tell = silent,
-    prune: bool = True,
-) -> PricedSpace:
-    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
-
-    `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
-    """
-    pricer = pricer_of(policy.objective, graph, costs, prices)
-    candidates = Candidates(graph, policy, pricer, exhaustive=prune)
-    what = policy.name if prune else f"{policy.name}, nothing pruned"
-    telling = SearchProgress(what, progress, time_budget_s)
-    line = Line(candidates, costs.channel_switch_us)
-    search = _Search(pricer, line, telling, prune)
-    if policy.spaces:
-        search.vary(line.with_all_channels())
-        search.pass_over(line.steps(), switch_cost(policy.objective, costs))
-    for listed in candidates.rounds() if policy.spaces else ():
-        search.enter(listed)
-        search.improve(candidates)
-    prices.flush()
-    host = costs.target.host
-    baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
-    alone = build_timeline(host_alone(graph, costs), costs.target, costs.host_only())
-    return PricedSpace(
-        line.size,
-        tuple(search.pool.priced()),
-        alone.makespan_us,
-        policy.objective.cost(alone.makespan_us, alone.total_energy_mj),
-        baseline,
-        search.entered,
-        not search.out_of_time,
-        host,
-        policy.objective,
-        pricer,
-    )
-
-
-def _intervals(entries: Iterable[Entry[Decisions]]) -> list[Interval[Decisions]]:
-    return [Interval(entry.start, entry.stop, entry.us, entry.payload) for entry in entries]
-
-
-def switch_cost(objective: Objective, costs: Costs) -> float:
-    """What memory channels that change hands once cost."""
-    switch_us = costs.channel_switch_us or 0.0
-    return objective.cost(switch_us, costs.static_energy_mj(switch_us))
-
-
-class _Search:
-    """The candidates so far, with an eye on the clock.
-
-    `entered` counts them; `out_of_time` is whether some were left out, or left as they were, for lack of time.
-    """
-
-    def __init__(self, pricer: Pricer, line: Line, progress: SearchProgress, prune: bool) -> None:
-        self.pool: Pool[Decisions] = Pool(line.size)
-        self.entered = 0
-        self.out_of_time = False
-        self._pricer = pricer
-        self._line = line
-        self._progress = progress
-        self._prune = prune
-        self._looked_at = 0
-        self._tried: set[Decision] = set()
-
-    def enter(self, candidates: Iterable[Candidate]) -> None:
-        """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
-
-        Of a time budget half is left for looking at the promising ones.
-        """
-        waiting = []
-        for candidate in candidates:
-            if self._progress.is_half_spent and not candidate.certain:
-                self.out_of_time = True
-                break
-            waiting.append(candidate)
-            self._progress.listed(len(waiting))
-        total = len(waiting)
-        self._progress.begins(total)
-        for done, candidate in enumerate(waiting, start=1):
-            if self._progress.is_half_spent and not candidate.certain:
-                self.out_of_time = True
-                return
-            self._enter(candidate)
-            self._progress.priced(done, total)
-
-    def pass_over(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
-        """Adds what leads from point to point of the line while nothing runs."""
-        for start, stop, switched in steps:
-            self.pool.add(Entry(0, start, stop, (), switch_cost * switched, True))
-
-    def improve(self, candidates: Candidates) -> None:
-        """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
-
-        What runs at once is looked at again in every round: more may be divided in it.
-        """
-        self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel)}
-        while True:
-            chosen = self.cheapest()
-            fresh = [entry for entry in chosen if not self._tried.issuperset(entry.payload)]
-            if not fresh or self.out_of_time:
-                return
-            self.vary(candidates.joins(self._line.on_order(_intervals(chosen))))
-            for entry in fresh:
-                self._tried.update(entry.payload)
-            for interval in self._line.on_order(_intervals(fresh)):
-                self.vary(candidates.variations(interval))
-
-    def vary(self, candidates: Iterable[Candidate]) -> None:
-        """The same for variations of what has been found, of which nobody knows how many will follow."""
-        for candidate in candidates:
-            if self._progress.out_of_time:
-                self.out_of_time = True
-                return
-            self._enter(candidate)
-
-    def cheapest(self) -> tuple[Entry[Decisions], ...]:
-        """The cheapest cover, all of it priced, unless there is no time for that."""
-        while not self._progress.out_of_time:
-            chosen = self.pool.cheapest()
-            unsure = [entry for entry in chosen if not entry.priced]
-            if not unsure:
-                return chosen
-            for entry in unsure:
-                self._look_at(entry)
-        self.out_of_time = True
-        return ()
-
-    def _enter(self, candidate: Candidate) -> None:
-        self.entered += 1
-        decisions = candidate.decisions
-        exactly = candidate.certain or not self._prune
-        us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
-        if us is not None:
-            self.pool.add(Entry(self.entered, *self._line.place(candidate), decisions, us, exactly))
-
-    def _look_at(self, entry: Entry[Decisions]) -> None:
-        self.pool.take(entry)
-        us, entry.priced = self._pricer.closer(entry.payload, entry.us)
-        if us is not None:
-            entry.us = us
-            self.pool.add(entry)
-        self._looked_at += 1
-        self._progress.looked_at(self._looked_at)
-
-
 def open_cache(options: Options, costs: Costs) -> PriceCache:
     """The price cache of a cost model: in the user's cache folder, or in memory only, as the options say."""
     return open_user_cache(cache_scope(costs)) if options.use_cache else PriceCache(None, cache_scope(costs))
@@ -488,9 +304,8 @@ class _Choice:
 
 def _best_in_pim_mode(space: PricedSpace) -> _Choice:
     """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
-    if not space.intervals:
-        return _baseline(space)
-    return _choice(space, *solve_chain(space.positions, space.intervals))
+    cost, chosen = space.search.pool.cheapest_priced()
+    return _choice(space, cost, chosen) if chosen else _baseline(space)
 
 
 def _baseline(space: PricedSpace, limit: MemoryLimit | None = None) -> _Choice:
@@ -499,17 +314,16 @@ def _baseline(space: PricedSpace, limit: MemoryLimit | None = None) -> _Choice:
 
 
 def _choice(
-    space: PricedSpace, cost: float, chosen: Iterable[Interval[Decisions]], limit: MemoryLimit | None = None
+    space: PricedSpace, cost: float, chosen: Sequence[Taken[Decisions]], limit: MemoryLimit | None = None
 ) -> _Choice:
     """The plan of a cover; the baseline if it never leaves the host."""
-    payloads = [interval.payload for interval in chosen]
+    payloads = [space.search.placed(taken).payload for taken in chosen]
     decisions = tuple(decision for payload in payloads for decision in payload)
     if not any(leaves_host(decision, space.host) for decision in decisions):
         return _baseline(space, limit)
     kept: Counter[str] = Counter()
-    for payload in payloads:
-        if any(leaves_host(decision, space.host) for decision in payload):
-            kept.update(space.pricer.kept(payload))
+    for taken in chosen:
+        kept.update(space.search.kept(taken.entry.payload))
     time_us = cost
     if space.objective != LATENCY:
         switched_us = switches(decisions) * (space.pricer.costs.channel_switch_us or 0.0)
@@ -521,28 +335,14 @@ def _fits(choice: _Choice, costs: Costs) -> bool:
     return all(choice.kept.get(device, 0) <= capacity.amount for device, capacity in costs.capacities.items())
 
 
-def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs, *, whole: bool) -> _Choice:
+def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _Choice:
     """The cheapest plan found that the memories of the units hold.
 
-    `whole` is whether the space has all candidates; if not, its bound says nothing of those that it lacks.
+    Where the space lacks candidates, for lack of time, its bound says nothing of those.
     """
     bounds = {device: capacity.amount for device, capacity in costs.capacities.items()}
-
-    def kept(payload: Decisions) -> Mapping[str, int]:
-        away = any(leaves_host(decision, space.host) for decision in payload)
-        return space.pricer.kept(payload) if away else {}
-
-    found = cover_that_fits(space.positions, space.intervals, kept, bounds)
+    found = cover_that_fits(space.search.pool, space.search, bounds)
     if found is None:  # a policy that must use a unit has no other candidates
         return _baseline(space, MemoryLimit(unlimited_us, space.baseline_us))
-    bound = found.bound if whole else min(found.bound, unlimited_us)
+    bound = min(found.bound, unlimited_us) if space.search.out_of_time else found.bound
     return _choice(space, found.cost, found.chosen, MemoryLimit(unlimited_us, bound))
-
-
-def leaves_host(decision: Decision, host: str) -> bool:
-    """Whether any part of a decision runs elsewhere than on the host device."""
-    if isinstance(decision, OnDevice):
-        return decision.device != host
-    if isinstance(decision, Parallel):
-        return any(leaves_host(item, host) for item in decision.decisions)
-    return True

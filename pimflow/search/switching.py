@@ -52,6 +52,15 @@ class Line:
         point = 1 if _all_channels(candidate.decisions) else 2
         return _POINTS * candidate.start + point, _POINTS * candidate.stop + point % 2
 
+    def shifts(self, candidate: Candidate) -> tuple[int, ...]:
+        """How far behind it on the line candidates stand that are like it, itself (0) among them."""
+        shifts = self._candidates.shifts(candidate)
+        return shifts if self.is_order or len(shifts) == 1 else tuple([_POINTS * shift for shift in shifts])
+
+    def moved(self, decisions: Decisions, shift: int) -> Decisions:
+        """What a candidate decides that stands so far behind another which is like it."""
+        return self._candidates.moved(decisions, shift if self.is_order else shift // _POINTS)
+
     def with_all_channels(self) -> Iterator[Candidate]:
         """Every unit that may stay on the host, there with all channels; none where they never change hands."""
         scene = self._candidates.scene

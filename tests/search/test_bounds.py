@@ -18,8 +18,8 @@ from pimflow.search.candidates import Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
+from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Costs, Pricer
-from pimflow.search.solver import price_space
 from pimflow.targets import load_target
 from support.costs import FakeCost, FakeCosts, FakeUnit
 from support.graphs import dense_block, fire_modules, inverted_residuals, random_net

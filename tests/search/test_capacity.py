@@ -1,4 +1,4 @@
-"""What fits into the memories of units: the cheapest cover that does, and where every weight lies."""
+"""What fits into the memories of units: plans that do, and where every weight lies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import pulp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.weight_layout import WeightLayout
@@ -20,84 +17,9 @@ from pimflow.ir import Builder, Gemm, Graph
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.search import solver
-from pimflow.search.capacity import Fitting, Places, cover_that_fits
-from pimflow.search.chain import Interval
-from pimflow.search.ilp import status_name
-from pimflow.search.solver import leaves_host, price_space
+from pimflow.search.capacity import Places
+from pimflow.search.priced_space import PricedSpace, price_space
 from pimflow.targets import Target, load_target
-
-Load = tuple[int, ...]
-DEVICES = ("pim", "dpu")
-
-
-@st.composite
-def spaces(draw: st.DrawFn) -> tuple[int, list[Interval[Load]], dict[str, int]]:
-    """Positions that can be covered without memory, and candidates that are cheaper and take some."""
-    n = draw(st.integers(1, 7))
-    memories = draw(st.integers(1, 2))
-    nothing = (0,) * memories
-    found = [Interval(index, index + 1, float(draw(st.integers(8, 30))), nothing) for index in range(n)]
-    for _ in range(draw(st.integers(0, 18))):
-        start = draw(st.integers(0, n - 1))
-        stop = draw(st.integers(start + 1, min(n, start + 3)))
-        load = tuple(draw(st.integers(0, 9)) for _ in range(memories))
-        found.append(Interval(start, stop, float(draw(st.integers(0, 25))), load))
-    return n, found, {device: draw(st.integers(1, 25)) for device in DEVICES[:memories]}
-
-
-def by_integer_program(n: int, intervals: list[Interval[Load]], capacities: dict[str, int]) -> float:
-    """The optimum, by a solver that shares nothing with the one that is tested."""
-    problem = pulp.LpProblem("fit", pulp.LpMinimize)
-    new_variable = getattr(problem, "add_variable", pulp.LpVariable)  # PuLP before 3.3 has only the class
-    take = [new_variable(f"x{index}", cat=pulp.LpBinary) for index in range(len(intervals))]
-    problem += pulp.lpSum(x * interval.cost for x, interval in zip(take, intervals, strict=True))
-    for position in range(n):
-        over = [x for x, item in zip(take, intervals, strict=True) if item.start <= position < item.stop]
-        problem += pulp.lpSum(over) == 1
-    for index, capacity in enumerate(capacities.values()):
-        problem += pulp.lpSum(x * item.payload[index] for x, item in zip(take, intervals, strict=True)) <= capacity
-    assert status_name(problem.solve(pulp.HiGHS(msg=False, gapRel=0))) == "Optimal"
-    return float(pulp.value(problem.objective) or 0.0)
-
-
-def fit(
-    n: int, intervals: list[Interval[Load]], capacities: dict[str, int], most_labels: int = 10**6
-) -> Fitting[Load] | None:
-    return cover_that_fits(n, intervals, lambda load: dict(zip(capacities, load, strict=True)), capacities, most_labels)
-
-
-def assert_sound(found: Fitting[Load], n: int, capacities: dict[str, int]) -> None:
-    assert [position for item in found.chosen for position in range(item.start, item.stop)] == list(range(n))
-    assert sum(item.cost for item in found.chosen) == pytest.approx(found.cost)
-    for index, capacity in enumerate(capacities.values()):
-        assert sum(item.payload[index] for item in found.chosen) <= capacity
-
-
-@given(spaces())
-@settings(max_examples=60, deadline=None)
-def test_it_is_the_integer_programs_optimum(space: tuple[int, list[Interval[Load]], dict[str, int]]) -> None:
-    n, intervals, capacities = space
-    found = fit(n, intervals, capacities)
-    assert found is not None
-    assert_sound(found, n, capacities)
-    assert found.cost == pytest.approx(by_integer_program(n, intervals, capacities))
-    assert found.bound == pytest.approx(found.cost)
-
-
-@given(spaces())
-@settings(max_examples=60, deadline=None)
-def test_cut_short_it_still_fits_and_its_bound_holds(space: tuple[int, list[Interval[Load]], dict[str, int]]) -> None:
-    n, intervals, capacities = space
-    found, best = fit(n, intervals, capacities, most_labels=0), fit(n, intervals, capacities)
-    assert found is not None
-    assert best is not None
-    assert_sound(found, n, capacities)
-    assert found.bound <= best.cost + 1e-9
-    assert found.cost >= best.cost - 1e-9
-
-
-def test_nothing_fits_where_everything_needs_more() -> None:
-    assert fit(1, [Interval(0, 1, 1.0, (5,))], {"pim": 4}) is None
 
 
 def with_rows(rows: int) -> Target:
@@ -153,15 +75,16 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     assert "does not fit" not in free.summary()
 
 
-def test_what_time_was_left_for_adds_to_what_was_looked_at_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second search, in which nothing is pruned, may end before it comes to any candidate that pays."""
+def test_a_plan_that_fits_is_found_where_no_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was priced on the way to the best plan: what was not, is in no plan."""
 
-    def cut_short(*given: Any, **how: Any) -> solver.PricedSpace:
+    def too_late(*given: Any, **how: Any) -> PricedSpace:
         space = price_space(*given, **how)
-        certain = [interval for interval in space.intervals if not leaves_host(interval.payload[0], space.host)]
-        return space if how.get("prune", True) else replace(space, intervals=tuple(certain), complete=False)
+        space.search.out_of_time = True
+        monkeypatch.setattr(space.search, "has_time", lambda: False)
+        return space
 
-    monkeypatch.setattr(solver, "price_space", cut_short)
+    monkeypatch.setattr(solver, "price_space", too_late)
     graph = chain_of_products(6)
     free, tight = (
         solver.solve(graph, Options(target, policy="newton++", use_cache=False), costs=CostModel(target))
@@ -185,18 +108,6 @@ def test_nodes_that_share_weights_do_not_share_rows() -> None:
     places = Places(placed, CostModel(load_target("pimflow")))
     assert places.of(placed.node("plain")) == places.of(placed.node("plain")) == 0
     assert places.of(placed.node("transposed")) == places.used["pim"] // 2 > 0
-
-
-def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number() -> None:
-    """A knapsack of 40 distinct pairs: its labels are many, and every one is compared with one other."""
-    n = 40
-    found: list[Interval[Load]] = [Interval(place, place + 1, 1000.0 + place, (0,)) for place in range(n)]
-    found += [Interval(place, place + 1, 1.0 * (place * 37 % 101), (100 + place * 53 % 97,)) for place in range(n)]
-    best = fit(n, found, {"pim": 2000})
-    assert best is not None
-    assert_sound(best, n, {"pim": 2000})
-    assert best.bound == pytest.approx(best.cost)
-    assert best.cost == pytest.approx(by_integer_program(n, found, {"pim": 2000}))
 
 
 def test_traces_name_the_rows_where_the_weights_lie() -> None:

@@ -14,42 +14,78 @@ from pimflow.search.pool import Entry, Pool
 COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0])  # few, so that covers tie
 
 
-def lazily(size: int, intervals: list[Interval[int]], known: list[float], step: float) -> tuple[Pool[int], set[int]]:
-    """The pool once its cheapest cover is priced, and which candidates were: bounds rise by `step` at a look."""
+def lazily(
+    size: int, intervals: list[Interval[int]], known: list[float], step: float, period: int
+) -> tuple[Pool[int], set[int]]:
+    """The pool once its cheapest cover is priced, and which candidates were: bounds rise by `step` at a look.
+
+    Each stands for those a period behind it, and so on.
+    """
     pool: Pool[int] = Pool(size)
     for place, (interval, share) in enumerate(zip(intervals, known, strict=True)):
-        pool.add(Entry(place, interval.start, interval.stop, place, share * interval.cost))
-    while unsure := [entry for entry in pool.cheapest() if not entry.priced]:
-        for entry in unsure:
+        entry = Entry(place, interval.start, interval.stop, place, share * interval.cost)
+        pool.add(entry, range(0, size - interval.stop + 1, period))
+    while unsure := {taken.entry.place: taken.entry for taken in pool.cheapest() if not taken.entry.priced}:
+        for entry in unsure.values():
             pool.take(entry)
             entry.us = min(entry.us + step, intervals[entry.place].cost)
             entry.priced = entry.us == intervals[entry.place].cost
             pool.add(entry)
-    return pool, {interval.payload for interval in pool.priced()}
+    return pool, {entry.payload for entry, _ in pool.priced()}
+
+
+def everywhere(size: int, intervals: list[Interval[int]], period: int) -> list[Interval[int]]:
+    """Candidates and those that they stand for, in the order of the list."""
+    return [
+        Interval(one.start + shift, one.stop + shift, one.cost, one.payload)
+        for one in intervals
+        for shift in range(0, size - one.stop + 1, period)
+    ]
 
 
 @given(st.data())
 @settings(deadline=None, max_examples=200)
 def test_it_is_the_cover_that_pricing_everything_finds(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 7))
-    spans = [(index, index + 1) for index in range(size)]
+    period = data.draw(st.integers(1, size))
+    spans = [(index, index + 1) for index in range(period)]
     for _ in range(data.draw(st.integers(0, 14))):
-        start = data.draw(st.integers(0, size - 1))
+        start = data.draw(st.integers(0, period - 1))
         spans.append((start, data.draw(st.integers(start + 1, size))))
     spans = data.draw(st.permutations(spans))
     intervals = [Interval(start, stop, data.draw(COSTS), place) for place, (start, stop) in enumerate(spans)]
     known = [data.draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in intervals]
-    pool, _ = lazily(size, intervals, known, data.draw(st.sampled_from([0.5, 9.0])))
-    cost, chosen = solve_chain(size, intervals)
-    found = pool.cheapest()
-    assert [entry.payload for entry in found] == [interval.payload for interval in chosen]
-    assert sum(entry.us for entry in found) == pytest.approx(cost)
-    assert solve_chain(size, pool.priced())[1] == chosen
+    pool, _ = lazily(size, intervals, known, data.draw(st.sampled_from([0.5, 9.0])), period)
+    cost, chosen = solve_chain(size, everywhere(size, intervals, period))
+    found = [(taken.entry.start + taken.shift, taken.entry.payload) for taken in pool.cheapest()]
+    assert found == [(interval.start, interval.payload) for interval in chosen]
+    assert sum(intervals[place].cost for _, place in found) == pytest.approx(cost)
+    priced = [intervals[entry.payload] for entry, _ in pool.priced()]
+    assert solve_chain(size, everywhere(size, priced, period))[1] == chosen
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
+    """Of stretches that never tie the dynamic program over all of them finds the same, at costs given from outside."""
+    size = data.draw(st.integers(1, 7))
+    period = data.draw(st.integers(1, size))
+    spans = {(index, index + 1) for index in range(period)}
+    spans |= {(start, start + length) for start in range(period) for length in (2, 3) if start + length <= size}
+    intervals = [Interval(start, stop, 0.0, place) for place, (start, stop) in enumerate(sorted(spans))]
+    pool, _ = lazily(size, intervals, [1.0] * len(intervals), 1.0, period)
+    costs = [data.draw(st.integers(1, 40)) + 2.0**-place for place in range(len(intervals))]
+    total, found = pool.cover(costs)
+    priced = [Interval(one.start, one.stop, costs[one.payload], one.payload) for one in intervals]
+    best, chosen = solve_chain(size, everywhere(size, priced, period))
+    assert total == pytest.approx(best)
+    covered = [pool.stretches[number].start + shift for number, shift in found]
+    assert covered == [one.start for one in chosen]
 
 
 def test_what_cannot_win_is_not_priced() -> None:
     intervals = [Interval(0, 1, 1.0, 0), Interval(1, 2, 1.0, 1), Interval(0, 2, 9.0, 2), Interval(0, 1, 3.0, 3)]
-    assert lazily(2, intervals, [0.5, 0.5, 0.5, 0.5], 9.0)[1] == {0, 1}
+    assert lazily(2, intervals, [0.5, 0.5, 0.5, 0.5], 9.0, 2)[1] == {0, 1}
 
 
 def test_what_cannot_be_is_no_candidate() -> None:
@@ -58,4 +94,4 @@ def test_what_cannot_be_is_no_candidate() -> None:
     pool.add(Entry(0, 0, 1, "impossible", math.inf))
     assert pool.cheapest() == ()
     pool.add(Entry(1, 0, 1, "dear", 5.0, priced=True))
-    assert [entry.payload for entry in pool.cheapest()] == ["dear"]
+    assert [taken.entry.payload for taken in pool.cheapest()] == ["dear"]

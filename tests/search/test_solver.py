@@ -11,17 +11,19 @@ import pytest
 
 from pimflow.errors import OptionError
 from pimflow.ir import Builder, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search import policies, pricing, solver
+from pimflow.search import policies, priced_space, pricing
 from pimflow.search.candidates import Candidates
 from pimflow.search.chain import solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
+from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Pricer
 from pimflow.search.progress import SearchProgress
-from pimflow.search.solver import cache_scope, leaves_host, price_space, prove, solve
+from pimflow.search.solver import cache_scope, prove, solve
 from support.costs import FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 from support.passes import rewritten
@@ -279,7 +281,7 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
 
 def test_a_long_list_of_candidates_is_told_of_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = count()
-    monkeypatch.setattr(solver, "SearchProgress", partial(SearchProgress, clock=lambda: float(next(seconds))))
+    monkeypatch.setattr(priced_space, "SearchProgress", partial(SearchProgress, clock=lambda: float(next(seconds))))
     told: list[str] = []
     costs = FakeCosts()
     options = Options(target=costs.target, policy="md-dp", use_cache=False)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pimflow.ir import Pipeline, Plan, SplitRows
+from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies
-from pimflow.search.solver import leaves_host, prove, solve
+from pimflow.search.solver import prove, solve
 from pimflow.targets import load_target
 from support.passes import rewritten
 from support.zoo import clean_model

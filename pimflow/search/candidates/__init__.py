@@ -10,18 +10,21 @@ search goes on from those that it chooses (`variations`). Of a small graph all a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 
 from pimflow.ir import Decision, Graph
+from pimflow.ir.plan import renamed
 from pimflow.search.candidates import branches as concurrent
 from pimflow.search.candidates import columns, edges, inner, pipelines
 from pimflow.search.candidates.base import Candidate, Destination, Scene
-from pimflow.search.candidates.branches import branches
+from pimflow.search.candidates.branches import MAX_REGION_NODES, branches
 from pimflow.search.candidates.columns import column_splits
 from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
-from pimflow.search.candidates.md_dp import splits
+from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
 from pimflow.search.candidates.pipelines import patterns, runs, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.chain import Interval
@@ -46,14 +49,19 @@ class Candidates:
         policy: says which.
         pricer: says what can run where.
         exhaustive: whether every version is listed if the graph is small.
+        once: whether, of stretches that are alike, candidates are listed for the first alone.
     """
 
-    def __init__(self, graph: Graph, policy: Policy, pricer: Pricer, *, exhaustive: bool = False) -> None:
+    def __init__(
+        self, graph: Graph, policy: Policy, pricer: Pricer, *, exhaustive: bool = False, once: bool = False
+    ) -> None:
         self.policy = policy
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
         self._joined: set[Candidate] = set()
         self.scene.exhaustive = exhaustive and self._versions() <= MOST_VERSIONS
+        if once:
+            self.scene.find_alike(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
 
     def __iter__(self) -> Iterator[Candidate]:
         for listed in self.rounds():
@@ -75,6 +83,34 @@ class Candidates:
             for kind in kinds:
                 for destination in self.scene.destinations(space.choice):
                     yield from kind(self.scene, space, destination)
+
+    def _reach(self) -> int:
+        """More units than any candidate covers, but for branches that are joined."""
+        longest = max((2 * space.max_run for space in self.policy.spaces if space.runs != "none"), default=0)
+        return 1 + max(longest, MAX_FOLLOWERS + 1, MAX_REGION_NODES)
+
+    def shifts(self, candidate: Candidate) -> tuple[int, ...]:
+        """How far behind a candidate, the first of its kind, others stand that are like it, itself (0) among them."""
+        return self.scene.alike.shifts(candidate.start, candidate.stop)
+
+    def first_alike(self, candidate: Candidate) -> Candidate:
+        """The first candidate that is like one: it costs the same."""
+        shift = self.scene.alike.shift(candidate.start, candidate.stop)
+        if not shift:
+            return candidate
+        decisions = self.moved(candidate.decisions, -shift)
+        return replace(candidate, start=candidate.start - shift, stop=candidate.stop - shift, decisions=decisions)
+
+    def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
+        """The same decided of the nodes so many positions behind these."""
+        return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
+
+    def _behind(self, shift: int) -> Callable[[str], str]:
+        return lambda name: self.order[self._place[name] + shift].name
+
+    @cached_property
+    def _place(self) -> Mapping[str, int]:
+        return {node.name: index for index, node in enumerate(self.order)}
 
     def _versions(self) -> int:
         """How many versions there are of what has too many in most graphs; counting ends where they are too many."""

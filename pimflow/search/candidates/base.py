@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen.backend import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice
+from pimflow.search.alike import Alike, Apart
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of
 from pimflow.search.pricing import Pricer
@@ -31,7 +33,7 @@ class Scene:
 
     `exhaustive` is whether every version of a decision is a candidate: the graph is small enough. `sums` is whether a
     step from what is chosen may divide what products sum over: never where the host's cost model does not, so that a
-    plan gains nothing by it that the host alone has too.
+    plan gains nothing by it that the host alone has too. Candidates are listed where the `firsts` of `alike` begin.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
@@ -43,7 +45,8 @@ class Scene:
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)
         self.units = units_of(self.order)
-        self._unit_at = {unit.start: index for index, unit in enumerate(self.units)}
+        self.alike: Alike | Apart = Apart(self.units)
+        self._starts = [unit.start for unit in self.units]
         self._made_by = {
             name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
         }
@@ -56,6 +59,15 @@ class Scene:
         one after the other alone."""
         found = fork_joins(self.graph, self.order)
         return tuple(region for region in found if not any(map(_brings_rows, self.order[region.start : region.stop])))
+
+    def find_alike(self, reach: int, *, concurrently: bool) -> None:
+        """From now on candidates are listed once for stretches alike, of at most so many units.
+
+        `concurrently` is whether branches may run at once, so that it matters where they are.
+        """
+        found = self.fork_joins if concurrently else ()
+        regions = [region for region in found if region.stop - region.start <= reach]
+        self.alike = Alike(self.graph, self.order, self.units, regions, reach)
 
     def destinations(self, choice: str) -> list[Destination]:
         """Every device beside the host, with what a policy's choice means to it."""
@@ -71,8 +83,8 @@ class Scene:
         return self._pricer.costs.edge_divisions(self.graph, node, device)
 
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:
-        """Units whose anchor can run there."""
-        return (unit for unit in self.units if self.can_run(unit.anchor, destination))
+        """Units whose anchor can run there, the first of those with which stretches alike begin."""
+        return (unit for unit in self.alike.firsts if self.can_run(unit.anchor, destination))
 
     def leaves_kernels(self, unit: Unit, destination: Destination) -> bool:
         """Whether a unit whose anchor runs there leaves kernels to the host, of what cannot be fused into it there."""
@@ -86,8 +98,13 @@ class Scene:
 
     def units_from(self, unit: Unit) -> Iterator[Unit]:
         """The unit and all after it."""
-        for index in range(self._unit_at[unit.start], len(self.units)):
+        for index in range(bisect_left(self._starts, unit.start), len(self.units)):
             yield self.units[index]
+
+    def units_within(self, start: int, stop: int) -> tuple[Unit, ...]:
+        """Those that lie within some positions."""
+        begun = self.units[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
+        return begun if not begun or begun[-1].stop <= stop else begun[:-1]
 
     def read_by(self, unit: Unit) -> set[int]:
         """Where the units start that a unit reads, as far as there are some."""

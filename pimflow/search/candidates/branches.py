@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
@@ -48,9 +49,9 @@ def _stretches(scene: Scene, space: Space) -> Iterator[tuple[int, int, Branches]
     for region in scene.fork_joins if space.concurrent else ():
         if region.stop - region.start > MAX_REGION_NODES:
             continue
-        starts = [unit.start for unit in scene.units if region.start <= unit.start < region.stop]
-        stops = [unit.stop for unit in scene.units if region.start < unit.stop <= region.stop]
-        for start, stop in ((start, stop) for start in starts for stop in stops if start < stop):
+        units = scene.units_within(region.start, region.stop)
+        starts = [unit.start for unit in units if not scene.alike.shift(unit.start, unit.stop)]
+        for start, stop in ((start, unit.stop) for start in starts for unit in units if start < unit.stop):
             split = branches_of(scene.graph, scene.order[start:stop])
             if 2 <= len(split) <= MAX_BRANCHES:
                 yield start, stop, split
@@ -90,10 +91,12 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
 
 def joins(scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
     """Chosen decisions that follow each other in different branches, without a meeting point between them."""
+    starts = [one.start for one in chosen]
     for region in scene.fork_joins:
         if region.stop - region.start > MAX_REGION_NODES:
             continue
-        inside = [one for one in chosen if region.start <= one.start and one.stop <= region.stop]
+        begun = chosen[bisect_left(starts, region.start) : bisect_left(starts, region.stop)]
+        inside = [one for one in begun if one.stop <= region.stop]
         for first, last in combinations(range(len(inside)), 2):
             yield from _joined(scene, inside[first : last + 1])
 

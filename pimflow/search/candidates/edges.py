@@ -18,7 +18,7 @@ def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterato
     """The divisions that the edges' statistics say are best; what is fused into the node goes behind both parts."""
     if not space.edges:
         return
-    for unit in scene.units:
+    for unit in scene.alike.firsts:
         if not unit.anchor.op.is_sparse:
             continue
         behind = scene.on_host(unit.nodes[1:])

@@ -131,7 +131,7 @@ def _neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Itera
         longest: how many a run may have.
         most_open: how many may wait at once for what reads them: 1 in a chain, more where there are branches.
     """
-    for first in scene.units:
+    for first in scene.alike.firsts:
         run: list[Unit] = []
         heavy = 0
         unread: set[int] = set()

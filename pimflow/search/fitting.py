@@ -1,0 +1,349 @@
+"""The cheapest cover that fits into the memories of units, of candidates that are priced where they may matter alone.
+
+The weights of all kernels of a plan are in a unit's memory at once. Plans seldom come near the limit, so the dynamic
+program ignores it at first. Where its plan does not fit, three steps find one that does:
+
+1. Every candidate is charged for the share of the memories that it takes, at a price per memory. The price rises to
+   where one cheapest cover fits and another does not: of two covers that are the cheapest at two prices, the next price
+   is the one at which both cost the same. By Lagrangian duality no cover that fits is cheaper than the charged optimum
+   less the price of all memories.
+2. Between two positions that both covers come to, each is as cheap as the other at that price: what fills the
+   memories best is taken from the one that does not fit, as much as there is room for.
+3. What lies between that cover and the bound is searched by a dynamic program over (cost, shares) that leaves out what
+   is dominated, and what the bound excludes. It ends with an optimum, unless too much is left to look at.
+
+A candidate is looked at more closely where a cover has it, and in the last step where a cover with it may be cheaper
+than the one that is known. As long as nobody knows what it keeps, that is nothing: it costs no less at any price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, repeat
+from operator import attrgetter
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.search.pool import Entry, Pool, Taken
+
+Payload = TypeVar("Payload")
+Array = npt.NDArray[np.float64]
+Shares = tuple[float, ...]
+
+_STEPS = 60
+MOST_LABELS = 500_000
+_ROUNDING = 1e-12
+_AT_ONCE = 64
+"""Candidates are looked at before it is told again which ones there is any use in looking at."""
+
+
+@dataclass(frozen=True)
+class Fitting(Generic[Payload]):
+    """A cover that fits, its cost, and what no such cover can cost less than: the same, if it is an optimum."""
+
+    cost: float
+    chosen: tuple[Taken[Payload], ...]
+    bound: float
+
+
+class Looks(Protocol[Payload]):
+    """What tells more of candidates."""
+
+    def has_time(self) -> bool:
+        """Whether more may be priced; what is not priced when there is no time is in no cover."""
+
+    def closer(self, entry: Entry[Payload]) -> None:
+        """Prices a candidate, or raises what it takes at least."""
+
+    def kept(self, payload: Payload) -> Mapping[str, int]:
+        """What a candidate that is priced keeps, by device."""
+
+
+def cover_that_fits(
+    pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int], most_labels: int = MOST_LABELS
+) -> Fitting[Payload] | None:
+    """The cheapest cover that keeps no more than the memories hold.
+
+    Args:
+        pool: the candidates, of which some cover everything.
+        looks: tells more of them.
+        capacities: what every memory holds.
+        most_labels: partial covers that are looked at before the search settles for the best cover found so far.
+
+    Returns:
+        None if no cover was found that fits.
+    """
+    space = _Space(pool, looks, capacities)
+    found = _by_price(space)
+    if found is None:
+        return None
+    best = _close_gap(space, found, most_labels) or found
+    chosen = tuple([Taken(space.entries[step.place], step.shift) for step in best.cover.steps])
+    return Fitting(best.cover.cost, chosen, min(best.bound, best.cover.cost))
+
+
+class _Step(NamedTuple):
+    """A candidate in a cover: its place in the space, and how far behind that it is."""
+
+    place: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class _Cover:
+    """Candidates of a cover, or of a part of one: what they cost, and the share of every memory that they take."""
+
+    cost: float
+    shares: Shares
+    steps: tuple[_Step, ...]
+
+    def charged(self, price: float) -> float:
+        """What it costs where the shares have a price."""
+        return self.cost + price * sum(self.shares)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best cover that fits so far, what none that fits is below, and the price that this comes from."""
+
+    cover: _Cover
+    bound: float
+    price: float
+
+
+class _Space(Generic[Payload]):
+    """The candidates of a pool, stretch by stretch, in columns: what they cost and take, at least if not `sure`.
+
+    Attributes:
+        entries: the candidates.
+        stretches: where they may be.
+        stretch: by candidate, the place of its stretch.
+        shares: by candidate, of every memory.
+    """
+
+    def __init__(self, pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int]) -> None:
+        self.pool = pool
+        self.looks = looks
+        self.memories = len(capacities)
+        self._capacities = capacities
+        self.stretches = pool.stretches
+        self.entries = [entry for some in pool.stretches for entry in sorted(some.entries, key=attrgetter("place"))]
+        sizes = [len(some.entries) for some in pool.stretches]
+        self._filled = np.flatnonzero(sizes)
+        self._first = np.cumsum([0, *sizes])
+        self.stretch = np.repeat(np.arange(len(sizes)), sizes)
+        self.costs: Array = np.array([entry.us for entry in self.entries])
+        self.shares: Array = np.zeros((len(self.entries), self.memories))
+        self._loads: Array = np.zeros(len(self.entries))
+        self.sure = np.zeros(len(self.entries), bool)
+
+    def charged(self, price: float) -> Array:
+        """What all cost at least where the shares have a price."""
+        total: Array = self.costs + price * self._loads
+        return total
+
+    def least(self, charged: Array) -> list[float]:
+        """By stretch, the least of what its candidates cost."""
+        found = np.full(len(self.stretches), math.inf)
+        found[self._filled] = np.minimum.reduceat(charged, self._first[self._filled])
+        least: list[float] = found.tolist()
+        return least
+
+    def cheapest(self, price: float) -> _Cover | None:
+        """The cheapest cover at a price, all of it known; None if there is none."""
+        for looks in accumulate(repeat(1), lambda before, _: 2 * before):
+            charged = self.charged(price)
+            total, found = self.pool.cover(self.least(charged))
+            if math.isinf(total):
+                return None
+            best = {number: self._best_of(number, price) for number in dict.fromkeys(number for number, _ in found)}
+            if all(self.sure[place] for place in best.values()):
+                return self.cover([_Step(best[number], shift) for number, shift in found])
+            for number in best:
+                self._look_within(number, price, looks)
+        raise AssertionError("what is looked at often enough is sure")
+
+    def _look_within(self, number: int, price: float, looks: int) -> None:
+        """Looks at the cheapest candidates of a stretch, some times at most."""
+        for _ in range(looks):
+            place = self._best_of(number, price)
+            if self.sure[place]:
+                return
+            self.look_at(place)
+
+    def _best_of(self, number: int, price: float) -> int:
+        mine = slice(self._first[number], self._first[number + 1])
+        charged = self.costs[mine] + price * self._loads[mine]
+        return int(self._first[number] + np.argmin(charged))
+
+    def cover(self, steps: Sequence[_Step]) -> _Cover:
+        """What candidates of which all is known come to."""
+        places = [step.place for step in steps]
+        shares = self.shares[places].sum(axis=0)
+        return _Cover(math.fsum(self.costs[places].tolist()), tuple(shares.tolist()), tuple(steps))
+
+    def stop(self, step: _Step) -> int:
+        """Where a candidate of a cover ends."""
+        return self.entries[step.place].stop + step.shift
+
+    def look_at(self, place: int) -> None:
+        """Prices a candidate, as far as one look goes; of one that is priced it is told what it keeps."""
+        entry = self.entries[place]
+        if entry.priced:
+            kept = self.looks.kept(entry.payload)
+            self.shares[place] = [kept.get(device, 0) / amount for device, amount in self._capacities.items()]
+            self._loads[place] = self.shares[place].sum()
+            self.sure[place] = True
+        elif self.looks.has_time():
+            self.looks.closer(entry)
+            self.costs[place] = entry.us
+        else:
+            self.costs[place] = math.inf
+
+
+def _fits(shares: Iterable[float]) -> bool:
+    return all(share <= 1 + _ROUNDING for share in shares)
+
+
+def _by_price(space: _Space[Payload]) -> _Found | None:
+    """The best cover that a price of memory leads to."""
+    low = space.cheapest(0.0)
+    if low is None or _fits(low.shares):
+        return None if low is None else _Found(low, low.cost, 0.0)
+    high: _Cover | None = None
+    price, best = (low.cost or 1.0) / sum(low.shares), (low.cost, 0.0)
+    for _ in range(_STEPS):
+        cover = space.cheapest(price)
+        assert cover is not None, "there is one at no price"
+        charged = cover.charged(price)
+        best = max(best, (charged - price * space.memories, price))
+        if high is not None and charged >= high.charged(price) * (1 - _ROUNDING):
+            break
+        low, high = (low, cover) if _fits(cover.shares) else (cover, high)
+        more = math.inf if high is None else sum(low.shares) - sum(high.shares)
+        if more <= 0:
+            break
+        price = 4 * price if high is None else (high.cost - low.cost) / more
+    return None if high is None else _Found(_filled(space, high, low), *best)
+
+
+def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
+    """A cover that fits, with what is cheaper of one that does not between positions that both come to, as much as
+    there is room for: the largest first."""
+    parts = [tuple(map(space.cover, pair)) for pair in _between_meetings(space, fits.steps, more.steps)]
+    order = sorted(range(len(parts)), key=lambda place: sum(parts[place][0].shares) - sum(parts[place][1].shares))
+    used = fits.shares
+    for place in order:
+        mine, other = parts[place]
+        shares = tuple([now - own + its for now, own, its in zip(used, mine.shares, other.shares, strict=True)])
+        if other.cost < mine.cost and _fits(shares):
+            used, parts[place] = shares, (other, other)
+    return space.cover([step for part, _ in parts for step in part.steps])
+
+
+def _between_meetings(
+    space: _Space[Payload], one: Sequence[_Step], other: Sequence[_Step]
+) -> Iterator[tuple[Sequence[_Step], Sequence[_Step]]]:
+    """What two covers are made of between one position that both come to and the next."""
+    ends = [[space.stop(step) for step in steps] for steps in (one, other)]
+    places = [{stop: place + 1 for place, stop in enumerate(stops)} for stops in ends]
+    mine = its = 0
+    for stop in ends[0]:
+        if stop in places[1]:
+            yield one[mine : places[0][stop]], other[its : places[1][stop]]
+            mine, its = places[0][stop], places[1][stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A cover of the first positions, by its last candidate and the cover before that."""
+
+    cost: float
+    shares: Shares
+    last: _Step | None = None
+    before: _Label | None = None
+
+    def dominates(self, other: _Label) -> bool:
+        """Whether it is as good in everything; of two, it costs no more."""
+        return all(mine <= theirs for mine, theirs in zip(self.shares, other.shares, strict=True))
+
+    def steps(self) -> list[_Step]:
+        """All candidates, in order."""
+        found, label = [], self
+        while label.last is not None and label.before is not None:
+            found.append(label.last)
+            label = label.before
+        return found[::-1]
+
+
+def _close_gap(space: _Space[Payload], known: _Found, most_labels: int) -> _Found | None:
+    """The cheapest cover that fits; None if there are more partial covers to look at than `most_labels`, or no time."""
+    if known.cover.cost - known.bound <= _ROUNDING * known.cover.cost:
+        return known
+    ceiling = known.cover.cost + known.price * space.memories
+    near = _near(space, known.price, ceiling)
+    if near is None or len(near) > most_labels:
+        return None
+    rest = space.pool.behind(space.least(space.charged(known.price)))
+    starting: dict[int, list[_Step]] = {}
+    for step in near:
+        starting.setdefault(space.entries[step.place].start + step.shift, []).append(step)
+    labels: dict[int, list[_Label]] = {0: [_Label(0.0, (0.0,) * space.memories)]}
+    for position in sorted(starting):
+        alive = _undominated(labels.pop(position, []))
+        for step in starting[position]:
+            its_cost, its_shares = float(space.costs[step.place]), space.shares[step.place].tolist()
+            stop = space.stop(step)
+            for label in alive:
+                shares = tuple([a + b for a, b in zip(label.shares, its_shares, strict=True)])
+                cost = label.cost + its_cost
+                if _fits(shares) and cost + known.price * sum(shares) + rest[stop] < ceiling:
+                    labels.setdefault(stop, []).append(_Label(cost, shares, step, label))
+                    most_labels -= 1
+        if most_labels < 0:
+            return None
+    found = min(labels.get(len(rest) - 1, ()), key=attrgetter("cost"), default=None)
+    better = known.cover if found is None or found.cost >= known.cover.cost else space.cover(found.steps())
+    return _Found(better, better.cost, known.price)
+
+
+def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] | None:
+    """The candidates that a cover may have which is charged less than a ceiling, all of them known, in order.
+
+    None if there is no time to price what may be one.
+    """
+    while True:
+        charged = space.charged(price)
+        least = space.least(charged)
+        before, rest = np.array(space.pool.before(least)), np.array(space.pool.behind(least))
+        around = [
+            before[some.start + np.array(some.shifts)] + rest[some.stop + np.array(some.shifts)]
+            for some in space.stretches
+        ]
+        through = charged + np.array([others.min() for others in around])[space.stretch]
+        unsure = np.flatnonzero((through < ceiling) & ~space.sure)
+        if not len(unsure):
+            break
+        if not space.looks.has_time():
+            return None
+        for place in unsure[np.argsort(through[unsure], kind="stable")][: max(_AT_ONCE, len(unsure) // 4)]:
+            space.look_at(int(place))
+    found = []
+    for place in np.flatnonzero(through < ceiling).tolist():
+        number = space.stretch[place]
+        shifts = np.array(space.stretches[number].shifts)[charged[place] + around[number] < ceiling]
+        found += [_Step(place, shift) for shift in shifts.tolist()]
+    return found
+
+
+def _undominated(labels: list[_Label]) -> list[_Label]:
+    kept: list[_Label] = []
+    for label in sorted(labels, key=lambda label: (label.cost, label.shares)):
+        rivals = kept[-1:] if len(label.shares) == 1 else kept  # of one memory the last takes the least
+        if not any(better.dominates(label) for better in rivals):
+            kept.append(label)
+    return kept

@@ -1,0 +1,243 @@
+"""A policy's candidates over one graph: listed, bounded, priced where that matters, grown from the cheapest plan."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pimflow.ir import Decision, Graph, OnDevice, Parallel
+from pimflow.ir.plan import leaves_host
+from pimflow.runtime.timeline import build_timeline
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.chain import Interval
+from pimflow.search.policy import Objective, Policy
+from pimflow.search.pool import Entry, Pool, Taken
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Costs, Pricer, host_alone
+from pimflow.search.progress import SearchProgress, Tell, silent
+from pimflow.search.switching import Line
+from pimflow.search.weighed import pricer_of
+
+Decisions = tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class PricedSpace:
+    """A policy's candidates over one graph, priced: what both solvers solve.
+
+    `positions` nodes in order, or points of the line on which memory channels change hands; `search` has what covers
+    them; `baseline_us` is the GPU alone, and `baseline_cost` that by the policy's objective, by which candidates cost
+    what they do; `priced` counts them.
+    """
+
+    positions: int
+    search: Search
+    baseline_us: float
+    baseline_cost: float
+    baseline: Decisions
+    priced: int
+    host: str
+    objective: Objective
+    pricer: Pricer
+
+    @cached_property
+    def intervals(self) -> tuple[Interval[Decisions], ...]:
+        """All candidates that are priced, each wherever it may be."""
+        return tuple(
+            [self.search.placed(Taken(entry, shift)) for entry, shifts in self.search.pool.priced() for shift in shifts]
+        )
+
+
+def price_space(
+    graph: Graph,
+    policy: Policy,
+    costs: Costs,
+    prices: PriceCache,
+    budget_s: float | None = None,
+    progress: Tell = silent,
+    prune: bool = True,
+) -> PricedSpace:
+    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
+
+    `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
+    """
+    pricer = pricer_of(policy.objective, graph, costs, prices)
+    candidates = Candidates(graph, policy, pricer, exhaustive=prune, once=prune)
+    what = policy.name if prune else f"{policy.name}, nothing pruned"
+    telling = SearchProgress(what, progress, budget_s)
+    line = Line(candidates, costs.channel_switch_us)
+    search = Search(candidates, pricer, line, telling, prune)
+    if policy.spaces:
+        search.vary(line.with_all_channels())
+        search.pass_over(line.steps(), switch_cost(policy.objective, costs))
+    for listed in candidates.rounds() if policy.spaces else ():
+        search.enter(listed)
+        search.improve()
+    prices.flush()
+    host = costs.target.host
+    baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
+    alone = build_timeline(host_alone(graph, costs), costs.target, costs.host_only())
+    return PricedSpace(
+        line.size,
+        search,
+        alone.makespan_us,
+        policy.objective.cost(alone.makespan_us, alone.total_energy_mj),
+        baseline,
+        search.entered,
+        host,
+        policy.objective,
+        pricer,
+    )
+
+
+def switch_cost(objective: Objective, costs: Costs) -> float:
+    """What memory channels that change hands once cost."""
+    switch_us = costs.channel_switch_us or 0.0
+    return objective.cost(switch_us, costs.static_energy_mj(switch_us))
+
+
+class Search:
+    """The candidates so far, with an eye on the clock.
+
+    `entered` counts them; `out_of_time` is whether some were left out, or left as they were, for lack of time.
+    """
+
+    def __init__(
+        self, candidates: Candidates, pricer: Pricer, line: Line, progress: SearchProgress, prune: bool
+    ) -> None:
+        self.pool: Pool[Decisions] = Pool(line.size)
+        self.entered = 0
+        self.out_of_time = False
+        self._candidates = candidates
+        self._pricer = pricer
+        self._line = line
+        self._progress = progress
+        self._prune = prune
+        self._looked_at = 0
+        self._tried: set[Decision] = set()
+        self._joined: set[Candidate] = set()
+
+    def enter(self, candidates: Iterable[Candidate]) -> None:
+        """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
+
+        Of a time budget half is left for looking at the promising ones.
+        """
+        waiting: deque[Candidate] = deque()
+        total = 0
+        for candidate in candidates:
+            if self._progress.is_half_spent and not candidate.certain:
+                self.out_of_time = True
+                break
+            waiting.append(candidate)
+            total += len(self._line.shifts(candidate))
+            self._progress.listed(total)
+        self._progress.begins(total)
+        done = 0
+        while waiting:
+            candidate = waiting.popleft()
+            if self._progress.is_half_spent and not candidate.certain:
+                self.out_of_time = True
+                return
+            self._enter(candidate, len(self._line.shifts(candidate)))
+            done += len(self._line.shifts(candidate))
+            self._progress.priced(done, total)
+
+    def pass_over(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
+        """Adds what leads from point to point of the line while nothing runs."""
+        for start, stop, switched in steps:
+            self.pool.add(Entry(0, start, stop, (), switch_cost * switched, True))
+
+    def improve(self) -> None:
+        """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
+
+        What runs at once is looked at again in every round: more may be divided in it.
+        """
+        self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel)}
+        varied: dict[int, int] = {}
+        while True:
+            chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
+            fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
+            if not fresh or self.out_of_time:
+                return
+            self._join([some for _, some in chosen])
+            for entry, some in fresh:
+                self._tried.update(some.payload)
+                self._vary(entry, varied)
+
+    def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
+        for candidate in self._candidates.joins(self._line.on_order(chosen)):
+            first = self._candidates.first_alike(candidate)
+            if first in self._joined:
+                self.entered += 1
+                continue
+            self._joined.add(first)
+            self.vary([first])
+
+    def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
+        """Enters variations of what an entry decides, and counts them; of those like it they are `varied` already."""
+        if entry.place in varied:
+            self.entered += varied[entry.place]
+            return
+        before = self.entered
+        for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
+            self.vary(self._candidates.variations(interval))
+        varied[entry.place] = self.entered - before
+
+    def vary(self, candidates: Iterable[Candidate]) -> None:
+        """The same for variations of what has been found, of which nobody knows how many will follow."""
+        for candidate in candidates:
+            if not self.has_time():
+                return
+            self._enter(candidate)
+
+    def has_time(self) -> bool:
+        """Whether more may be looked at."""
+        is_late = self._progress.out_of_time
+        self.out_of_time |= is_late
+        return not is_late
+
+    def placed(self, taken: Taken[Decisions]) -> Interval[Decisions]:
+        """A candidate where it is in a cover."""
+        entry, shift = taken.entry, taken.shift
+        return Interval(entry.start + shift, entry.stop + shift, entry.us, self._line.moved(entry.payload, shift))
+
+    def cheapest(self) -> tuple[Taken[Decisions], ...]:
+        """The cheapest cover, all of it priced, unless there is no time for that."""
+        while self.has_time():
+            chosen = self.pool.cheapest()
+            unsure = {taken.entry.place: taken.entry for taken in chosen if not taken.entry.priced}
+            if not unsure:
+                return chosen
+            for entry in unsure.values():
+                self._look_at(entry)
+        return ()
+
+    def _enter(self, candidate: Candidate, times: int = 1) -> None:
+        """Adds a candidate; it counts as so many."""
+        self.entered += times
+        decisions = candidate.decisions
+        exactly = candidate.certain or not self._prune
+        us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
+        if us is not None:
+            entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
+            self.pool.add(entry, self._line.shifts(candidate))
+
+    def _look_at(self, entry: Entry[Decisions]) -> None:
+        self.pool.take(entry)
+        self.closer(entry)
+        self.pool.add(entry)
+
+    def kept(self, payload: Decisions) -> Mapping[str, int]:
+        """What decisions that can be carried out keep in the memories of units, by device."""
+        away = any(leaves_host(decision, self._pricer.costs.target.host) for decision in payload)
+        return self._pricer.kept(payload) if away else {}
+
+    def closer(self, entry: Entry[Decisions]) -> None:
+        """Looks at a candidate more closely; what cannot be made costs more than anything."""
+        us, entry.priced = self._pricer.closer(entry.payload, entry.us)
+        entry.us = math.inf if us is None else us
+        self._looked_at += 1
+        self._progress.looked_at(self._looked_at)
