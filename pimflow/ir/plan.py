@@ -114,12 +114,17 @@ class SplitEdges:
 class Pipeline:
     """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
 
+    Within a stage a node's rows may be divided as well, the top ones on the plan's host device, the rest on the node's;
+    then there may be one stage alone, in which neighbours do not meet.
+
     Args:
         run: the nodes, in order; each but the last is read by a later one (there may be branches).
         devices: the device of each node of the run.
         stage_rows: output rows of the last node that each stage makes, in the order in which stages are run;
             they sum to its H. Stage k's rows of the other nodes follow from the receptive field.
         bottom_first: whether the first stage run is the bottom (highest rows) of the map.
+        host_rows: by node of the run, how many of its rows the host makes in each stage, none of a node that is
+            nowhere divided; nothing at all if no node is.
     """
 
     run: tuple[str, ...]
@@ -127,11 +132,17 @@ class Pipeline:
     stage_rows: tuple[int, ...]
     choice: str
     bottom_first: bool = False
+    host_rows: tuple[tuple[int, ...], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes this decision covers."""
         return self.run
+
+    @property
+    def stages(self) -> str:
+        """How many stages there are, in words."""
+        return f"{len(self.stage_rows)} stages" if len(self.stage_rows) > 1 else "one stage"
 
 
 Single = OnDevice | SplitRows | SplitColumns | SplitK | SplitEdges | Pipeline

@@ -90,9 +90,8 @@ def passes_of(decision: Decision, host: str) -> tuple[DecisionPass, ...]:
         return (EdgeSplit(decision.node, group, at_least, decision.choice, decision.device, host),)
     if isinstance(decision, Parallel):
         return tuple(step for item in decision.decisions for step in passes_of(item, host))
-    return (
-        Pipelining(decision.run, decision.devices, decision.stage_rows, decision.choice, decision.bottom_first, host),
-    )
+    run, devices, stage_rows, host_rows = decision.run, decision.devices, decision.stage_rows, decision.host_rows
+    return (Pipelining(run, devices, stage_rows, decision.choice, decision.bottom_first, host_rows, host),)
 
 
 def why_not(graph: Graph, decision: Decision, host: str = "gpu") -> Refusal | None:

@@ -4,13 +4,18 @@ z = b(a(x))   becomes   y0 = a(x[rows of stage 0])
                         z0 = b(y0)                     while   y1 = a(x[rows of stage 1])
                         z1 = b(y0 and y1)              over the rows that it needs of both
                         z  = concat(z0, z1)
+
+Within a stage the rows of a node may be divided between the host and the node's device, as MD-DP divides those of a
+whole node. So neighbours that are both divided need no meeting between them: each part waits for the rows that it
+reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, NamedTuple
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import leaving_values, node_rows, part_finder, run_refusal
@@ -18,8 +23,17 @@ from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import Site, device_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
-from pimflow.passes.rowwise.stages import StageRows
+from pimflow.passes.rowwise.stages import Spans, rows_made
 from pimflow.passes.rowwise.writer import PartWriter
+
+
+class _Share(NamedTuple):
+    """Rows start .. stop-1 of a node in a stage, on a device; the suffix tells its part from the others."""
+
+    start: int
+    stop: int
+    device: str
+    suffix: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,9 @@ class Pipelining(RowwisePass):
             its rows together.
         choice: what the backends of other devices are asked for (a mapping policy, a strategy); "" is their default.
         bottom_first: whether the first stage run is the bottom (highest rows) of the map.
+        host_rows: by node, how many of the rows that it makes in each stage the host makes, the top ones; none of a
+            node that runs on its device alone. What is fused into such a node is divided where that is. Nothing at all
+            if no node is divided.
         host: the device that can run any node, and runs all movements.
     """
 
@@ -48,6 +65,7 @@ class Pipelining(RowwisePass):
     stage_rows: tuple[int, ...]
     choice: str = ""
     bottom_first: bool = False
+    host_rows: tuple[tuple[int, ...], ...] = ()
     host: str = "gpu"
 
     @property
@@ -65,31 +83,65 @@ class Pipelining(RowwisePass):
         refusal = self._run_refusal(graph, nodes)
         if refusal is not None:
             return refusal
-        rows_of = StageRows(graph, nodes[-1], self.stage_rows, self.bottom_first)
-        for node in reversed(nodes[:-1]):
-            refusal = rows_of.extend(node)
-            if refusal is not None:
-                return refusal
-        fresh = [rows_of.fresh(node.name) for node in nodes]
+        made = rows_made(graph, self.nodes, self.stage_rows, self.bottom_first)
+        if isinstance(made, Refusal):
+            return made
+        refusal = self._share_refusal(made)
+        if refusal is not None:
+            return refusal
         jobs: list[PartJob] = []
         part_of = part_finder(graph)
         for stage in range(len(self.stage_rows)):
-            suffix = f"s{stage}"
-            for node, device, rows in zip(nodes, self.devices, fresh, strict=True):
-                start, stop = rows[stage]
-                if start == stop:
-                    continue
-                part = part_of(node, start, stop)
-                if isinstance(part, Refusal):
-                    return part
-                jobs.append(PartJob(node, start, stop, part, device, suffix, stage))
+            for node, device in zip(nodes, self.devices, strict=True):
+                for start, stop, where, suffix in self._shares(node, device, stage, made):
+                    part = part_of(node, start, stop)
+                    if isinstance(part, Refusal):
+                        return part
+                    jobs.append(PartJob(node, start, stop, part, where, suffix, stage))
         return Layout(tuple(jobs), leaving_values(graph, nodes))
 
+    def _shares(self, node: Node, device: str, stage: int, made: Mapping[str, Spans]) -> Iterator[_Share]:
+        """The parts of a node in a stage.
+
+        What is fused into a divided node is divided with it, and stays where it is, if it makes the same rows.
+        """
+        start, stop = made[node.name][stage]
+        root = node.placement.fused_into or ""
+        follows = root in self._divided and made[root][stage] == (start, stop)
+        on_host = device if follows else self.host
+        counts = self._divided.get(root if follows else node.name)
+        middle = start + counts[stage] if counts else start
+        if start < middle < stop:
+            beside = self.devices[self.nodes.index(root if follows else node.name)]
+            yield _Share(start, middle, on_host, f"s{stage}_{self.host}")
+            yield _Share(middle, stop, device, f"s{stage}_{beside}")
+        elif start < stop:
+            yield _Share(start, stop, device if middle == start else on_host, f"s{stage}")
+
+    @cached_property
+    def _divided(self) -> Mapping[str, tuple[int, ...]]:
+        """By node that is divided, the rows on the host by stage."""
+        return {name: counts for name, counts in zip(self.nodes, self.host_rows, strict=False) if counts}
+
+    def _share_refusal(self, made: Mapping[str, Spans]) -> Refusal | None:
+        for name, counts in self._divided.items():
+            for stage, (on_host, (start, stop)) in enumerate(zip(counts, made[name], strict=True)):
+                if not 0 <= on_host <= stop - start:
+                    return Refusal(f"{name}: {on_host} rows on the host of the {stop - start} that stage {stage} makes")
+        return None
+
     def _run_refusal(self, graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
-        if len(nodes) < 2 or len(self.stage_rows) < 2:
-            return Refusal("a pipeline needs at least two nodes and two stages")
+        if len(nodes) < 2 or len(self.stage_rows) < (1 if self._divided else 2):
+            return Refusal("a pipeline needs at least two nodes, and two stages or rows that are divided within one")
         if len(self.devices) != len(nodes):
             return Refusal(f"{len(self.devices)} devices for {len(nodes)} nodes")
+        if self.host_rows and len(self.host_rows) != len(nodes):
+            return Refusal(f"rows on the host of {len(self.host_rows)} nodes for {len(nodes)} nodes")
+        for name, device, counts in zip(self.nodes, self.devices, self.host_rows, strict=False):
+            if counts and device == self.host:
+                return Refusal(f"{name}: its rows are divided, and it has no device but the host")
+            if counts and len(counts) != len(self.stage_rows):
+                return Refusal(f"{name}: rows on the host in {len(counts)} stages of {len(self.stage_rows)}")
         rows = node_rows(graph, nodes[-1])
         if min(self.stage_rows) < 1 or sum(self.stage_rows) != rows:
             return Refusal(f"stages of {self.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")

@@ -240,12 +240,12 @@ class _Tracks:
 
 def _joined(graph: Graph, at: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
     """Pairs of events on two devices in one region that belong together, the earlier first."""
-    halves: dict[tuple[str, int], Event] = {}
+    halves: dict[tuple[str, int, int | None], Event] = {}
     for name, event in at.items():
         node = graph.node(name)
-        key = (origin_of(node), event.region)
+        key = (origin_of(node), event.region, event.stage)
         other = halves.setdefault(key, event)
-        if event.stage is None and other.resource != event.resource:
+        if not node.op.is_movement and other.resource != event.resource:
             first, second = sorted((other, event), key=lambda event: event.start_us)
             yield first, second, "split"
         for source in _sources(graph, node, at):

@@ -423,7 +423,7 @@ def _together(decision: Decision, anchor: Node, name: str) -> str:
     if name != anchor.name:
         return f"fused into {anchor.name}, of which all this is told"
     if isinstance(decision, Pipeline):
-        return f"a pipeline of {len(decision.stage_rows)} stages over {', '.join(decision.run)}"
+        return f"a pipeline of {decision.stages} over {', '.join(decision.run)}"
     others = [other for other in decision.nodes if other != name]
     return f"decided with {', '.join(others)}" if others else ""
 

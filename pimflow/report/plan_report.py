@@ -475,10 +475,19 @@ class _NodeRows:
         if isinstance(decision, Pipeline) and node.placement.fused_into in decision.run:
             return f"fused into {node.placement.fused_into}, stage by stage"
         if isinstance(decision, Pipeline):
-            stages = " + ".join(str(count) for count in decision.stage_rows)
-            device = self._label(_device_in(decision, node.name))
-            return f"on {device} in {len(decision.stage_rows)} stages, of {stages} rows of {decision.run[-1]}"
+            made = f"of {_sum(decision.stage_rows)} rows of {decision.run[-1]}"
+            return f"{self._where(decision, node)} in {decision.stages}, {made}"
         return self._why_there(node)
+
+    def _where(self, decision: Pipeline, node: Node) -> str:
+        """Where a pipeline has a node of its run."""
+        place = decision.run.index(node.name)
+        device = self._label(decision.devices[place])
+        counts = decision.host_rows[place] if decision.host_rows else ()
+        if not counts:
+            return f"on {device}"
+        rows = node_rows(self._original, node)
+        return f"{_sum(counts)} of {rows} rows on {self._label(self._host)}, the others on {device},"
 
     def _label(self, device: str) -> str:
         """A device in a sentence: "the GPU", "PIM"."""
@@ -517,8 +526,8 @@ def _mode(decision: Single) -> str:
     return decision.device
 
 
-def _device_in(decision: Pipeline, name: str) -> str:
-    return dict(zip(decision.run, decision.devices, strict=True))[name]
+def _sum(counts: Sequence[int]) -> str:
+    return " + ".join(map(str, counts))
 
 
 def _ratio(before: float, after: float) -> float:

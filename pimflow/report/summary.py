@@ -85,7 +85,9 @@ def _places(report: PlanReport, devices: Sequence[str]) -> dict[str, str]:
     for row in report.nodes:
         own = [unit for unit in units if row.fractions[unit]]
         if row.mode == "pipeline":
-            places[row.name] = f"{(own or [host])[0].upper()}, pipelined"
+            divided = own and sum(row.fractions.values()) < 1 and row.busy_us[host] > 0
+            on = (host, *own) if divided else (own or [host])[:1]
+            places[row.name] = f"{' + '.join(device.upper() for device in on)}, pipelined"
         elif row.mode == "md-dp":
             places[row.name] = " + ".join(device.upper() for device in (host, *dict.fromkeys(sharing[row.region])))
         else:

@@ -125,12 +125,12 @@ class CostModel:
         cost = self._host_cost(graph, node)
         if cost is None:
             return _FREE
-        saved_us = _launch_us(cost) if self._runs_already(node) else 0.0
+        saved_us = _launch_us(cost) if self._runs_already(graph, node) else 0.0
         return NodeCost(cost.time_us - saved_us, cost.energy_mj, cost)
 
     def launch_ahead_us(self, graph: Graph, node: Node) -> float:
         """Of a node's time what may pass while the host waits for what the node reads: its launch, if it is queued."""
-        if not self.host.queues_launches or self._runs_already(node):
+        if not self.host.queues_launches or self._runs_already(graph, node):
             return 0.0
         return self._host_launch_us(graph, node)
 
@@ -144,9 +144,13 @@ class CostModel:
         cost = None if elsewhere else self._host_cost(graph, node)
         return 0.0 if cost is None else _launch_us(cost)
 
-    def _runs_already(self, node: Node) -> bool:
-        """Whether a node of the host is a later stage of one whose kernel is still there."""
-        return self.host.persistent_stages and bool(node.placement.stage) and not node.op.is_movement
+    def _runs_already(self, graph: Graph, node: Node) -> bool:
+        """Whether a node of the host is a later stage of one whose kernel is still there: of what is divided within
+        stages, the host may have nothing in the first of them."""
+        stage = node.placement.stage
+        if not self.host.persistent_stages or not stage or node.op.is_movement:
+            return False
+        return _first_stages(graph, self.target.host).get(_origin(node), stage) < stage
 
     def algorithms(self, graph: Graph) -> dict[str, str]:
         """How the host runs those nodes of a placed graph that it does not run in the usual way, by name."""
@@ -222,7 +226,7 @@ class CostModel:
         if cost is None:
             return {}
         parts = cost.time_parts_us
-        return {**parts, "launch": 0.0} if self._runs_already(node) and "launch" in parts else parts
+        return {**parts, "launch": 0.0} if self._runs_already(graph, node) and "launch" in parts else parts
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
@@ -363,6 +367,24 @@ class CostModel:
         if self.channel_switch_us is None and self._host_only is not self:
             raise GraphError(f"{node.name!r} is placed with all memory channels, but this machine's units keep theirs")
         return self._host_only.host
+
+
+_FIRST_STAGES: WeakKeyDictionary[Graph, dict[tuple[int | None, str], int]] = WeakKeyDictionary()
+
+
+def _first_stages(graph: Graph, host: str) -> Mapping[tuple[int | None, str], int]:
+    """The first stage in which the host has a kernel, by region and origin of what pipelines are made of."""
+    if graph not in _FIRST_STAGES:
+        found = _FIRST_STAGES[graph] = {}
+        for node in graph.nodes:
+            stage, fused = node.placement.stage, node.placement.fused_into is not None
+            if stage is not None and node.device in (None, host) and not fused and not node.op.is_movement:
+                found[_origin(node)] = min(stage, found.get(_origin(node), stage))
+    return _FIRST_STAGES[graph]
+
+
+def _origin(node: Node) -> tuple[int | None, str]:
+    return node.placement.region, node.placement.origin or node.name
 
 
 def _launch_us(cost: HostCost) -> float:

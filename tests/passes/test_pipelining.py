@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,9 @@ from pimflow.ir import (
     SplitRows,
 )
 from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
-from pimflow.passes import why_not
+from pimflow.passes import Pipelining, why_not
+from pimflow.passes.apply_plan import passes_of
+from pimflow.passes.rowwise.parts import Layout
 from support.passes import applied
 from support.values import assert_same_values
 
@@ -35,6 +38,13 @@ from support.values import assert_same_values
 def pipeline(run: Sequence[str], devices: str, rows: Sequence[int], bottom_first: bool = False) -> Pipeline:
     named = tuple("pim" if device == "p" else "gpu" for device in devices)
     return Pipeline(tuple(run), named, tuple(rows), "newton++", bottom_first)
+
+
+def divided(
+    run: Sequence[str], devices: str, rows: Sequence[int], host_rows: Sequence[Sequence[int] | None]
+) -> Pipeline:
+    counts = tuple(tuple(of_node or ()) for of_node in host_rows)
+    return replace(pipeline(run, devices, rows), host_rows=counts)
 
 
 def ancestors(graph: Graph, node: Node) -> list[Node]:
@@ -257,6 +267,13 @@ def test_branches_are_cut_into_stages_together(devices: str) -> None:
     [
         (pipeline(("expand",), "p", (7, 7)), "two nodes"),
         (pipeline(("expand", "clip1"), "pg", (14,)), "two stages"),
+        (divided(("expand", "clip1"), "pg", (14,), (None, None)), "two stages"),
+        (divided(("expand",), "p", (14,), ([7],)), "two nodes"),
+        (divided(("expand", "clip1"), "pg", (14,), ([7],)), "rows on the host of 1 nodes for 2 nodes"),
+        (divided(("expand", "clip1"), "pg", (14,), (None, [7])), "clip1: its rows are divided, and"),
+        (divided(("expand", "clip1"), "pg", (7, 7), ([7], None)), "expand: rows on the host in 1 stages of 2"),
+        (divided(BLOCK, "pgggp", (7, 7), ([9, 0], None, None, None, None)), "expand: 9 rows on the host of the 8 that"),
+        (divided(BLOCK, "pgggp", (7, 7), ([-1, 0], None, None, None, None)), "expand: -1 rows on the host of the 8"),
         (pipeline(("expand", "clip1"), "p", (7, 7)), "1 devices for 2 nodes"),
         (pipeline(("expand", "clip1"), "pg", (7, 6)), "do not make up the 14 rows"),
         (pipeline(("expand", "clip1"), "pg", (0, 14)), "do not make up the 14 rows"),
@@ -267,6 +284,57 @@ def test_impossible_pipelines_are_refused(decision: Pipeline, message: str) -> N
     refusal = why_not(mobile_block(), decision)
     assert refusal is not None
     assert message in refusal.reason
+
+
+def two_windows() -> Graph:
+    """3x3 -> relu, fused -> 3x3."""
+    build = Builder()
+    first = build.conv(build.input(1, 4, 14, 6), 8, 3, 1, 1, name="first")
+    graph = build.graph(build.conv(build.relu(first, name="act"), 8, 3, 1, 1, name="second"))
+    fused = [node.placed(fused_into="first") if node.name == "act" else node for node in graph.nodes]
+    return graph.replace(nodes=fused)
+
+
+TWO_WINDOWS = ("first", "act", "second")
+
+
+def test_divided_neighbours_wait_only_for_the_rows_that_they_read() -> None:
+    graph = two_windows()
+    rewritten = applied(graph, divided(TWO_WINDOWS, "pgp", (14,), ([8], None, [7])))
+    assert_same_values(graph, rewritten)
+    parts = {node.name: node for node in rewritten.nodes if node.op.is_contraction or node.op.is_elementwise}
+    assert {name: (node.device, graph_rows(rewritten, name)) for name, node in parts.items()} == {
+        "first_s0_gpu": ("gpu", 8),
+        "first_s0_pim": ("pim", 6),
+        "act_s0_gpu": ("gpu", 8),
+        "act_s0_pim": ("gpu", 6),
+        "second_s0_gpu": ("gpu", 7),
+        "second_s0_pim": ("pim", 7),
+    }
+    assert {name: node.placement.fused_into for name, node in parts.items() if node.op.is_elementwise} == {
+        "act_s0_gpu": "first_s0_gpu",
+        "act_s0_pim": "first_s0_pim",
+    }
+    waits = {name: {node.name for node in ancestors(rewritten, node)} & set(parts) for name, node in parts.items()}
+    assert waits["second_s0_gpu"] == {"first_s0_gpu", "act_s0_gpu"}, "rows 0 to 7 are the host's"
+    assert waits["second_s0_pim"] == set(parts) - {"second_s0_gpu", "second_s0_pim"}, "row 6 is the host's"
+
+
+def test_a_divided_node_may_be_whole_on_either_device_in_a_stage() -> None:
+    graph = two_windows()
+    rewritten = applied(graph, divided(TWO_WINDOWS, "pgp", (5, 5, 4), ([6, 2, 0], None, [0, 5, 1])))
+    assert_same_values(graph, rewritten)
+    convolutions = [node for node in rewritten.nodes if node.op.is_contraction]
+    assert {node.name: (node.device, graph_rows(rewritten, node.name)) for node in convolutions} == {
+        "first_s0": ("gpu", 6),
+        "second_s0": ("pim", 5),
+        "first_s1_gpu": ("gpu", 2),
+        "first_s1_pim": ("pim", 3),
+        "second_s1": ("gpu", 5),
+        "first_s2": ("pim", 3),
+        "second_s2_gpu": ("gpu", 1),
+        "second_s2_pim": ("pim", 3),
+    }
 
 
 def test_runs_that_cannot_be_pipelined() -> None:
@@ -375,7 +443,27 @@ def _random_pipeline(graph: Graph, nodes: list[Node], draw: random.Random) -> Pi
     cuts = sorted(draw.sample(range(1, rows), min(draw.randint(1, 3), rows - 1)))
     stages = [stop - start for start, stop in zip([0, *cuts], [*cuts, rows], strict=True)]
     devices = "".join(draw.choice("gp") if isinstance(node.op, Conv2d | Gemm | MatMul) else "g" for node in run)
-    return pipeline([node.name for node in run], devices, stages, draw.random() < 0.5)
+    whole = pipeline([node.name for node in run], devices, stages, draw.random() < 0.5)
+    return _randomly_divided(graph, whole, draw) if draw.random() < 0.5 else whole
+
+
+def _randomly_divided(graph: Graph, whole: Pipeline, draw: random.Random) -> Pipeline:
+    """Some of its nodes divided; in one stage, now and then."""
+    if draw.random() < 0.3:
+        whole = replace(whole, stage_rows=(sum(whole.stage_rows),))
+    some = [device == "pim" and draw.random() < 0.7 for device in whole.devices]
+    none = tuple((0,) * len(whole.stage_rows) if is_divided else () for is_divided in some)
+    (cut,) = passes_of(replace(whole, host_rows=none), "gpu")
+    layout = cut.layout(graph) if isinstance(cut, Pipelining) else None
+    if not isinstance(layout, Layout):
+        return whole
+    made = {(job.node.name, job.stage): job.stop - job.start for job in layout.jobs}
+    stages = range(len(whole.stage_rows))
+    counts = (
+        [draw.randint(0, made.get((name, stage), 0)) for stage in stages] if is_divided else ()
+        for name, is_divided in zip(whole.run, some, strict=True)
+    )
+    return replace(whole, host_rows=tuple(map(tuple, counts)))
 
 
 def _random_split(graph: Graph, nodes: list[Node], draw: random.Random) -> SplitRows | None:

@@ -30,11 +30,13 @@ from pimflow.passes import (
 
 NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["conv1", "a/b:0", "28", "1e5", "true", "none", 'a"b', "-"])
 TUPLES = st.lists(NAMES, max_size=3).map(tuple)
+COUNTS = st.lists(st.integers()).map(tuple)
+HOST_ROWS = st.lists(COUNTS, max_size=3).map(tuple)
 PLACED = st.builds(OnDevice, NAMES, NAMES, NAMES)
 DECISIONS = st.one_of(
     PLACED,
     st.builds(SplitRows, NAMES, st.integers(), NAMES, TUPLES, NAMES),
-    st.builds(Pipeline, TUPLES, TUPLES, st.lists(st.integers()).map(tuple), NAMES, st.booleans()),
+    st.builds(Pipeline, TUPLES, TUPLES, COUNTS, NAMES, st.booleans(), HOST_ROWS),
     st.builds(Parallel, st.lists(st.lists(PLACED, max_size=2).map(tuple), max_size=2).map(tuple)),
 )
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,7 +44,7 @@ PLANS = st.builds(Plan, NAMES, st.lists(DECISIONS, max_size=3).map(tuple), FLOAT
 SOME_PASSES = st.one_of(
     st.sampled_from(CLEANUP),
     st.builds(MdDpSplit, NAMES, st.integers(), NAMES, TUPLES, NAMES, NAMES),
-    st.builds(Pipelining, TUPLES, TUPLES, st.lists(st.integers()).map(tuple), NAMES, st.booleans(), NAMES),
+    st.builds(Pipelining, TUPLES, TUPLES, COUNTS, NAMES, st.booleans(), HOST_ROWS, NAMES),
     st.builds(DevicePlacement, TUPLES, NAMES, NAMES, NAMES),
     st.builds(FoldConstants, st.integers()),
     st.builds(FuseEpilogues, st.booleans()),

@@ -135,6 +135,26 @@ def test_pipeline_counts_overlapped_convolution_once() -> None:
     assert report.result.conv_us == pytest.approx(convs - (in_pipeline - region), abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("stages", "counts", "share", "why"),
+    [
+        ((28,), (12,), 16 / 28, "12 of 28 rows on the GPU, the others on PIM, in one stage, of 28 rows of relu5"),
+        ((14, 14), (15, 3), 10 / 28, "15 + 3 of 28 rows on the GPU, the others on PIM, in 2 stages, of 14 + 14 rows"),
+    ],
+)
+def test_a_node_that_is_divided_within_stages_is_on_both_devices(
+    stages: tuple[int, ...], counts: tuple[int, ...], share: float, why: str
+) -> None:
+    graph = inverted_residuals(1, 28)
+    run = ("conv2", "relu3", "conv4", "relu5")
+    devices = ("pim", "gpu", "gpu", "gpu")
+    pipeline = Pipeline(run, devices, stages, "newton++", host_rows=(counts, (), (), ()))
+    row = rows_by_name(report_of(graph, plan_of(graph, pipeline)))["conv2"]
+    assert row.fractions["pim"] == pytest.approx(share)
+    assert min(row.busy_us.values()) > 0
+    assert row.why.startswith(why)
+
+
 def test_report_survives_json() -> None:
     graph = inverted_residuals()
     costs = FakeCosts()

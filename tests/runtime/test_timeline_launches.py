@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pimflow.ir import Graph
+from pimflow.ir import Graph, OnDevice, Pipeline
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.report.plan_report import report_plan
@@ -22,6 +22,7 @@ from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
 from pimflow.search.solver import solve
 from pimflow.targets.overrides import override
+from support.covers import carried_out
 from support.graphs import inverted_residuals
 from support.passes import rewritten
 
@@ -118,3 +119,21 @@ def test_no_bound_is_above_the_price(mode: str) -> None:
         NET, Options.of(target=costs.target, policy="auto", grid=20, stages=(2,), use_cache=False), costs=costs
     )
     assert makespan_bound(NET, costs, plan.baseline_us).time_us <= plan.predicted_us * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("host_rows", "launched"), [((0, 8, 8), [True, False]), ((8, 8, 0), [True, False])])
+def test_a_persistent_kernel_is_launched_where_the_host_has_rows_first(
+    host_rows: tuple[int, ...], launched: list[bool]
+) -> None:
+    """Of what is divided within stages that may be a later one."""
+    costs = costs_of("persistent")
+    run = ("conv2", "relu3", "conv4", "relu5")
+    pipeline = Pipeline(run, ("pim", "gpu", "gpu", "gpu"), (8, 10, 10), "", host_rows=(host_rows, (), (), ()))
+    others = [[OnDevice(node.name, "gpu") for node in some] for some in (NET.nodes[:2], NET.nodes[6:])]
+    graph = carried_out(NET, (*others[0], pipeline, *others[1]), costs)
+    kernels = [node for node in graph.nodes if node.placement.origin == "conv2" and node.op.is_contraction]
+    on_host = [node for node in kernels if node.device == "gpu"]
+    assert [costs.time_parts_us(graph, node)["launch"] > 0 for node in on_host] == launched
+    exposed = costs_of("exposed")
+    saved = [exposed.node_cost(graph, node).time_us - costs.node_cost(graph, node).time_us for node in on_host]
+    assert [us == 0 for us in saved] == launched

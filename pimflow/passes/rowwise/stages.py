@@ -93,3 +93,16 @@ class StageRows:
             spans[:] = [(start, rows) for start, _ in spans[:-1]] + [(0, rows)]
         else:
             spans[:] = [(0, stop) for _, stop in spans[:-1]] + [(0, rows)]
+
+
+def rows_made(
+    graph: Graph, run: Sequence[str], stage_rows: Sequence[int], bottom_first: bool
+) -> dict[str, Spans] | Refusal:
+    """By node of a run, the rows that every stage makes of it; or why they cannot be made stage by stage."""
+    nodes = [graph.node(name) for name in run]
+    rows_of = StageRows(graph, nodes[-1], stage_rows, bottom_first)
+    for node in reversed(nodes[:-1]):
+        refusal = rows_of.extend(node)
+        if refusal is not None:
+            return refusal
+    return {name: rows_of.fresh(name) for name in run}

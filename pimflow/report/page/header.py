@@ -138,7 +138,7 @@ def _words(run: Run) -> Markup:
         ("split", "two units make a part of a node's rows, columns or edges each, at the same time"),
         (
             "pipelined",
-            "nodes in a row are cut into stages: one unit makes a stage while another makes the next",
+            "nodes in a row are cut into stages: one unit makes a stage while another makes the next, or a part of it",
         ),
         ("branches at once", "nodes that do not depend on each other run on two units at the same time"),
         ("fused", "a node is computed as the results of another are written, and takes no time of its own"),
