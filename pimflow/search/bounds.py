@@ -56,7 +56,7 @@ from pimflow.runtime.timeline import NO_RESOURCE, Job, NodePrice, makespan_us
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.parts import added_alone, columns_alone, divides_by_columns, k_alone, likeness, rows_alone
-from pimflow.search.run_parts import End, RunParts
+from pimflow.search.run_parts import End, RunParts, Where, by_stage
 from pimflow.targets import Target
 
 
@@ -200,18 +200,23 @@ class Bounds:
 
     def split_us(self, split: SplitRows) -> float:
         """What a split takes at least by the parts of its node alone, told before they are laid out."""
-        node, part_of = self._graph.node(split.node), part_finder(self._graph)
+        node = self._graph.node(split.node)
         rows = node_rows(self._graph, node)
         if not 0 < split.gpu_rows < rows or node.placement.fused_into is not None:
             return 0.0
-        least_us = 0.0
-        for device, start, stop in ((self._host, 0, split.gpu_rows), (split.device, split.gpu_rows, rows)):
+        return max(self.shares_us(node, split.gpu_rows, split.device, split.choice))
+
+    def shares_us(self, node: Node, on_host: int, device: str, choice: str) -> tuple[float, float]:
+        """What the host takes at least for the first rows of a node, and a unit for the others; 0 where it cannot."""
+        rows, found = node_rows(self._graph, node), []
+        part_of = part_finder(self._graph)
+        for where, start, stop in ((self._host, 0, on_host), (device, on_host, rows)):
             made = part_of(node, start, stop)
             if isinstance(made, Refusal):
-                return 0.0
-            part = self._part(node, (start, stop), made, device, split.choice)
-            least_us = max(least_us, part.us - part.avoidable_us)
-        return least_us
+                return 0.0, 0.0
+            part = self._part(node, (start, stop), made, where, choice)
+            found.append(part.us - part.avoidable_us)
+        return found[0], found[1]
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
@@ -356,19 +361,20 @@ class Bounds:
     def _run_steps(self, pipeline: Pipeline) -> _Steps:
         """The parts of a pipeline, as its end tells them, or else its layout."""
         end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
-        if end is None:
+        places = None if end is None else end.places(pipeline, self._host)
+        if end is None or places is None:
             return self._row_steps(pipeline)
         grid = end.grid(len(pipeline.run))
-        devices = [device for device in pipeline.devices for _ in pipeline.stage_rows]
-        parts = [part for some in self.stage_parts(end, pipeline.devices, pipeline.choice) for part in some]
+        devices = [device for where in places for device in by_stage(where, end.stages)]
+        parts = [part for some in self.stage_parts(end, places, pipeline.choice) for part in some]
         return _Steps(devices, parts, grid.reads, grid.written if grid.complete else ())
 
-    def stage_parts(self, end: End, devices: Sequence[str], choice: str, beyond: int = 0) -> list[Sequence[_Part]]:
+    def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[_Part]]:
         """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`."""
         size = len(devices)
         return [self._layer_parts(end, place, devices, choice) for place in range(size - 1, beyond - 1, -1)]
 
-    def _layer_parts(self, end: End, place: int, devices: Sequence[str], choice: str) -> Sequence[_Part]:
+    def _layer_parts(self, end: End, place: int, devices: Sequence[Where], choice: str) -> Sequence[_Part]:
         """By stage, the parts of the node at a place from the end of a run: nothing where it is in another's kernel."""
         node, device = end.layers[place].node, devices[-1 - place]
         root = node.placement.fused_into
@@ -377,13 +383,15 @@ class Bounds:
             return self._own_parts(end, place, device, choice)
         if at >= len(devices):
             return [_FREE] * end.stages
-        if self.has_kernel(node, root, devices[-1 - at]):
-            return self._own_parts(end, place, device, choice)
         own = self._own_parts(end, place, device, choice)
-        return [_FREE if alike else part for part, alike in zip(own, end.alike(place, at), strict=True)]
+        roots = [self.has_kernel(node, root, root_device) for root_device in by_stage(devices[-1 - at], end.stages)]
+        alike = end.alike(place, at)
+        return [part if apart or not same else _FREE for part, apart, same in zip(own, roots, alike, strict=True)]
 
-    def _own_parts(self, end: End, place: int, device: str, choice: str) -> Sequence[_Part]:
+    def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[_Part]:
         """By stage, the parts of a node by themselves; what makes nothing is free."""
+        if not isinstance(device, str):
+            return [self._own_parts(end, place, where, choice)[stage] for stage, where in enumerate(device)]
         key = (place, device, choice if device != self._host else "")
         known = self._own.setdefault(end, {})
         if key not in known:

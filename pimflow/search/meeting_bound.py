@@ -9,7 +9,8 @@ row of every node behind it needs some of its own (through others, each time). S
   a node that is divided may be part of its decision, and count for nothing;
 - several waists in one decision are parts of a pipeline: branches that run at once have none. What has one part there
   runs alone as well, as what is before it has ended and nothing behind it can begin: it is as if the decision were
-  two, with a decision of its own between them. All others have two parts or more, and a kernel of the host for each.
+  two, with a decision of its own between them. All others have two parts or more. Of those that only the host can run
+  each is a kernel of it; what a unit can run too may be divided between both, and counts at its best rate.
 
 A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for as long
 as their best rates say. At any prices of the devices' time that add up to one that takes at least what they cost
@@ -44,7 +45,7 @@ class _Waist:
     Args:
         name: of the node.
         alone_us: what it takes in a decision of its own.
-        apart_us: what it takes on the host in two parts or more; None if it has no parts.
+        apart_us: what it takes on the host at least in a decision with others; None if it has no parts.
         before: the other nodes between the waist before and this one.
     """
 
@@ -169,9 +170,16 @@ def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list
             before.append(node.name)
             continue
         alone_us = 0.0 if _may_follow(graph, node, times) else times[node.name].whole_us
-        found.append(_Waist(node.name, alone_us, least.apart_us(node), tuple(before)))
+        found.append(_Waist(node.name, alone_us, _apart_us(node, times[node.name], least), tuple(before)))
         before = []
     return found
+
+
+def _apart_us(node: Node, times: Times, least: LeastTimes) -> float | None:
+    """What a waist takes on the host at least in a decision with others, as far as it runs there: in two parts or more
+    where no unit can have one; None if it has no parts."""
+    apart_us = least.apart_us(node)
+    return apart_us if apart_us is None or len(times.least) == 1 else times.least[0].whole_us
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, Times]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pimflow.ir import Decision, Graph, OnDevice, Parallel
+from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline
 from pimflow.ir.plan import leaves_host
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
@@ -153,9 +153,9 @@ class Search:
     def improve(self) -> None:
         """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
 
-        What runs at once is looked at again in every round: more may be divided in it.
+        What runs at once, and pipelines, are looked at again in every round: more may be divided in them.
         """
-        self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel)}
+        self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         varied: dict[int, int] = {}
         while True:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]

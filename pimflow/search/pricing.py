@@ -7,8 +7,10 @@ As regions meet at their ends, the costs of the chosen candidates add up to the 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Protocol
 
 from pimflow.errors import PlanError
@@ -84,9 +86,10 @@ class Pricer:
         self._capable: dict[tuple[str, str, str], bool] = {}
         self._bounds = bounds.Bounds(graph, costs)
         self._times = LeastTimes(graph, costs)
-        self._stages = StageTimes(self._bounds)
+        self._stages = StageTimes(self._bounds, costs.target.host)
         self._whole: dict[tuple[str, str], float] = {}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
+        self._balanced: dict[tuple[str, str, str], int] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
@@ -94,6 +97,9 @@ class Pricer:
         if len(decisions) != 1:
             return self._bounds.least_us(decisions)
         (only,) = decisions
+        if isinstance(only, Pipeline) and only.host_rows:
+            us = self._busiest_us(only)
+            return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
         if isinstance(only, Pipeline):
             run, devices, us = self._last_run
             if run is not only.run or devices is not only.devices:  # versions that differ in their stages come together
@@ -109,8 +115,13 @@ class Pricer:
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
         busy: dict[str, float] = {}
-        for name, device in zip(pipeline.run, pipeline.devices, strict=True):
-            busy[device] = busy.get(device, 0.0) + self._whole_us(name, device)
+        host = self.costs.target.host
+        divided = pipeline.host_rows or repeat(())
+        for name, device, rows in zip(pipeline.run, pipeline.devices, divided, strict=False):
+            on_host = sum(rows) / node_rows(self.graph, self.graph.node(name)) if rows else 0.0
+            busy[device] = busy.get(device, 0.0) + (1 - on_host) * self._whole_us(name, device)
+            if rows:
+                busy[host] = busy.get(host, 0.0) + on_host * self._whole_us(name, host)
         return max(busy.values())
 
     def _part_on_host(self, split: SplitRows | SplitColumns | SplitK) -> float:
@@ -205,6 +216,22 @@ class Pricer:
         if key not in self._capable:
             self._capable[key] = self.costs.refusal(self.graph, node, device, choice) is None
         return self._capable[key]
+
+    def balanced_rows(self, node: Node, device: str, choice: str) -> int:
+        """Rows of a node on the host, of two or more, at which it and a unit take about as long for their parts."""
+        key = (node.name, device, choice)
+        if key not in self._balanced:
+            self._balanced[key] = self._balance(node, *key[1:])
+        return self._balanced[key]
+
+    def _balance(self, node: Node, device: str, choice: str) -> int:
+        def times(on_host: int) -> tuple[float, float]:
+            return self._bounds.shares_us(node, on_host, device, choice)
+
+        rows = node_rows(self.graph, node)
+        first = bisect_left(range(1, rows), True, key=lambda count: times(count)[0] >= times(count)[1])
+        around = [count for count in (first, first + 1) if 0 < count < rows]
+        return min(around, key=lambda count: max(times(count)), default=0)
 
     def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
         """The region with the decisions carried out, if they can be."""
@@ -312,4 +339,5 @@ def _decision_text(decision: Decision, number: Mapping[str, int]) -> str:
     if isinstance(decision, Parallel):
         return f"parallel {[[_decision_text(item, number) for item in branch] for branch in decision.branches]}"
     run = [number[name] for name in decision.run]
-    return f"pipeline {run} {decision.devices} {decision.stage_rows} {decision.choice} {decision.bottom_first}"
+    divided = f" {decision.host_rows}" if decision.host_rows else ""
+    return f"pipeline {run} {decision.devices} {decision.stage_rows} {decision.choice} {decision.bottom_first}{divided}"

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pimflow.ir import Graph, Node, Refusal, RowPart
+from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
 from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
 from pimflow.passes.rowwise.stages import StageRows
 from pimflow.search.laid_out import keeps_places
+
+Where = str | tuple[str, ...]
+"""The device of a node of a run: in all stages, or by stage."""
+
+
+def by_stage(device: Where, stages: int) -> Sequence[str]:
+    """The device in each of so many stages."""
+    return (device,) * stages if isinstance(device, str) else device
 
 
 class Layer(NamedTuple):
@@ -134,6 +142,18 @@ class End:
     def alike(self, place: int, other: int) -> Sequence[bool]:
         """By stage, whether the nodes at two places make the same rows."""
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
+
+    def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
+        """The devices of the nodes of a run that ends so; None if a node is on two in one stage."""
+        if not pipeline.host_rows:
+            return pipeline.devices
+        found: list[Where] = []
+        for name, device, counts in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
+            rows = [stop - start for start, stop in self.layers[self.place[name]].rows]
+            if any(0 < count < made for count, made in zip(counts, rows, strict=False)):
+                return None
+            found.append(tuple([host if count else device for count in counts]) or device)
+        return tuple(found)
 
     def grid(self, size: int) -> Grid:
         """The parts of the run of the last `size` nodes."""

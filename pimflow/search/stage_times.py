@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, RunParts
+from pimflow.search.run_parts import End, RunParts, Where, by_stage
 
 
 class Part(Protocol):
@@ -33,7 +33,7 @@ class Parts(Protocol):
     def runs(self) -> RunParts:
         """Which parts there are."""
 
-    def stage_parts(self, end: End, devices: Sequence[str], choice: str, beyond: int = 0) -> Sequence[Sequence[Part]]:
+    def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> Sequence[Sequence[Part]]:
         """Those of the last nodes of a run, front to back, of each node by stage; not of the last `beyond`."""
 
 
@@ -65,22 +65,26 @@ class StageTimes:
     unless rows are made of it that nobody there reads.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, host: str) -> None:
         self._parts = parts
-        self._tails: dict[tuple[End, tuple[str, ...], str], _Tail] = {}
+        self._host = host
+        self._tails: dict[tuple[End, Sequence[Where], str], _Tail] = {}
 
     def least_us(self, pipeline: Pipeline) -> float:
         """What no schedule of the parts is shorter than; 0 where the rows of the stages cannot be told."""
         end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if end is None:
             return 0.0
-        tail = self._tail(end, pipeline.devices, pipeline.choice)
-        before_us = _before_us(end, tail, pipeline.devices)
+        places = end.places(pipeline, self._host)
+        if places is None:
+            return 0.0
+        tail = self._tail(end, places, pipeline.choice)
+        before_us = _before_us(end, tail, places)
         return max(
             before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()
         )
 
-    def _tail(self, end: End, devices: tuple[str, ...], choice: str) -> _Tail:
+    def _tail(self, end: End, devices: Sequence[Where], choice: str) -> _Tail:
         key = (end, devices, choice)
         known = self._tails.get(key)
         if known is not None:
@@ -94,24 +98,26 @@ class StageTimes:
         busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
         works, least_us, node_behind_us = list(tail.works), list(tail.least_us), list(tail.node_behind_us)
         for place in range(shared, size):
-            device, layer = devices[size - 1 - place], end.layers[place]
-            us = [
-                part.us - part.avoidable_us
-                for part, made in zip(parts[size - 1 - place], layer.made, strict=True)
-                if made
-            ]
+            layer = end.layers[place]
+            us: list[float] = []
+            for part, made, device in zip(
+                parts[size - 1 - place], layer.made, by_stage(devices[size - 1 - place], end.stages), strict=True
+            ):
+                if made:
+                    us.append(part.us - part.avoidable_us)
+                    busy_us[device] = busy_us.get(device, 0.0) + us[-1]
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
             works.append(max(us) > 0)
             least_us.append(min(us))
             node_behind_us.append(after_us)
-            busy_us[device] = busy_us.get(device, 0.0) + sum(us)
             if works[place]:
-                behind_us[device] = min(behind_us.get(device, after_us), after_us)
+                for device in devices_of(devices[size - 1 - place]):
+                    behind_us[device] = min(behind_us.get(device, after_us), after_us)
         known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
         return known
 
 
-def _before_us(end: End, tail: _Tail, devices: Sequence[str]) -> dict[str, float]:
+def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, float]:
     """By device, what comes before any of its parts at least."""
     size = len(devices)
     found: dict[str, float] = {}
@@ -122,7 +128,12 @@ def _before_us(end: End, tail: _Tail, devices: Sequence[str]) -> dict[str, float
             if maker < size and ready[maker] > before_us:
                 before_us = ready[maker]
         ready[place] = before_us + tail.least_us[place]
-        device = devices[size - 1 - place]
-        if tail.works[place] and before_us < found.get(device, before_us + 1):
-            found[device] = before_us
+        for device in devices_of(devices[size - 1 - place]) if tail.works[place] else ():
+            if before_us < found.get(device, before_us + 1):
+                found[device] = before_us
     return found
+
+
+def devices_of(where: Where) -> Sequence[str]:
+    """The devices of a node, each once."""
+    return (where,) if isinstance(where, str) else tuple(dict.fromkeys(where))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Builder, Decision, Graph, Parallel, Refusal, SplitRows
+from pimflow.ir import Builder, Decision, Graph, Parallel, Pipeline, Refusal, SplitRows
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
@@ -22,7 +22,7 @@ from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.targets import load_target
 from support.costs import FakeCost, FakeCosts, FakeUnit
-from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
+from support.graphs import ConvNet, dense_block, fire_modules, inverted_residuals, random_net
 
 GRAPHS = {
     "inverted": inverted_residuals(1),
@@ -93,6 +93,37 @@ def test_what_parts_tell_of_a_decision_is_what_it_takes(name: str, machine: str)
     assert told["OnDevice"] >= 3
     divided = told["Pipeline"] + told["SplitRows"]
     assert divided > 3 or machine == "cpu" or name == "series", "copies over a link are carried out"
+
+
+@pytest.mark.parametrize("stages", [(14,), (5, 9), (4, 6, 4)])
+def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stages: tuple[int, ...]) -> None:
+    costs, _ = COSTS["pimflow"]
+    graph = PassManager(CLEANUP).run(residual_block()).graph
+    pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    list(candidates)
+    run = tuple(node.name for node in graph.nodes)
+    able = [node.op.is_contraction for node in graph.nodes]
+    devices = tuple("pim" if is_able else "gpu" for is_able in able)
+    host_rows = tuple((2,) * len(stages) if is_able else () for is_able in able)
+    start = Pipeline(run, devices, stages, "auto", host_rows=host_rows)
+    around = [start, *(one.decisions[0] for one in candidates.variations(Interval(0, len(run), 0.0, (start,))))]
+    told = 0
+    for pipeline in around:
+        cost, by_parts = pricer.cost((pipeline,)), bounds.exactly_us((pipeline,))
+        assert by_parts == (math.inf if cost is None else cost), pipeline
+        if cost is not None:
+            told += 1
+            assert pricer.least((pipeline,)) <= cost * (1 + 1e-9)
+            assert bounds.least_us((pipeline,)) <= cost * (1 + 1e-9)
+    assert told > 10
+
+
+def residual_block() -> Graph:
+    """Two 3x3 convolutions, the sum of what goes in and comes out."""
+    net = ConvNet("block")
+    x = net.layer(net.input(1, 32, 14, 14), 64, 1)
+    return net.graph(net.relu(net.add(x, net.layer(net.relu(net.layer(x, 64, 3)), 64, 3))))
 
 
 def series() -> Graph:

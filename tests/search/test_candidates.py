@@ -79,7 +79,7 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
     stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
     assert max(lengths) >= 8
-    assert stages == {2, 3, 4, 5}
+    assert stages == {1, 2, 3, 4, 5}
 
 
 def feed_forward(rows: int) -> Graph:
@@ -267,6 +267,8 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
         replace(pipeline, stage_rows=(6, 8)),
         replace(pipeline, choice="auto"),
         replace(pipeline, bottom_first=True),
+        replace(pipeline, host_rows=((4, 0), (), ())),
+        replace(pipeline, host_rows=((0, 4), (), ())),
         Parallel(((OnDevice("conv2", "gpu"),), (OnDevice("conv4", "pim", "auto"),))),
         Parallel(((OnDevice("conv2", "gpu"),), (OnDevice("conv4", "gpu"),))),
     ]

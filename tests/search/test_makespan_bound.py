@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 
 import networkx as nx
 import pulp
@@ -100,12 +100,25 @@ def every_decision(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tup
                     yield run[0].start, run[-1].stop, (Pipeline(names, devices, stages, "auto", bottom),)
 
 
+def neighbours_divided(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
+    """Two units, each in two parts that wait for the rows that they read, in one stage."""
+    scene = Candidates(graph, find_policy("auto"), pricer).scene
+    for first, second in pairwise(scene.units):
+        names = tuple(node.name for node in (*first.nodes, *second.nodes))
+        devices = tuple("pim" if name in (first.anchor.name, second.anchor.name) else "gpu" for name in names)
+        rows = node_rows(graph, first.anchor), node_rows(graph, second.anchor)
+        for counts in product(range(1, rows[0]), range(1, rows[1])):
+            on_host = {first.anchor.name: counts[:1], second.anchor.name: counts[1:]}
+            host_rows = tuple(on_host.get(name, ()) for name in names)
+            yield first.start, second.stop, (Pipeline(names, devices, rows[1:], "auto", host_rows=host_rows),)
+
+
 def cheapest_of_all(graph: Graph, costs: Costs) -> float:
     """What the cheapest of all plans takes: as regions add up, the cheapest cover is found node by node."""
     pricer = Pricer(graph, costs, PriceCache(None, ""))  # type: ignore[arg-type]
     size = len(graph.nodes)
     ending: dict[int, list[tuple[int, float]]] = {stop: [] for stop in range(size + 1)}
-    for start, stop, decisions in every_decision(graph, pricer):
+    for start, stop, decisions in chain(every_decision(graph, pricer), neighbours_divided(graph, pricer)):
         try:
             us = pricer.cost(decisions)
         except (KeyError, AssertionError):

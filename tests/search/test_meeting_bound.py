@@ -58,8 +58,10 @@ def cheapest_cut(graph: Graph, costs: CostModel) -> float:
             return times[run[0]].whole_us
         total = np.zeros(len(prices))
         for name in run:
-            options = [prices * (least.apart_us(graph.node(name)) or np.inf)]
-            options += [(1 - prices) * unit.whole_us for unit in times[name].least[1:]]
+            on_host, *on_units = times[name].least
+            apart_us = least.apart_us(graph.node(name)) or np.inf
+            options = [prices * (on_host.whole_us if on_units else apart_us)]
+            options += [(1 - prices) * unit.whole_us for unit in on_units]
             total += np.min(options, axis=0)
         return float(total.max())
 

@@ -29,10 +29,10 @@ GRAPHS = {
 def test_they_are_those_of_the_layout(name: str) -> None:
     graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
     candidates = Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, "")))
-    pipelines = dict.fromkeys(one.decisions[0] for one in candidates if isinstance(one.decisions[0], Pipeline))
+    decisions = dict.fromkeys(candidate.decisions[0] for candidate in candidates)
+    pipelines = [one for one in decisions if isinstance(one, Pipeline) and len(one.stage_rows) > 1]
     runs, compared = RunParts(graph), 0
     for pipeline in pipelines:
-        assert isinstance(pipeline, Pipeline)
         (cut,) = passes_of(pipeline, "gpu")
         assert isinstance(cut, RowwisePass)
         layout = cut.layout(graph)

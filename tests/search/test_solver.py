@@ -264,7 +264,7 @@ def test_pruning_loses_nothing(name: str) -> None:
 def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
     """The total that is told is the number that is priced, but for variations, which nobody can count before.
 
-    Divided sums are a round of their own, told when it begins.
+    Divided sums, and rows divided within runs, are rounds of their own, told when they begin.
     """
     told: list[str] = []
     costs = FakeCosts()
@@ -275,7 +275,7 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
     told = [line for line in told if not line.endswith("listed")]  # a slow machine says so meanwhile
     assert told[0] == f"search: {policy}: 0 of {totals[0]:,} candidates priced (0 %)"
     assert all(f"search: {policy}: {total:,} of {total:,} candidates priced (100 %)" in told for total in totals)
-    assert len(totals) == (2 if policy == "auto" else 1)
+    assert len(totals) == (3 if policy == "auto" else 1)
     assert plan.candidates == sum(totals) if policy != "auto" else plan.candidates > sum(totals)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, groupby, pairwise, product
 
 import networkx as nx
@@ -16,6 +17,7 @@ import pytest
 
 from pimflow.errors import PlanError
 from pimflow.ir import (
+    Concat,
     Conv2d,
     Decision,
     Graph,
@@ -24,6 +26,7 @@ from pimflow.ir import (
     Parallel,
     Pipeline,
     Plan,
+    Slice,
     SplitColumns,
     SplitK,
     SplitRows,
@@ -31,7 +34,7 @@ from pimflow.ir import (
 from pimflow.ir.analysis.regions import pipeline_refusal
 from pimflow.ir.plan import switches
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, PassManager
+from pimflow.passes import CLEANUP, PassManager, Pipelining
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.pricing import rewrites
@@ -50,6 +53,7 @@ MAX_RUN = 12
 MAX_WAITING = 3
 FEW_ROWS = 16
 LEAST_K = 32
+LONGEST_DIVIDED = 5
 
 
 class Everything:
@@ -152,6 +156,7 @@ class Everything:
                 yield from self._column_splits(index)
                 yield from self._k_splits(index)
         yield from self._pipelines()
+        yield from self._divided()
         yield from self._patterns()
         yield from self._branches()
 
@@ -220,6 +225,37 @@ class Everything:
                     for cuts in (cuts for count in self.stages for cuts in combinations(range(1, rows), count - 1)):
                         stages = tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
                         yield first, last, (Pipeline(names, devices, stages, "auto"),)
+
+    def _divided(self) -> Found:
+        """Two able units in one stage, any rows of each on the host; few in two stages or so, one of which is on the
+        host in the first or the last stage."""
+        for first, last in self._runs():
+            run = self.units[first:last]
+            names = tuple(node.name for unit in run for node in unit)
+            if last - first > LONGEST_DIVIDED or pipeline_refusal(self.graph, names) is not None:
+                continue
+            able = [self._able(unit[0]) for unit in run]
+            devices, rows = _devices(run, able), self._rows(run[-1][-1])
+            if last - first == 2 and all(able):
+                for counts in product(*(range(1, self._rows(unit[0])) for unit in run)):
+                    on_host = {unit[0].name: (count,) for unit, count in zip(run, counts, strict=True)}
+                    yield first, last, (_with_rows_on_host(Pipeline(names, devices, (rows,), "auto"), on_host),)
+            for cuts in combinations(range(1, rows), min(self.stages) - 1):
+                stages = tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
+                whole = Pipeline(names, devices, stages, "auto")
+                for unit in (unit for unit, is_able in zip(run, able, strict=True) if is_able):
+                    made = self._made(whole, unit[0])
+                    for counts in ((*made[:1], *(0 for _ in made[1:])), (*(0 for _ in made[1:]), *made[-1:])):
+                        yield first, last, (_with_rows_on_host(whole, {unit[0].name: counts}),)
+
+    def _made(self, pipeline: Pipeline, node: Node) -> tuple[int, ...]:
+        """How many rows of a node each stage of a pipeline makes, as it is carried out."""
+        cut = Pipelining(pipeline.run, pipeline.devices, pipeline.stage_rows).run(self.graph).graph
+        made = dict.fromkeys(range(len(pipeline.stage_rows)), 0)
+        for part in cut.nodes:
+            if part.placement.origin == node.name and not isinstance(part.op, Slice | Concat):
+                made[part.placement.stage or 0] += cut.shape(part.output)[-2]
+        return tuple(made.values())
 
     def _leaves_work(self, unit: Unit) -> bool:
         """Whether something that is fused reads what is made elsewhere: PIM applies functions of its results alone."""
@@ -290,6 +326,10 @@ class Everything:
             if 2 <= len(inside) <= 24:
                 found |= {(a, b + 1) for a in units for b in units if a <= b}
         return found
+
+
+def _with_rows_on_host(pipeline: Pipeline, on_host: Mapping[str, tuple[int, ...]]) -> Pipeline:
+    return replace(pipeline, host_rows=tuple(on_host.get(name, ()) for name in pipeline.run))
 
 
 def _devices(run: Sequence[Unit], leaving: Sequence[bool]) -> tuple[str, ...]:

@@ -18,10 +18,11 @@ from itertools import chain
 from pimflow.ir import Decision, Graph
 from pimflow.ir.plan import renamed
 from pimflow.search.candidates import branches as concurrent
-from pimflow.search.candidates import columns, edges, inner, pipelines
+from pimflow.search.candidates import columns, divided, edges, inner, pipelines
 from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.candidates.branches import MAX_REGION_NODES, branches
 from pimflow.search.candidates.columns import column_splits
+from pimflow.search.candidates.divided import divided_runs
 from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
@@ -36,6 +37,8 @@ __all__ = ["KINDS", "Candidate", "Candidates"]
 KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
 """What a space and a device beside the host offer; small spaces come first."""
 Kind = Callable[[Scene, Space, Destination], Iterator[Candidate]]
+Count = Callable[[Scene, Space, Destination, int], int]
+_MANY: tuple[Count, ...] = (columns.versions, pipelines.versions, concurrent.versions)
 MOST_VERSIONS = 8_000
 """Graphs with no more versions of pipelines, concurrent branches and splits of columns are searched exhaustively: that
 takes a second or two."""
@@ -59,7 +62,9 @@ class Candidates:
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
         self._joined: set[Candidate] = set()
-        self.scene.exhaustive = exhaustive and self._versions() <= MOST_VERSIONS
+        self._varied: set[tuple[Decision, ...]] = set()
+        self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MOST_VERSIONS
+        self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MOST_VERSIONS
         if once:
             self.scene.find_alike(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
 
@@ -72,11 +77,14 @@ class Candidates:
 
         Then they never lead away from a plan that is found without them.
         """
-        self.scene.sums = False
+        self.scene.sums = self.scene.divided_runs = False
         yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))
         self.scene.sums = self.scene.divides_sums
         if self.scene.sums and any(space.inner for space in self.policy.spaces):
             yield self._listed((k_splits,))
+        if any(space.runs == "any" for space in self.policy.spaces):
+            self.scene.divided_runs = True
+            yield self._listed((divided_runs,))
 
     def _listed(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         for space in self.policy.spaces:
@@ -112,12 +120,12 @@ class Candidates:
     def _place(self) -> Mapping[str, int]:
         return {node.name: index for index, node in enumerate(self.order)}
 
-    def _versions(self) -> int:
+    def _versions(self, kinds: Sequence[Count]) -> int:
         """How many versions there are of what has too many in most graphs; counting ends where they are too many."""
         count = 0
         for space in self.policy.spaces:
             for destination in self.scene.destinations(space.choice):
-                for versions in (columns.versions, pipelines.versions, concurrent.versions):
+                for versions in kinds:
                     count += versions(self.scene, space, destination, MOST_VERSIONS)
                     if count > MOST_VERSIONS:
                         return count
@@ -125,7 +133,11 @@ class Candidates:
 
     def variations(self, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
         """Candidates one step away from a chosen one."""
-        yield from variations(self.scene, self.policy, chosen)
+        if chosen.payload not in self._varied:
+            self._varied.add(chosen.payload)
+            yield from variations(self.scene, self.policy, chosen)
+        if self.scene.divided_runs:
+            yield from divided.variations(self.scene, chosen)
         yield from columns.variations(self.scene, chosen)
         yield from inner.variations(self.scene, chosen)
         yield from edges.variations(self.scene, chosen)

@@ -31,17 +31,21 @@ class Candidate:
 class Scene:
     """A graph in its execution order, and which of its nodes other devices than the host can run.
 
-    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough. `sums` is whether a
+    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough; `every_division`
+    whether that goes for rows divided within runs. `sums` is whether a
     step from what is chosen may divide what products sum over: never where the host's cost model does not, so that a
-    plan gains nothing by it that the host alone has too. Candidates are listed where the `firsts` of `alike` begin.
+    plan gains nothing by it that the host alone has too. `divided_runs` is whether one may divide rows within stages.
+    Candidates are listed where the `firsts` of `alike` begin.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
         self.graph = graph
         self.exhaustive = False
+        self.every_division = False
         self.host = pricer.costs.target.host
         self.divides_sums = pricer.costs.target.units[self.host].divides_sums
         self.sums = self.divides_sums
+        self.divided_runs = False
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)
         self.units = units_of(self.order)
@@ -77,6 +81,10 @@ class Scene:
     def can_run(self, node: Node, destination: Destination) -> bool:
         """Whether the whole node can run there."""
         return self._pricer.can_run(node, destination.device, destination.choice)
+
+    def balanced_rows(self, node: Node, destination: Destination) -> int:
+        """Rows on the host at which it and a unit take about as long for their parts of a node."""
+        return self._pricer.balanced_rows(node, destination.device, destination.choice)
 
     def edge_divisions(self, node: Node, device: str) -> tuple[EdgeDivision, ...]:
         """Ways to divide the edges of a sparse node that may pay, most promising first."""

@@ -24,7 +24,7 @@ def patterns(scene: Scene, space: Space, destination: Destination) -> Iterator[C
     """1x1 -> depthwise, depthwise -> 1x1 and 1x1 -> depthwise -> 1x1, bottom rows first so that halos are ready."""
     if space.runs != "patterns":
         return
-    for run in _neighbours(scene, 3, most_open=1):
+    for run in neighbours(scene, 3, most_open=1):
         kinds = tuple(_pattern_kind(scene, unit, destination) for unit in run)
         if kinds in _PATTERNS and all(_follows(unit, before) for before, unit in pairwise(run)):
             devices = [destination.device if kind == "pointwise" else scene.host for kind in kinds]
@@ -54,7 +54,7 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
     """
     if space.runs != "any":
         return
-    for run in _cuttable(scene, _neighbours(scene, space.max_run)):
+    for run in cuttable(scene, neighbours(scene, space.max_run)):
         choices = _device_choices(scene, run, destination)
         if scene.exhaustive:
             yield from _every_version(scene, run, space, destination)
@@ -63,7 +63,7 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
             yield from _pipelines(scene, run, devices, space, destination, bottom_first=False)
 
 
-def _cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
+def cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
     """Those runs that can be cut into stages by rows (`pipeline_refusal`), of runs that grow from the same units."""
     first, size, grown = None, 0, GrowingRun(scene.graph)
     for run in growing:
@@ -81,7 +81,7 @@ def _cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tup
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
     """How many pipelines of any run there are, devices times stages; counting ends above `most`."""
     count = 0
-    for run in _neighbours(scene, space.max_run) if space.runs == "any" else ():
+    for run in neighbours(scene, space.max_run) if space.runs == "any" else ():
         rows = node_rows(scene.graph, run[-1].nodes[-1])
         able = sum(scene.can_run(unit.anchor, destination) for unit in run)
         ways = 2**able - 1 - (able == len(run) and not _leave_kernels(scene, run, destination))
@@ -99,7 +99,7 @@ def _every_version(scene: Scene, run: Sequence[Unit], space: Space, destination:
         devices = tuple(destination.device if leaves else scene.host for leaves in leaving)
         if not _are_shared(scene, run, devices, destination):
             continue
-        placed = _placed(scene, run, devices)
+        placed = placed_on(scene, run, devices)
         for stages in space.stages:
             for stage_rows in all_stages(rows, stages):
                 yield _pipeline(run, placed, stage_rows, destination, bottom_first=False)
@@ -121,7 +121,7 @@ def _leave_kernels(scene: Scene, run: Sequence[Unit], destination: Destination) 
     return any(len(unit.nodes) > 1 and scene.leaves_kernels(unit, destination) for unit in run)
 
 
-def _neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
+def neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
     """Consecutive units, two or more, of which each but the last is read by a later one.
 
     Units without a window or a product (a residual add) do not count towards the length.
@@ -154,7 +154,7 @@ def _pipelines(
     *,
     bottom_first: bool,
 ) -> Iterator[Candidate]:
-    rows, placed = node_rows(scene.graph, run[-1].nodes[-1]), _placed(scene, run, devices)
+    rows, placed = node_rows(scene.graph, run[-1].nodes[-1]), placed_on(scene, run, devices)
     long = sum(map(is_heavy, run)) > SHORT_RUN
     for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
         options = equal_stages(rows, stages)
@@ -166,7 +166,7 @@ def _names(run: Sequence[Unit]) -> tuple[str, ...]:
     return tuple([node.name for unit in run for node in unit.nodes])
 
 
-def _placed(scene: Scene, run: Sequence[Unit], devices: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def placed_on(scene: Scene, run: Sequence[Unit], devices: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The nodes of a run, and where they are: what is fused into another stays on the host."""
     where: list[str] = []
     for unit, device in zip(run, devices, strict=True):
@@ -194,6 +194,8 @@ def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ..
     pipeline = chosen.payload[0]
     stages = {count for space in policy.spaces if space.runs == "any" for count in space.stages}
     if not isinstance(pipeline, Pipeline) or not stages:
+        return
+    if pipeline.host_rows:
         return
     for stage_rows in moved_rows(pipeline.stage_rows):
         yield Candidate(chosen.start, chosen.stop, (replace(pipeline, stage_rows=stage_rows),))
