@@ -14,6 +14,7 @@ from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refus
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
 from pimflow.passes.relations.heads import heads_in_rows
+from pimflow.passes.relations.joined import joined_products
 
 Weights = npt.NDArray[Any]
 
@@ -27,6 +28,8 @@ class SegmentGemm(Pass):
     - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
       each type's edges lead to, summed by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds up what each vertex
       has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads there.
+    - Such a sum over different tables, as of several kinds of vertices: one product of its terms' rows side by side
+      with all weights below one another. The product of a vertex itself for every relation is part of it.
     - A `TypedLinear` over heads that were laid one after the other: one over rows with all heads, which stay in place.
 
     Args:
@@ -101,16 +104,24 @@ def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
     """A sum of products behind sums over edges of the same rows."""
     if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
         return None
-    terms = _terms(graph, node, graph.shape(node.output))
-    found = {term: _relation(graph, term) for term in terms}
+    shape = graph.shape(node.output)
+    terms = _terms(graph, node, shape)
+    if len(set(terms)) < len(terms):
+        return None  # what is added twice counts twice
+    found = {term: _relation(graph, term) for term in terms if graph.shape(term) == shape}
     relations = {term: relation for term, relation in found.items() if isinstance(relation, Relation)}
     refused = [reason for reason in found.values() if isinstance(reason, Refusal)]
+    rows = {relation.total.inputs[0] for relation in relations.values()}
+    shapes = {relation.weights.shape for relation in relations.values()}
+    if len(relations) < 2 or len(rows) > 1 or len(shapes) > 1:
+        joined = joined_products(graph, node, terms)
+        if joined is not None:
+            return joined
     if len(relations) < 2:
         return refused[0] if len(relations) + len(refused) > 1 else None
-    rows = {relation.total.inputs[0] for relation in relations.values()}
     if len(rows) > 1:
         return Refusal("its terms are sums over edges of different rows")
-    if len({relation.weights.shape for relation in relations.values()}) > 1:
+    if len(shapes) > 1:
         return Refusal("its terms are multiplied by weights of different shapes")
     rest = [term for term in terms if term not in relations and not _is_zero(graph, term)]
     return _write_loop(graph, node, list(relations.values()), rest)

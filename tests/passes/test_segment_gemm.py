@@ -174,3 +174,57 @@ def test_matrices_that_are_picked_when_it_runs_stay() -> None:
     graph = build.graph(build.op(MatMul(), x, picked, name="product"))
     reason = "product: which matrix each row is multiplied with is only known when it runs"
     assert SegmentGemm().run(graph).notes == (reason,)
+
+
+def of_tables(columns: int = 8, twice: bool = False, read: bool = False) -> Graph:
+    """Sums over edges from two tables, times weights, and two products of the vertices themselves, added up."""
+    build, rng = Builder("g"), np.random.default_rng(0)
+    own, terms = build.input(12, 5, name="own"), list[str]()
+    for index, (sources, width) in enumerate(((20, 6), (9, 4))):
+        ends = np.sort(rng.integers(0, 12, 40))
+        rowptr = build.constant(np.searchsorted(ends, np.arange(13)), "rowptr")
+        col = build.constant(rng.integers(0, sources, 40), "col")
+        total = build.op(Spmm(), build.input(sources, width, name=f"x{index}"), rowptr, col)
+        turned = index == 1
+        weights = build.weights(columns, width) if turned else build.weights(width, columns)
+        terms.append(build.op(Gemm(trans_b=turned), total, weights, build.weights(columns), name=f"product_{index}"))
+        terms.append(build.op(MatMul(), own, build.weights(5, columns), name=f"of_itself_{index}"))
+    terms.append(build.input(12, columns, name="other"))
+    total = terms[0]
+    for term in [*terms[1:], *([terms[0]] if twice else [])]:
+        total = build.op(Elementwise("Add"), total, term)
+    return build.graph(total, *([terms[0]] if read else []))
+
+
+def test_sums_over_edges_of_different_tables_are_one_product() -> None:
+    """The products of the vertices themselves, of one table, are one with all weights added up."""
+    graph = of_tables()
+    made = SegmentGemm().run(graph).graph
+    assert kinds(made) == ["Spmm", "Spmm", "Concat", "Gemm", "Add"]
+    (joined,) = (node for node in made.nodes if isinstance(node.op, Gemm))
+    assert made.shape(joined.inputs[1]) == (6 + 5 + 4, 8)
+    assert_same_values(graph, made)
+
+
+def test_weights_that_make_rows_of_a_sum_shorter_stay_with_it() -> None:
+    """As they may be multiplied before the sum: what is left is of the vertices themselves, and four rows wide."""
+    graph = of_tables(columns=4)
+    made = SegmentGemm().run(graph).graph
+    assert sorted(kinds(made)) == ["Add", "Add", "Concat", "Gemm", "Gemm", "Spmm", "Spmm"]
+    assert_same_values(graph, made)
+
+
+@pytest.mark.parametrize("graph", [of_tables(columns=3), of_tables(twice=True), of_tables(read=True)])
+def test_sums_of_tables_keep_their_values(graph: Graph) -> None:
+    """Of shorter rows alone, with a term that is added twice, and one that is read by others too."""
+    assert_same_values(graph, SegmentGemm().run(graph).graph)
+
+
+def test_a_term_that_is_added_twice_counts_twice() -> None:
+    build, edges = Builder("g"), rows_of(edge_list(12, 40), 12)
+    structure = [build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col")]
+    totals = [build.op(Spmm(), build.input(12, 6) if not index else "x", *structure) for index in range(2)]
+    first, second = (build.op(MatMul(), total, build.weights(6, 5)) for total in totals)
+    twice = build.op(Elementwise("Add"), first, first)
+    graph = build.graph(build.op(Elementwise("Add"), twice, second))
+    assert_same_values(graph, SegmentGemm().run(graph).graph)

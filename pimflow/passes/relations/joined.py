@@ -1,0 +1,89 @@
+"""Sums of products over different tables, as one product of their rows side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir import Concat, Elementwise, Gemm, Graph, Node, SegmentReduce, Spmm
+from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.passes.relations.rows import RowWriter
+
+_Weights = npt.NDArray[Any]
+
+
+class _Product(NamedTuple):
+    """A term x W + b: x [M, K], W [K, N], b [N]."""
+
+    x: str
+    weights: _Weights
+    bias: _Weights
+
+
+def joined_products(graph: Graph, node: Node, terms: Sequence[str]) -> Graph | None:
+    """A sum over relations of (A_r X_r) W_r + b_r, X_r of different tables, as [A_1 X_1, A_2 X_2, ...] times all W_r.
+
+    So heterogeneous networks are exported. Products of the same rows, as of the vertex itself for every relation, have
+    their weights added up. Where weights make rows of a sum shorter the term stays, as they may be multiplied before
+    the sum (`order-aggregation`). None where fewer than two sums over edges, or than two terms to join, are there.
+
+    Args:
+        graph: what it is part of.
+        node: the last Add.
+        terms: what it and those before add up.
+    """
+    shape = graph.shape(node.output)
+    found = {term: _product(graph, term) if graph.shape(term) == shape else None for term in terms}
+    summed = {term for term, product in found.items() if product is not None and _is_sum(graph.producer(product.x))}
+    products = {
+        term: product
+        for term, product in found.items()
+        if product is not None and not (term in summed and len(product.weights) > product.weights.shape[1])
+    }
+    if len(summed) < 2 or len(products) < 2:
+        return None
+    tables = list(dict.fromkeys(product.x for product in products.values()))
+    weights = [np.sum([one.weights for one in products.values() if one.x == table], axis=0) for table in tables]
+    write, made = RowWriter(graph), list[Node]()
+    if len(tables) > 1:
+        made.append(write.node(Concat(1), tables, f"{node.name}_rows"))
+    operands = [made[-1].output if made else tables[0], write.constant("weights", np.concatenate(weights))]
+    bias = np.sum([product.bias for product in products.values()], axis=0)
+    if bias.any():
+        operands.append(write.constant("bias", bias))
+    made.append(write.node(Gemm(), operands, f"{node.name}_joined"))
+    for term in (term for term in terms if term not in products):
+        made.append(write.node(Elementwise("Add"), (made[-1].output, term), node.name))
+    made[-1] = replace(made[-1], outputs=node.outputs)
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+def _product(graph: Graph, name: str) -> _Product | None:
+    """A term as a product with constant weights that nothing else reads; None for any other."""
+    node = graph.producer(name)
+    if (
+        node is None
+        or node.op not in (PRODUCT, Gemm(), Gemm(trans_b=True))
+        or len(graph.users(name)) != 1
+        or name in graph.outputs
+    ):
+        return None
+    x, weights, *bias = (graph.constants.get(item) for item in node.inputs if item)
+    if x is not None or weights is None or weights.ndim != 2 or len(graph.shape(node.inputs[0])) != 2:
+        return None
+    if isinstance(node.op, Gemm) and node.op.trans_b:
+        weights = weights.T
+    columns = weights.shape[1]
+    added = bias[0] if bias else np.zeros(columns, weights.dtype)
+    if added is None or added.size != columns:
+        return None
+    return _Product(node.inputs[0], weights, added.reshape(columns))
+
+
+def _is_sum(node: Node | None) -> bool:
+    return node is not None and isinstance(node.op, Spmm | SegmentReduce)
