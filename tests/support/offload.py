@@ -1,6 +1,8 @@
-"""A training step in ticks of a clock: what runs, what is moved and what is alive, told by other means."""
+"""A training step in ticks of a clock, and from event to event: what runs, is moved and is alive, by other means."""
 
 from __future__ import annotations
+
+import math
 
 from pimflow.runtime.offload.run import ActivationPlan, Channel
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
@@ -104,13 +106,7 @@ class Clock:
 
     def _move(self) -> float:
         """Moves for a tick; returns how fast kernels are beside that."""
-        if self.moving is None and self.requests:
-            kind, buffer = self.requests.pop(0)
-            size = self.trace.buffers[buffer].bytes
-            takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
-            self.moving = (kind, buffer, takes)
-            if kind == "load":
-                self.resident.add(buffer)
+        self._begin()
         if self.moving is None:
             return 1.0
         kind, buffer, left = self.moving
@@ -122,6 +118,17 @@ class Clock:
                 self.stored.add(buffer)
                 self._drop()
         return 1 - rate / self.channel.memory_bytes_per_us
+
+    def _begin(self) -> None:
+        """A request that finds the channel free begins at once."""
+        if self.moving is not None or not self.requests:
+            return
+        kind, buffer = self.requests.pop(0)
+        size = self.trace.buffers[buffer].bytes
+        takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
+        self.moving = (kind, buffer, takes)
+        if kind == "load":
+            self.resident.add(buffer)
 
     def _drop(self) -> None:
         """What is stored and has been read for the last time before it leaves."""
@@ -137,6 +144,7 @@ class Clock:
                 self.requests.append(("store", buffer))
             if not again and place == ahead[-1]:
                 self.storing.append(buffer)
+        self._begin()
         self._drop()
         rest = self.program[step + 1 :]
         needed = {buffer for other, _ in rest for buffer in kernels[other].reads}
@@ -153,3 +161,101 @@ class Clock:
             if buffer in kernel.writes:
                 return True
         return True
+
+
+class Events:
+    """One step, exactly, from each end of a kernel or a transfer to the next; nothing is recomputed, nothing waits for
+    room."""
+
+    def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
+        assert not plan.recomputed
+        self.trace, self.plan, self.channel = trace, plan, channel
+        self.asked_before = dict(plan.loads)
+        self.there: set[int] = set()
+        self.queue: list[tuple[str, int]] = []
+        self.moving: tuple[str, int, float] | None = None
+        self.stored: set[int] = set()
+        self.loaded: set[int] = set()
+        self.through: set[int] = set()  # offloaded, and read for the last time before that
+        self.stay: set[int] = set()  # wanted back before they were stored
+        self.now, self.peak = 0.0, 0
+
+    def run(self) -> tuple[float, int]:
+        """The time that the step takes, and the most bytes alive."""
+        for place, kernel in enumerate(self.trace.kernels):
+            self._ask_back(place)
+            while place >= self.trace.turn and not self._has_arrived(kernel.reads):
+                assert self.moving is not None
+                self._to(self.moving[2])
+            self.there |= {*kernel.reads, *kernel.writes}
+            self._count()
+            self._compute(kernel.time_us)
+            self._leave(place)
+        return self.now, self.peak
+
+    def _ask_back(self, place: int) -> None:
+        for buffer, before in self.plan.loads:
+            if before != place:
+                continue
+            if buffer in self.stored:
+                self.queue.append(("load", buffer))
+                continue
+            self.stay.add(buffer)
+            self.queue = [request for request in self.queue if request != ("store", buffer)]
+        self._begin()
+
+    def _has_arrived(self, reads: tuple[int, ...]) -> bool:
+        return all(b not in self.asked_before or b in self.stay or b in self.loaded for b in reads)
+
+    def _begin(self) -> None:
+        if self.moving is not None or not self.queue:
+            return
+        kind, buffer = self.queue.pop(0)
+        size = self.trace.buffers[buffer].bytes
+        takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
+        self.moving = (kind, buffer, self.now + takes)
+        if kind == "load":
+            self.there.add(buffer)
+            self._count()
+
+    def _to(self, end: float) -> None:
+        """A transfer ends; the next begins."""
+        assert self.moving is not None
+        kind, buffer, _ = self.moving
+        self.now, self.moving = end, None
+        (self.stored if kind == "store" else self.loaded).add(buffer)
+        if kind == "store" and buffer in self.through - self.stay:
+            self.there.discard(buffer)
+        self._begin()
+
+    def _compute(self, left: float) -> None:
+        while left > 0:
+            rate = 0.0
+            if self.moving is not None:
+                store = self.moving[0] == "store"
+                rate = self.channel.write_bytes_per_us if store else self.channel.read_bytes_per_us
+            speed = 1 - rate / self.channel.memory_bytes_per_us
+            end = self.now + left / speed if speed > 0 else math.inf
+            if self.moving is None or self.moving[2] > end:
+                self.now = end
+                return
+            left -= (self.moving[2] - self.now) * speed
+            self._to(self.moving[2])
+
+    def _leave(self, place: int) -> None:
+        kernels, turn = self.trace.kernels, self.trace.turn
+        for buffer in {*kernels[place].reads, *kernels[place].writes}:
+            uses = [at for at, other in enumerate(kernels) if buffer in (*other.reads, *other.writes)]
+            leaves = buffer in self.asked_before and place == max((at for at in uses if at < turn), default=None)
+            self.through |= {buffer} if leaves else set()
+            if place == uses[-1] or (leaves and buffer in self.stored):
+                self.there.discard(buffer)
+        for buffer in sorted(self.asked_before):
+            if place == max(at for at in range(turn) if buffer in kernels[at].writes):
+                self.queue.append(("store", buffer))
+        self._begin()
+        self._count()
+
+    def _count(self) -> None:
+        alive = [buffer for buffer in self.there if not self.trace.buffers[buffer].fixed]
+        self.peak = max(self.peak, sum(self.trace.buffers[buffer].bytes for buffer in alive))

@@ -4,7 +4,8 @@ Three things happen at once: the GPU runs kernels one after the other; one chann
 loads, one at a time, in the order in which they are asked for; memory is taken and given back. A store is asked for
 once its buffer is made, and the buffer given back when it is stored and the forward pass has read it for the last
 time. A load is asked for as a certain kernel is about to start, and takes its memory as it begins. A kernel waits for
-what it reads. What is wanted back before it is stored is forwarded: it never left.
+what it reads. What is wanted back before it is stored is forwarded: it never left. Its store is withdrawn if it still
+waits; one that finds the channel free has begun as soon as it was asked for, and is in vain.
 
 What is moved passes the GPU's memory too: meanwhile kernels are slower by its share of that memory's bandwidth, as if
 memory bound all of them.
@@ -95,7 +96,8 @@ class Run:
         peak_us: when.
         transfers: stores and loads, in order.
         starts_us, ends_us: of every kernel of the trace.
-        changes: (time, bytes, buffer): what was taken (or given back, if negative), in order of time.
+        changes: (time, bytes, buffer): what was taken (or given back, if negative), in order of time; at one time in the
+            order in which it happens: what a kernel reads is there until its results are.
     """
 
     time_us: float
@@ -156,8 +158,8 @@ class _Queue:
         self.waiting.append((now, kind, buffer))
 
     def advance(self, now: float) -> None:
-        """Begins all that begins before a time."""
-        while self.waiting and max(self.free_us, self.waiting[0][0]) < now:
+        """Begins all that begins by a time."""
+        while self.waiting and max(self.free_us, self.waiting[0][0]) <= now:
             self._begin()
 
     def finish(self, kind: str, buffer: int) -> float:
@@ -280,7 +282,7 @@ class _Follower:
         peak, when = self._peak()
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
-        return Run(*times, peak, when, tuple(self.queue.order), *spans, tuple(sorted(self.changes)))
+        return Run(*times, peak, when, tuple(self.queue.order), *spans, tuple(sorted(self.changes, key=_when)))
 
     def _exceeds(self, most: Most, again_us: float) -> bool:
         """Whether what happened so far, and what is run again in all, is more than may be."""
@@ -304,11 +306,6 @@ class _Follower:
         """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
         self.queue.advance(now)
         order = self.queue.order
-        while self.taken < len(order) and order[self.taken].begin_us < now:
-            transfer = order[self.taken]
-            self.taken += 1
-            if transfer.kind == "load":
-                self._take(transfer.buffer, transfer.begin_us)
         while self.ended < len(order) and order[self.ended].end_us <= now:
             transfer = order[self.ended]
             self.ended += 1
@@ -319,6 +316,11 @@ class _Follower:
             if buffer in self.leaving and stored is not None and stored.end_us <= now:
                 self._give_back(buffer, max(stored.end_us, self.leaving.pop(buffer)))
         self.left.clear()
+        while self.taken < len(order) and order[self.taken].begin_us < now:
+            transfer = order[self.taken]
+            self.taken += 1
+            if transfer.kind == "load":
+                self._take(transfer.buffer, transfer.begin_us)
 
     def _make_again(self, buffer: int) -> None:
         """Kernels of the forward pass once more; what is not saved lives until the last of them has read it."""
@@ -362,8 +364,9 @@ class _Follower:
         return start
 
     def _arrival(self, buffer: int) -> float:
-        end = self.queue.finish("load", buffer)
-        self._take(buffer, self.queue.done["load", buffer].begin_us)
+        end, begin = self.queue.finish("load", buffer), self.queue.done["load", buffer].begin_us
+        self._release(begin)
+        self._take(buffer, begin)
         return end
 
     def _take(self, buffer: int, now: float) -> None:
@@ -389,11 +392,15 @@ class _Follower:
     def _peak(self) -> tuple[int, float]:
         alive = peak = 0
         when = 0.0
-        for time_us, size, _ in sorted(self.changes):
+        for time_us, size, _ in sorted(self.changes, key=_when):
             alive += size
             if alive > peak:
                 peak, when = alive, time_us
         return peak, when
+
+
+def _when(change: tuple[float, int, int]) -> float:
+    return change[0]
 
 
 def _ends(trace: Trace, plan: ActivationPlan) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pimflow.runtime.offload.rule import LEAST_ELEMENTS, adaptive_rule
 from pimflow.runtime.offload.run import Channel, follow
-from pimflow.runtime.offload.trace import Buffer, Trace
-from support.offload import chain
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from support.offload import Events, chain
 
 LAYERS, LAYER_US, LAYER_BYTES = 24, 1000.0, 1_000_000
 RELOADED = LAYER_BYTES / (2 * LAYER_US)
@@ -49,3 +51,52 @@ def test_modules_are_asked_back_as_a_whole() -> None:
     """Two modules of two layers: the first one's as the second one's backward pass begins."""
     plan = adaptive_rule(chain(4), Channel(1e9, 1e9), modules=(0, 2), least_elements=0)
     assert plan.loads == ((3, 4), (2, 4), (1, 4), (0, 4))
+
+
+def test_what_is_asked_back_as_it_is_made_is_stored_in_vain() -> None:
+    """The last layer's: the channel is free, so its store begins, and the first layer's load waits for its end."""
+    trace, channel = chain(2), Channel(1000.0, 250.0)
+    plan = adaptive_rule(trace, channel, least_elements=0)
+    assert plan.loads == ((1, 2), (0, 2))
+    run = follow(trace, plan, channel)
+    spans = [(transfer.kind, transfer.buffer, transfer.begin_us, transfer.end_us) for transfer in run.transfers]
+    assert spans == [("store", 0, 1000.0, 2000.0), ("store", 1, 2000.0, 3000.0), ("load", 0, 3000.0, 7000.0)]
+    assert (run.time_us, run.stall_us) == (9000.0, 3000.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_events_that_are_followed_apart_say_the_same(data: st.DataObject) -> None:
+    """Layers that save one or two buffers, some of no length, over a fast or a slow channel; to the last digit."""
+    layers = data.draw(st.integers(2, 8))
+    saved = data.draw(st.lists(st.integers(1, 2), min_size=layers, max_size=layers))
+    owner = [layer for layer, count in enumerate(saved) for _ in range(count)]
+    sizes = data.draw(st.lists(st.integers(1, 90), min_size=len(owner), max_size=len(owner)))
+    times = data.draw(st.lists(st.integers(0, 6), min_size=2 * layers, max_size=2 * layers))
+    skips = data.draw(st.lists(st.booleans(), min_size=layers, max_size=layers))
+    made = [tuple(buffer for buffer, layer in enumerate(owner) if layer == own) for own in range(layers)]
+    ahead = [
+        Kernel(f"forward{own}", 10.0 * times[own], made[own - 1][:1] + made[own - 2][-1:] * skips[own], made[own])
+        if own > 1
+        else Kernel(f"forward{own}", 10.0 * times[own], made[0] * own, made[own])
+        for own in range(layers)
+    ]
+    back = [
+        Kernel(
+            f"backward{own}",
+            10.0 * times[layers + own],
+            tuple(dict.fromkeys((*made[own], *made[own - skips[own]]))),
+            (),
+        )
+        for own in reversed(range(layers))
+    ]
+    trace = Trace(
+        (*ahead, *back), layers, tuple(Buffer(f"saved{number}", size, size) for number, size in enumerate(sizes))
+    )
+    rate = data.draw(st.sampled_from([0.3, 1.0, 3.0, 20.0]))
+    channel = Channel(rate, rate * data.draw(st.sampled_from([0.5, 1.0, 1.25])), memory_bytes_per_us=4 * rate)
+    modules = tuple(sorted(data.draw(st.sets(st.integers(0, layers - 1)))))
+    plan = adaptive_rule(trace, channel, modules, least_elements=0)
+    run = follow(trace, plan, channel)
+    time_us, peak = Events(trace, plan, channel).run()
+    assert (run.time_us, run.peak_bytes) == (pytest.approx(time_us, rel=1e-9), peak)
