@@ -130,7 +130,7 @@ class CompiledModel(CompiledResult):
                 (never more than half of what other inputs change).
             pim: how nodes on PIM are executed: "ort" (by ONNX Runtime) or "values" (from their programs, by value).
             operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
-            arena: run inside the planned memory arena.
+            arena: run inside the planned memory arena; where not all fits, what leaves it does, and comes back.
             progress: receives a line of text now and then.
 
         Raises:
@@ -157,6 +157,7 @@ class CompiledModel(CompiledResult):
             operand=operand,
             memory=self.memory if arena else None,
             in_flight=self._in_flight,
+            spill=self.spill,
             host=self.machine.costs.serving(self.graph).host,
             progress=telling(progress),
         )

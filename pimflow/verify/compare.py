@@ -33,8 +33,10 @@ from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
+from pimflow.runtime.execute.spilled import run_spilled
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight
+from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.steady_state import SteadyState
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
@@ -204,6 +206,7 @@ def verify_compiled(
     memory: MemoryPlan | None,
     progress: Callable[[str], None],
     in_flight: tuple[SteadyState, MemoryInFlight] | None = None,
+    spill: Spill | None = None,
     host: HostBackend | None = None,
 ) -> Verification:
     """Runs the original model and the rewritten graph on the same inputs and compares all outputs.
@@ -221,6 +224,7 @@ def verify_compiled(
         memory: run inside this arena; None lets ONNX Runtime place the values.
         progress: receives a line of text now and then.
         in_flight: a schedule of several inferences and its arena: they are compared as well.
+        spill: what leaves that arena, and comes back or is made again: run inside the smaller one that this takes.
         host: what runs all else, for what it does not run in the usual way, where `programs` are executed by value too.
 
     Raises:
@@ -233,7 +237,8 @@ def verify_compiled(
     expected = run_original(original, {**bound, **feeds})
     progress("running the compiled model")
     reference = UnitReference(graph, {} if programs is None else units, operand)
-    actual, programs_check = _run_compiled(graph, feeds, programs, memory, reference, host, progress)
+    places = None if memory is None else (memory, spill)
+    actual, programs_check = _run_compiled(graph, feeds, programs, places, reference, host, progress)
     signal = _signal(original, graph, expected, seed, bound)
     evidence = _Evidence(graph, expected)
     if rtol is None:
@@ -268,18 +273,21 @@ def _run_compiled(
     graph: Graph,
     feeds: Mapping[str, Array],
     programs: Mapping[str, Any] | None,
-    memory: MemoryPlan | None,
+    places: tuple[MemoryPlan, Spill | None] | None,
     reference: UnitReference,
     host: HostBackend | None,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Any], PartsCheck | None]:
     """The compiled model's outputs, and of programs that were executed by value how far each is from its node."""
-    if programs is None and memory is None:
+    if programs is None and places is None:
         return run_graph(graph, feeds), None
     executor = None if programs is None else CheckedUnits(reference, programs, progress)
     kernels = None if programs is None or host is None else HostKernels(graph, host)
-    plan = memory or plan_memory(graph)
-    outputs = run_in_arena(graph, plan, feeds, kernels=kernels, unit_execute=executor).outputs
+    plan, spill = places or (plan_memory(graph), None)
+    if spill is not None and spill.stays:
+        outputs = run_spilled(graph, plan, spill, feeds, kernels=kernels, unit_execute=executor)
+    else:
+        outputs = run_in_arena(graph, plan, feeds, kernels=kernels, unit_execute=executor).outputs
     if executor is None:
         return outputs, None
     return outputs, PartsCheck(executor.checked, executor.largest, executor.wrong)

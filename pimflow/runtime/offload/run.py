@@ -16,13 +16,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 from pimflow.runtime.offload.trace import Trace
 from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.memory import Ssd
+
+Kind = Literal["store", "load"]
+"""Ways of moving a buffer: to the SSDs, and back."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Channel:
         memory = gpu.memory_channels * gpu.channel_gb_per_s
         return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
 
-    def speed(self, kind: str) -> float:
+    def speed(self, kind: Kind) -> float:
         """Of kernels during a transfer, beside that without one."""
         rate = self.write_bytes_per_us if kind == "store" else self.read_bytes_per_us
         return max(0.0, 1 - rate / self.memory_bytes_per_us)
@@ -77,8 +81,34 @@ class ActivationPlan:
 class Transfer:
     """A store or a load of one buffer."""
 
-    kind: str
+    kind: Kind
     buffer: int
+    begin_us: float
+    end_us: float
+
+
+What = Literal["take", "give", "run", "again", "stored", "loaded"]
+"""Memory of a buffer is taken, or given back; a kernel ends, or ends once more; a store or a load of a buffer ends."""
+
+
+_ENDED: Mapping[Kind, What] = {"store": "stored", "load": "loaded"}
+
+
+class Moment(NamedTuple):
+    """What happens at a time, to a buffer or a kernel, by number; `bytes` of memory that is taken are positive, that is
+    given back negative, else 0."""
+
+    time_us: float
+    what: What
+    which: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A kernel that runs once more, by its place in the trace."""
+
+    place: int
     begin_us: float
     end_us: float
 
@@ -96,8 +126,9 @@ class Run:
         peak_us: when.
         transfers: stores and loads, in order.
         starts_us, ends_us: of every kernel of the trace.
-        changes: (time, bytes, buffer): what was taken (or given back, if negative), in order of time; at one time in the
-            order in which it happens: what a kernel reads is there until its results are.
+        reruns: kernels that ran again, in order.
+        log: all that happens, in order of time, and at one time in the order in which one follows from the other: what
+            a kernel reads is there until its results are.
     """
 
     time_us: float
@@ -109,9 +140,10 @@ class Run:
     transfers: tuple[Transfer, ...]
     starts_us: tuple[float, ...]
     ends_us: tuple[float, ...]
-    changes: tuple[tuple[float, int, int], ...]
+    reruns: tuple[Rerun, ...]
+    log: tuple[Moment, ...]
 
-    def bytes_of(self, kind: str, trace: Trace) -> int:
+    def bytes_of(self, kind: Kind, trace: Trace) -> int:
         """Bytes of all stores, or of all loads."""
         return sum(trace.buffers[transfer.buffer].bytes for transfer in self.transfers if transfer.kind == kind)
 
@@ -149,12 +181,12 @@ class _Queue:
     channel: Channel
     trace: Trace
     free_us: float = 0.0
-    waiting: deque[tuple[float, str, int]] = field(default_factory=deque)
-    done: dict[tuple[str, int], Transfer] = field(default_factory=dict)
+    waiting: deque[tuple[float, Kind, int]] = field(default_factory=deque)
+    done: dict[tuple[Kind, int], Transfer] = field(default_factory=dict)
     order: list[Transfer] = field(default_factory=list)  # the same as they begin
     stored_bytes: int = 0  # by stores that have begun
 
-    def ask(self, now: float, kind: str, buffer: int) -> None:
+    def ask(self, now: float, kind: Kind, buffer: int) -> None:
         self.waiting.append((now, kind, buffer))
 
     def advance(self, now: float) -> None:
@@ -162,7 +194,7 @@ class _Queue:
         while self.waiting and max(self.free_us, self.waiting[0][0]) <= now:
             self._begin()
 
-    def finish(self, kind: str, buffer: int) -> float:
+    def finish(self, kind: Kind, buffer: int) -> float:
         """When a transfer that was asked for ends; all before it have begun."""
         while (kind, buffer) not in self.done:
             self._begin()
@@ -245,7 +277,8 @@ class _Follower:
         self.slowed_us = 0.0
         self.starts: list[float] = []
         self.through: list[float] = []
-        self.changes: list[tuple[float, int, int]] = []
+        self.reruns: list[Rerun] = []
+        self.log: list[Moment] = []
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.highest_bytes = 0  # as kernels start: the peak is no lower
@@ -279,10 +312,10 @@ class _Follower:
             self.through.append(self.now)
             for buffer in self.stores.get(place, ()):
                 self.queue.ask(self.now, "store", buffer)
-        peak, when = self._peak()
+        log = tuple(sorted(self.log, key=_when))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
-        return Run(*times, peak, when, tuple(self.queue.order), *spans, tuple(sorted(self.changes, key=_when)))
+        return Run(*times, *_peak(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
 
     def _exceeds(self, most: Most, again_us: float) -> bool:
         """Whether what happened so far, and what is run again in all, is more than may be."""
@@ -309,6 +342,7 @@ class _Follower:
         while self.ended < len(order) and order[self.ended].end_us <= now:
             transfer = order[self.ended]
             self.ended += 1
+            self.log.append(Moment(transfer.end_us, _ENDED[transfer.kind], transfer.buffer))
             if transfer.kind == "store":
                 self.left.append(transfer.buffer)
         for buffer in self.left:
@@ -327,7 +361,8 @@ class _Follower:
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
         stays = self.alive | {*self.trace.saved}
         for step, place in enumerate(self.plan.recomputed[buffer]):
-            self._execute(place, None)
+            begin = self._execute(place, None)
+            self.reruns.append(Rerun(place, begin, self.now))
             self.recompute_us += kernels[step].time_us
             read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
             for other in sorted(self.alive - stays - read):
@@ -337,7 +372,7 @@ class _Follower:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
         kernel, start = self.trace.kernels[place], self.now
         if original is None or original >= self.trace.turn:
-            for buffer in self.plan.offloaded.intersection(kernel.reads) - self.forwarded:
+            for buffer in self.plan.offloaded.intersection(self.trace.touched[place]) - self.forwarded:
                 start = max(start, self._arrival(buffer))
         start = self._with_room(start, place)
         self.stall_us += start - self.now
@@ -348,6 +383,7 @@ class _Follower:
         slowed_us = self.queue.slowed_us(start, kernel.time_us)
         self.now = start + kernel.time_us + slowed_us
         self.slowed_us += slowed_us
+        self.log.append(Moment(self.now, "run" if original is not None else "again", place))
         if original is not None:
             for buffer in self.ends.get(original, ()):
                 self._leave(buffer, original)
@@ -373,13 +409,13 @@ class _Follower:
         if buffer not in self.alive:
             self.alive.add(buffer)
             self.alive_bytes += self.trace.buffers[buffer].bytes
-            self.changes.append((now, self.trace.buffers[buffer].bytes, buffer))
+            self.log.append(Moment(now, "take", buffer, self.trace.buffers[buffer].bytes))
 
     def _give_back(self, buffer: int, now: float) -> None:
         if buffer in self.alive:
             self.alive.discard(buffer)
             self.alive_bytes -= self.trace.buffers[buffer].bytes
-            self.changes.append((now, -self.trace.buffers[buffer].bytes, buffer))
+            self.log.append(Moment(now, "give", buffer, -self.trace.buffers[buffer].bytes))
 
     def _leave(self, buffer: int, place: int) -> None:
         """A buffer is touched for the last time, or for the last time in the forward pass."""
@@ -389,18 +425,20 @@ class _Follower:
             return
         self._give_back(buffer, self.now)
 
-    def _peak(self) -> tuple[int, float]:
-        alive = peak = 0
-        when = 0.0
-        for time_us, size, _ in sorted(self.changes, key=_when):
-            alive += size
-            if alive > peak:
-                peak, when = alive, time_us
-        return peak, when
+
+def _peak(log: Iterable[Moment]) -> tuple[int, float]:
+    """The most that is there at a time, and when."""
+    alive = peak = 0
+    when = 0.0
+    for moment in log:
+        alive += moment.bytes
+        if alive > peak:
+            peak, when = alive, moment.time_us
+    return peak, when
 
 
-def _when(change: tuple[float, int, int]) -> float:
-    return change[0]
+def _when(moment: Moment) -> float:
+    return moment.time_us
 
 
 def _ends(trace: Trace, plan: ActivationPlan) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -208,10 +208,11 @@ class _Search:
     def _at_the_peak(self, found: Found) -> list[int]:
         """Saved buffers that are there at the peak, those first that are not needed for the longest time."""
         alive: dict[int, int] = {}
-        for time_us, size, buffer in found.run.changes:
+        for time_us, _, which, size in found.run.log:
             if time_us > found.run.peak_us:
                 break
-            alive[buffer] = alive.get(buffer, 0) + size
+            if size:
+                alive[which] = alive.get(which, 0) + size
         there = [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
         starts = found.run.starts_us
 
@@ -231,11 +232,12 @@ class _Search:
 def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int, ...] | None:
     """The kernels that make a saved buffer again, in order; None where that takes too many, or what is not there.
 
-    What they read has to be saved too, or to be an input, or is made again with it.
+    What they read has to be saved too, or to be an input, or is made again with it; what was overwritten meanwhile, as
+    what is computed in place does, is no longer there.
     """
     there, again = set(trace.saved), set(recomputed)
     place, chain = trace.returns(buffer), set()
-    waiting, seen = [buffer], {buffer}
+    waiting, made_again, seen = [buffer], {buffer}, set[int]()
     while waiting:
         current = waiting.pop()
         made = [
@@ -246,13 +248,27 @@ def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int,
         chain.update(made)
         for kernel in made:
             for read in trace.kernels[kernel].reads:
-                if read in seen or trace.buffers[read].fixed:
+                if read in seen or read in made_again or trace.buffers[read].fixed:
                     continue
-                seen.add(read)
                 if read not in there:
+                    made_again.add(read)
                     waiting.append(read)
                 elif read in again and trace.returns(read) > place:
                     return None
+                seen.add(read)
         if len(chain) > LONGEST_CHAIN:
             return None
+    if any(_is_overwritten(trace, kernel, place, made_again) for kernel in chain):
+        return None
     return tuple(sorted(chain))
+
+
+def _is_overwritten(trace: Trace, kernel: int, place: int, made_again: Container[int]) -> bool:
+    """Whether a kernel that ran again before a place would read, or undo, what has been written since it ran."""
+    reads, writes = trace.kernels[kernel].reads, trace.kernels[kernel].writes
+    return any(
+        buffer not in made_again
+        and any(buffer in trace.kernels[use].writes for use in trace.uses[buffer] if since <= use < place)
+        for since, buffers in ((kernel, reads), (kernel + 1, writes))
+        for buffer in buffers
+    )

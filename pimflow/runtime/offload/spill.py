@@ -7,7 +7,7 @@ or recomputed. The plan is replayed, and what is alive packed into an arena, gap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -16,9 +16,9 @@ from pimflow.errors import TargetError
 from pimflow.ir import Graph, Node
 from pimflow.runtime.memory.packing import Block, pack
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Moment, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
-from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
 from pimflow.runtime.timeline import Timeline, regions
 from pimflow.targets import Target
 
@@ -30,6 +30,16 @@ MOST_ROUNDS = 6
 
 
 @dataclass(frozen=True)
+class Stay:
+    """A buffer in the arena at an offset, from one moment of the run's log to another, both included."""
+
+    buffer: int
+    offset: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Spill:
     """How activations fit that would not.
 
@@ -38,12 +48,15 @@ class Spill:
         found: what becomes of the activations, and what that comes to.
         arena_bytes: what activations, inputs and results take then, gaps included.
         room_bytes: what there is for them.
+        stays: where everything lies, and from when to when; what leaves and comes back may lie elsewhere then. None
+            where nothing helps: all is kept, as the memory plan has it.
     """
 
     trace: Trace
     found: Found
     arena_bytes: int
     room_bytes: int
+    stays: tuple[Stay, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -87,12 +100,11 @@ def spilled(
     for _ in range(MOST_ROUNDS):
         wish = Wish(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
         found = plan_activations(trace, channel, wish)
-        arena = fixed + _packed(trace, found.run)
-        if arena < best.arena_bytes:
-            best = Spill(trace, found, arena, room_bytes)
-        if arena <= room_bytes or found.run.peak_bytes > limit:
+        tried = _packed(trace, found, room_bytes)
+        best = min(best, tried, key=lambda spill: spill.arena_bytes)
+        if tried.fits or found.run.peak_bytes > limit:
             break
-        limit = max(0, min(limit, found.run.peak_bytes) - (arena - room_bytes))
+        limit = max(0, min(limit, found.run.peak_bytes) - (tried.arena_bytes - room_bytes))
     return best
 
 
@@ -129,7 +141,7 @@ def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[in
     for node in nodes:
         read = dict.fromkeys(memory.places[name].region for name in node.inputs if name in memory.places)
         reads |= {buffer: None for buffer in read if buffer in there or buffer not in writes}
-        writes |= dict.fromkeys(memory.places[name].region for name in node.outputs if name in memory.places)
+        writes |= dict.fromkeys(memory.places[name].region for name in written(node, memory) if name in memory.places)
         if node.name in memory.workspaces:
             writes[memory.workspaces[node.name]] = None
     there.update(writes)
@@ -157,21 +169,30 @@ def _kept(trace: Trace) -> Found:
     return Found(ActivationPlan(), follow(trace, ActivationPlan()))
 
 
-def _packed(trace: Trace, run: Run) -> int:
-    """What an arena takes in which everything lies that is alive at some time of a run."""
-    return pack(list(_lives(trace, run)))[1]
+def _packed(trace: Trace, found: Found, room_bytes: int) -> Spill:
+    """An arena in which everything lies that is alive at some time of a run; what is there throughout comes first."""
+    log = found.run.log
+    stays, end = [], 0
+    for number, buffer in enumerate(trace.buffers):
+        if buffer.fixed:
+            stays.append(Stay(number, end, 0, len(log)))
+            end += _aligned(buffer.bytes)
+    lives = list(_lives(log))
+    offsets, taken = pack([Block(_aligned(trace.buffers[which].bytes), *span) for which, *span in lives])
+    stays += [Stay(which, end + offset, *span) for (which, *span), offset in zip(lives, offsets, strict=True)]
+    return Spill(trace, found, end + taken, room_bytes, tuple(stays))
 
 
-def _lives(trace: Trace, run: Run) -> Iterator[Block]:
-    """From when to when each buffer is there, every time, in the order of what is taken and given back."""
+def _lives(log: Sequence[Moment]) -> Iterator[tuple[int, int, int]]:
+    """Which buffer is there from when to when, every time, as places in a log."""
     since: dict[int, int] = {}
-    for order, (_, size, buffer) in enumerate(run.changes):
-        if size > 0:
-            since[buffer] = order
-        elif size < 0:
-            yield Block(_aligned(-size), since.pop(buffer), order - 1)
+    for place, moment in enumerate(log):
+        if moment.what == "take":
+            since[moment.which] = place
+        elif moment.what == "give":
+            yield moment.which, since.pop(moment.which), place - 1
     for buffer, begin in since.items():
-        yield Block(_aligned(trace.buffers[buffer].bytes), begin, len(run.changes))
+        yield buffer, begin, len(log)
 
 
 def _aligned(size: int) -> int:

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.errors import ModelError
-from pimflow.ir import Graph
+from pimflow.ir import Graph, Node
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.memory.plan import plan_memory
+from pimflow.runtime.memory.plan import MemoryPlan, plan_memory
 from pimflow.runtime.timeline import build_timeline
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node of the step: how long it runs, and which buffers (by number) it reads and writes."""
+    """A node of the step: how long it runs, and which buffers (by number) it reads and writes.
+
+    Views, and other movements that do nothing, read what they are of, and write nothing.
+    """
 
     name: str
     time_us: float
@@ -153,9 +156,15 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
         return tuple(dict.fromkeys(plan.places[name].region for name in values if name in plan.places))
 
     kernels = tuple(
-        Kernel(node.name, time_us, touched(node.inputs), touched(node.outputs))
+        Kernel(node.name, time_us, touched(node.inputs), touched(written(node, plan)))
         for node, time_us in zip(graph.nodes, times, strict=True)
     )
     turn = max((place + 1 for place, kernel in enumerate(kernels) if kernel.name in forward), default=0)
     modules = tuple(place for place, node in enumerate(graph.nodes[:turn]) if node.op.is_contraction)
     return Trace(kernels, turn, buffers, modules)
+
+
+def written(node: Node, plan: MemoryPlan) -> tuple[str, ...]:
+    """The values that a node writes when it runs in an arena."""
+    movement = plan.movements.get(node.name)
+    return () if movement is not None and movement.free else node.outputs

@@ -188,3 +188,34 @@ def test_what_can_be_made_again() -> None:
     assert chain_of(trace, 2, {2}) == (1, 2)
     assert chain_of(trace, 2, {0, 2}) is None
     assert chain_of(trace, 0, {0}) == (0,)
+
+
+def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> None:
+    """y is made from x, which a later kernel overwrites: x is saved as that left it. z, made from that, may be."""
+    buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y", "z"))
+    kernels = (
+        Kernel("x", 1.0, (), (0,)),
+        Kernel("y", 1.0, (0,), (1,)),
+        Kernel("x in place", 1.0, (0,), (0,)),
+        Kernel("z", 1.0, (0,), (2,)),
+        Kernel("z'", 1.0, (2,), ()),
+        Kernel("y'", 1.0, (1,), ()),
+        Kernel("x'", 1.0, (0,), ()),
+    )
+    trace = Trace(kernels, 4, buffers)
+    assert chain_of(trace, 1, {1}) is None
+    assert chain_of(trace, 2, {2}) == (3,)
+
+
+def test_what_else_a_kernel_makes_is_not_undone() -> None:
+    """x and y are made by one kernel, and x is overwritten: were y made again, x would be what it was before."""
+    buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y"))
+    kernels = (
+        Kernel("x, y", 1.0, (), (0, 1)),
+        Kernel("x in place", 1.0, (0,), (0,)),
+        Kernel("y'", 1.0, (1,), ()),
+        Kernel("x'", 1.0, (0,), ()),
+    )
+    trace = Trace(kernels, 2, buffers)
+    assert chain_of(trace, 1, {1}) is None
+    assert chain_of(trace, 0, {0}) == (0, 1)

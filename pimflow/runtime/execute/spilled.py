@@ -1,0 +1,104 @@
+"""Runs a compiled graph whose activations do not all fit, in the arena in which they do, moment after moment.
+
+A kernel reads and writes when it ends; a store reads, and a load writes, when it ends: memory is taken from before
+until after. So where two that are there at once lie in each other's way, or a kernel runs again on what has been
+overwritten meanwhile, a value comes out wrong: what is taken and what is given back is poisoned, as in `arena`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pimflow.ir import Array, Graph
+from pimflow.runtime.execute.arena import POISON, ArenaInference, Kernels, UnitExecute
+from pimflow.runtime.execute.ort import NodeKernels, check_inputs
+from pimflow.runtime.memory import MemoryPlan, ValuePlace
+from pimflow.runtime.offload.run import Moment
+from pimflow.runtime.offload.spill import Spill, Stay
+from pimflow.runtime.timeline import regions
+
+
+def run_spilled(
+    graph: Graph,
+    memory: MemoryPlan,
+    spill: Spill,
+    inputs: Mapping[str, Array],
+    *,
+    kernels: Kernels | None = None,
+    unit_execute: UnitExecute | None = None,
+) -> dict[str, Array]:
+    """The graph's outputs.
+
+    Args:
+        graph: the graph that was scheduled.
+        memory: its memory plan, for where values are in their regions.
+        spill: what becomes of the regions.
+        inputs: arrays by the names of the graph's inputs.
+        kernels, unit_execute: as of `run_in_arena`.
+
+    Raises:
+        InputDataError: an input is missing, unknown, or has another shape or element type.
+    """
+    check_inputs(graph, inputs)
+    return _SpilledRun(graph, memory, spill, kernels or NodeKernels(graph), unit_execute).outputs(inputs)
+
+
+class _SpilledRun:
+    """One run; `there` has where every buffer lies now, `away` the bytes of those that were stored."""
+
+    def __init__(
+        self, graph: Graph, memory: MemoryPlan, spill: Spill, kernels: Kernels, unit_execute: UnitExecute | None
+    ) -> None:
+        self.memory, self.spill = memory, spill
+        self.steps = regions(graph)
+        self.places: dict[str, ValuePlace] = dict(memory.places)
+        plan = replace(memory, arena_bytes=spill.arena_bytes, places=self.places)
+        self.inference = ArenaInference(graph, plan, kernels, unit_execute)
+        self.values: dict[int, list[str]] = {}
+        for name, spot in memory.places.items():
+            self.values.setdefault(spot.region, []).append(name)
+        self.there: dict[int, int] = {}
+        self.away: dict[int, Array] = {}
+
+    def outputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs all moments; results are read before the last step gives them back."""
+        stays = {(stay.first, stay.buffer): stay for stay in self.spill.stays}
+        for stay in self.spill.stays:
+            if self.spill.trace.buffers[stay.buffer].fixed:
+                self._begin(stay)
+        self.inference.take(inputs)
+        found: dict[str, Array] = {}
+        for place, moment in enumerate(self.spill.found.run.log):
+            if moment.what == "take":
+                self._begin(stays[place, moment.which])
+            elif moment.what == "run" and moment.which == len(self.steps):
+                found = self.inference.outputs()
+            else:
+                self._happen(moment)
+        return found
+
+    def _happen(self, moment: Moment) -> None:
+        if moment.what in ("run", "again"):
+            for node in self.steps[moment.which]:
+                self.inference.execute_node(node)
+        elif moment.what == "stored" and moment.which in self.there:  # else it is in vain, and ends late
+            self.away[moment.which] = self._bytes(moment.which).copy()
+        elif moment.what == "loaded":
+            self._bytes(moment.which)[:] = self.away.pop(moment.which)
+        elif moment.what == "give":
+            self._bytes(moment.which)[:] = POISON
+            del self.there[moment.which]
+
+    def _begin(self, stay: Stay) -> None:
+        """A buffer is there, with nothing in it but its padding."""
+        region = self.memory.regions[stay.buffer]
+        for name in self.values.get(stay.buffer, ()):
+            spot = self.memory.places[name]
+            self.places[name] = replace(spot, offset=spot.offset - region.offset + stay.offset)
+        self.there[stay.buffer] = stay.offset
+        self.inference.begin([replace(region, offset=stay.offset)])
+
+    def _bytes(self, buffer: int) -> Array:
+        start = self.there[buffer]
+        return self.inference.memory[start : start + self.memory.regions[buffer].bytes]
