@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
+from pimflow.compiled.machine import require_spill_alone
 from pimflow.errors import ArgumentError, kind_of, printable
 from pimflow.frontend import Loaded, bound_inputs, load_with_graph
 from pimflow.ir import Graph, Node, Refusal
@@ -146,6 +147,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     """
     machine = Machine.of(options)
     require_offered(policy_of(options), machine.costs.units)  # wrong names are reported before the model is read
+    require_spill_alone(options, policy_of(options))
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     progress(f"run {source.name}")

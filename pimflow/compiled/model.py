@@ -245,5 +245,5 @@ class CompiledModel(CompiledResult):
             verbose=verbose,
             by=by,
             steady=self.steady_report,
-            spilled_us=None if self.spill is None else self.spill.found.run.time_us,
+            spilled=self.spilled_schedule,
         )

@@ -29,6 +29,7 @@ from pimflow.report.steady import SteadyReport
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
 from pimflow.runtime.memory.tiers import HostTable, gpu_bytes, gpu_memory_text, host_tables
+from pimflow.runtime.offload.schedule import SpilledSchedule, spilled_schedule
 from pimflow.runtime.offload.spill import Spill, channel_of, spilled
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
@@ -176,6 +177,20 @@ class CompiledResult:
         channel = channel_of(self.machine.target)
         return spilled(self.graph, self.memory, self.timeline, room, channel, self.options.spill)
 
+    @cached_property
+    def spilled_schedule(self) -> SpilledSchedule | None:
+        """When everything runs then, stores and loads included, and the energy of that."""
+        if self.spill is None:
+            return None
+        costs = self.machine.costs.serving(self.graph)
+        static_mj = costs.static_energy_mj(self.spill.found.run.time_us)
+        return spilled_schedule(self.spill, schedule(self.graph, costs), self.machine.target, static_mj)
+
+    @property
+    def _spilled(self) -> tuple[Spill, SpilledSchedule] | None:
+        spill, moving = self.spill, self.spilled_schedule
+        return None if spill is None or moving is None else (spill, moving)
+
     @property
     def _tier_lines(self) -> list[tuple[str, str]]:
         tiers = self.machine.target.memory
@@ -235,7 +250,7 @@ class CompiledResult:
                 "bytes_without_reuse": self.memory.bytes_without_reuse,
                 "weight_bytes": self.memory.weight_bytes,
                 **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
-                **({} if self.spill is None else {"spill": spill_json(self.spill)}),
+                **({} if self._spilled is None else {"spill": spill_json(*self._spilled)}),
                 **({"in_host": [table.as_json() for table in self.host_tables]} if self.host_tables else {}),
             },
             "output_dir": output_dir,
@@ -244,7 +259,8 @@ class CompiledResult:
     def chrome_trace(self) -> dict[str, Any]:
         """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder.
 
-        Of a plan for throughput it is that of one inference alone, and beside it that of several in flight.
+        Of a plan for throughput it is that of one inference alone, and beside it that of several in flight; where not
+        all activations fit it is that with all of them kept, and beside it that in which they leave and come back.
         """
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(
@@ -256,6 +272,7 @@ class CompiledResult:
             memory=self.memory,
             graph=self.graph,
             steady=self.steady_state,
+            spilled=self._spilled,
         )
 
     def node_data(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pimflow.errors import ModelError
 from pimflow.ir import Graph
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.export import SplitModel
+from pimflow.report.spill import marked
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.solver import kept_runs, kept_streams
@@ -64,13 +65,14 @@ def save(model: CompiledResult, folder: str | Path) -> Path:
 def _save_program(model: CompiledResult, folder: Path) -> None:
     """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
     as ONNX only where a pattern fits."""
+    graph = model.graph if model.spill is None else marked(model.graph, model.spill)
     if model.network is None:
-        save_onnx(model.graph, folder / PROGRAM)
+        save_onnx(graph, folder / PROGRAM)
     else:
-        write_graph(model.graph, folder / SPARSE_PROGRAM)
+        write_graph(graph, folder / SPARSE_PROGRAM)
         model.network.adjacency.save(folder / GRAPH)
         with suppress(ModelError):
-            save_onnx(model.graph, folder / PROGRAM)
+            save_onnx(graph, folder / PROGRAM)
 
 
 def _check(model: CompiledResult, program: Path, digests: dict[str, str]) -> None:

@@ -17,9 +17,13 @@ from pimflow.codegen.backend import Lane, UnitCost
 from pimflow.codegen.host import HostCost
 from pimflow.ir import Graph, Node
 from pimflow.report.plan_report import PlanReport, origin_of
+from pimflow.report.slices import complete, named, steps
+from pimflow.report.spill import spilled_slices
 from pimflow.report.steady import steady_slices
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import MemoryPlan
+from pimflow.runtime.offload.schedule import SpilledSchedule
+from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import STATIC, EventCost
 from pimflow.runtime.steady_state import SteadyState
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
@@ -111,6 +115,7 @@ def chrome_trace(
     memory: MemoryPlan | None = None,
     graph: Graph | None = None,
     steady: SteadyState | None = None,
+    spilled: tuple[Spill, SpilledSchedule] | None = None,
     max_events: int = MAX_EVENTS,
 ) -> dict[str, Any]:
     """The timeline as JSON values, in us.
@@ -128,6 +133,7 @@ def chrome_trace(
         memory: the arena that it runs in, whose live bytes are a counter.
         graph: what was scheduled: its data flow becomes arrows.
         steady: a schedule of several inferences in flight, which gets a process of its own.
+        spilled: where activations do not all fit, what becomes of them and the schedule of that: a process likewise.
         max_events: slices at most.
     """
     tracks = _Tracks(titles)
@@ -150,11 +156,16 @@ def chrome_trace(
     entries.extend(tracks.arrows([event for event, _ in shown], graph))
     if steady is not None:
         entries.extend(steady_slices(steady, titles, _PROGRAM + len(titles) + 1, max(0, max_events - len(entries))))
+    if spilled is not None:
+        entries.extend(spilled_slices(*spilled, titles, _PROGRAM + len(titles) + 1, max(0, max_events - len(entries))))
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
         "makespan_us": timeline.makespan_us,
         "energy_mj": dict(timeline.energy_mj),
     }
+    if spilled is not None:
+        _, moving = spilled
+        notes["spilled"] = {"makespan_us": moving.makespan_us, "energy_mj": dict(moving.energy_mj)}
     if left_out:
         notes["events_left_out"] = left_out
         entries.append(tracks.note(f"{left_out} later events are left out", timeline.events[0].start_us))
@@ -174,14 +185,14 @@ class _Tracks:
 
     def metadata(self, name: str) -> list[dict[str, Any]]:
         """The names of the processes and of the tracks: of all devices, and of what else has a slice."""
-        entries = [_named("process_name", _PROGRAM, None, name)]
+        entries = [named("process_name", _PROGRAM, None, name)]
         tracks = enumerate(self._titles, _TRACKS + 1)
-        entries += [_named("thread_name", _PROGRAM, number, title) for number, title in tracks if number in self._used]
+        entries += [named("thread_name", _PROGRAM, number, title) for number, title in tracks if number in self._used]
         for device, parts in self._lanes.items():
             process = self._process(device)
-            entries.append(_named("process_name", process, None, self._device_titles[device]))
+            entries.append(named("process_name", process, None, self._device_titles[device]))
             entries += [
-                _named("thread_name", process, _TRACKS + part, f"{word} {part}") for part, word in sorted(parts.items())
+                named("thread_name", process, _TRACKS + part, f"{word} {part}") for part, word in sorted(parts.items())
             ]
         return entries
 
@@ -189,7 +200,7 @@ class _Tracks:
         """One use of a device or a link."""
         category, track = event.resource if event.resource in self._number else "transfer", self._track(event)
         self._used.add(track)
-        return _complete(event.node, category, (_PROGRAM, track), event.start_us, event.end_us, args)
+        return complete(event.node, category, (_PROGRAM, track), event.start_us, event.end_us, args)
 
     def lanes(self, event: Event, facts: SliceFacts | None) -> Iterator[dict[str, Any]]:
         """When each part of a device is busy with one use of it."""
@@ -198,7 +209,7 @@ class _Tracks:
         for lane in facts.lanes:
             self._lanes.setdefault(event.resource, {})[lane.part] = lane.word
             start, end = event.start_us + lane.start_us, min(event.start_us + lane.end_us, event.end_us)
-            yield _complete(event.node, lane.word, (self._process(event.resource), _TRACKS + lane.part), start, end, {})
+            yield complete(event.node, lane.word, (self._process(event.resource), _TRACKS + lane.part), start, end, {})
 
     def regions(self, timeline: Timeline, count: int) -> list[dict[str, Any]]:
         """The first `count` regions, those of one node left out."""
@@ -211,7 +222,7 @@ class _Tracks:
             if nodes.get(index, 0) > 1 and duration > 0:
                 self._used.add(self._regions)
                 track = (_PROGRAM, self._regions)
-                slices.append(_complete(f"region {index}", "region", track, now, now + duration, {}))
+                slices.append(complete(f"region {index}", "region", track, now, now + duration, {}))
             now += duration
         return slices
 
@@ -275,7 +286,7 @@ def _counters(
 ) -> Iterator[dict[str, Any]]:
     starts = [0.0, *accumulate(timeline.region_us)]
     if memory is not None:
-        yield from _steps("live bytes", zip(starts, [*live_bytes(memory), 0], strict=False))
+        yield from steps("live bytes", _PROGRAM, zip(starts, [*live_bytes(memory), 0], strict=False))
     drawn, passed = [], []
     for event, cost, told in shown:
         length = event.end_us - event.start_us
@@ -285,9 +296,9 @@ def _counters(
             passed.append((event, told.bytes / length * 1e-3))
     if drawn:
         base = timeline.energy_mj.get(STATIC, 0.0) / timeline.makespan_us * 1e3
-        yield from _steps("power, W", _summed(drawn, timeline.makespan_us, base))
+        yield from steps("power, W", _PROGRAM, _summed(drawn, timeline.makespan_us, base))
     if passed:
-        yield from _steps("host memory, GB/s", _summed(passed, timeline.makespan_us, 0.0))
+        yield from steps("host memory, GB/s", _PROGRAM, _summed(passed, timeline.makespan_us, 0.0))
 
 
 def live_bytes(memory: MemoryPlan) -> list[int]:
@@ -312,12 +323,6 @@ def _summed(amounts: Iterable[tuple[Event, float]], end_us: float, base: float) 
         yield when, level
 
 
-def _steps(name: str, levels: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:
-    for when, level in levels:
-        value = level if isinstance(level, int) else round(max(level, 0.0), 6)
-        yield {"ph": "C", "pid": _PROGRAM, "name": name, "ts": round(when, 3), "args": {"value": value}}
-
-
 def _details(event: Event, cost: EventCost | None, facts: SliceFacts | None) -> dict[str, Any]:
     """What a slice's node is, and what it spends; parts of the time add up to the slice, static power is apart."""
     args: dict[str, Any] = {"region": event.region}
@@ -334,16 +339,3 @@ def _details(event: Event, cost: EventCost | None, facts: SliceFacts | None) -> 
         "energy_parts_mj": dict(cost.energy_parts_mj),
     }
     return args if facts is None else args | facts.as_json()
-
-
-def _named(kind: str, process: int, track: int | None, name: str) -> dict[str, Any]:
-    tid = {} if track is None else {"tid": track}
-    return {"ph": "M", "pid": process, **tid, "name": kind, "args": {"name": name}}
-
-
-def _complete(
-    name: str, category: str, track: tuple[int, int], start_us: float, end_us: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    (process, thread), start, end = track, round(start_us, 3), round(end_us, 3)
-    place = {"pid": process, "tid": thread, "name": name, "cat": category}
-    return {"ph": "X", **place, "ts": start, "dur": round(end - start, 3), "args": args}

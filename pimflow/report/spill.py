@@ -1,13 +1,23 @@
-"""What people and programs are shown of activations that do not fit."""
+"""What people and programs are shown of activations that do not fit: lines, JSON, slices of a trace, notes on nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
+from pimflow.ir import Graph, Node
+from pimflow.report.records import Row
+from pimflow.report.slices import complete, named, steps
 from pimflow.report.training import activation_rows
 from pimflow.runtime.memory.plan import MemoryPlan
 from pimflow.runtime.memory.tiers import gigabytes, gpu_bytes
+from pimflow.runtime.offload.schedule import SSD, SpilledSchedule
 from pimflow.runtime.offload.spill import Spill
+
+TAG = "spill"
+"""What notes on nodes are called."""
 
 
 def spilled_memory_text(spill: Spill, memory: MemoryPlan) -> str:
@@ -30,10 +40,10 @@ def spill_text(spill: Spill) -> str:
     return f"{done}: {gigabytes(spill.arena_bytes)} at their peak{verdict}; {run.time_us:,.1f} us: {costs}"
 
 
-def spill_json(spill: Spill) -> dict[str, Any]:
-    """The same as plain values, with a row for each of them that moves or is made again."""
+def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
+    """The same as plain values, with its energy, and a row for each of them that moves or is made again."""
     run = spill.found.run
-    rows = activation_rows(spill.trace, spill.found)
+    rows = _moving(spill)
     return {
         "fits": spill.fits,
         "arena_bytes": spill.arena_bytes,
@@ -43,5 +53,61 @@ def spill_json(spill: Spill) -> dict[str, Any]:
         "recompute_us": run.recompute_us,
         "slowed_us": run.slowed_us,
         "written_bytes": run.bytes_of("store", spill.trace),
-        "activations": [row for row in rows if row["becomes"] != "kept"],
+        "energy_mj": schedule.total_energy_mj,
+        "energy_by_place_mj": dict(schedule.energy_mj),
+        "activations": rows,
     }
+
+
+def _moving(spill: Spill) -> list[Row]:
+    return [row for row in activation_rows(spill.trace, spill.found) if row["becomes"] != "kept"]
+
+
+def marked(graph: Graph, spill: Spill) -> Graph:
+    """The graph with a note on every node that makes what is moved or made again: what becomes of it, and when."""
+    notes = {row["name"]: _note(row) for row in _moving(spill)}
+    return graph.replace(nodes=[_noted(node, notes) for node in graph.nodes])
+
+
+def _note(row: Row) -> str:
+    if row["becomes"] == "offloaded":
+        return f"offloaded, asked back before {row['before']}"
+    return f"made again before {row['before']} by {', '.join(row['again'])}"
+
+
+def _noted(node: Node, notes: Mapping[str, str]) -> Node:
+    told = [notes[name] for name in node.outputs if name in notes]
+    tags = (*((key, text) for key, text in node.tags if key != TAG), *((TAG, text) for text in told[:1]))
+    return node if tags == node.tags else replace(node, tags=tags)
+
+
+def spilled_slices(
+    spill: Spill, schedule: SpilledSchedule, titles: Mapping[str, str], process: int, most: int
+) -> Iterator[dict[str, Any]]:
+    """The schedule as slices of a Chrome trace, and what is alive: a process with a track per resource.
+
+    Args:
+        spill: what becomes of the activations.
+        schedule: when everything runs.
+        titles: what every device is called.
+        process: its number in the trace.
+        most: slices at most; the first are shown.
+    """
+    shown = [event for event in schedule.events if event.end_us > event.start_us]
+    resources = [*titles, *sorted({event.resource for event in shown} - {*titles})]
+    tracks = {resource: track for track, resource in enumerate(resources, start=1)}
+    yield named("process_name", process, None, "activations leave and come back")
+    for resource, track in tracks.items():
+        yield named("thread_name", process, track, titles.get(resource, "SSD" if resource == SSD else resource))
+    for event in islice(shown, most):
+        name = event.name if event.kind == "run" else f"{event.name}, {event.kind}"
+        args: dict[str, Any] = {"energy_mj": event.energy_mj}
+        if event.kind in ("store", "load"):
+            args["bytes"] = event.bytes
+        yield complete(name, event.kind, (process, tracks[event.resource]), event.start_us, event.end_us, args)
+    alive = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
+    levels = [(0.0, alive)]
+    for moment in spill.found.run.log:
+        alive += moment.bytes
+        levels += [(moment.time_us, alive)] if moment.bytes else []
+    yield from steps("live bytes", process, levels)

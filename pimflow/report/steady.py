@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pimflow.report.plan_report import PlanReport
+from pimflow.report.slices import complete, named
 from pimflow.report.tables import number
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.spending import STATIC
@@ -112,26 +113,17 @@ def steady_slices(steady: SteadyState, titles: Mapping[str, str], process: int, 
     """
     resources = sorted(steady.busy_us)
     tracks = {resource: track for track, resource in enumerate(resources, start=2)}
-    yield _named("process_name", process, {}, "several inferences in flight")
+    yield named("process_name", process, None, "several inferences in flight")
     for resource, track in (("phase", 1), *tracks.items()):
-        yield _named("thread_name", process, {"tid": track}, titles.get(resource, resource))
+        yield named("thread_name", process, track, titles.get(resource, resource))
     count = shown_inferences(steady)
     full, drained = (steady.in_flight - 1) * steady.interval, count * steady.interval
     end = (count - 1) * steady.interval + steady.latency
     for name, start, stop in (("fill", 0, full), ("steady state", full, drained), ("drain", drained, end)):
         if stop > start:
-            yield _slice(name, "phase", process, 1, start, stop)
+            yield complete(name, "phase", (process, 1), start / TICKS_PER_US, stop / TICKS_PER_US, {})
     shown = ((turn, slot) for turn, slot in steady.unrolled(count) if slot.resource != NO_RESOURCE)
     for (turn, slot), _ in zip(shown, range(most), strict=False):
         name = f"{slot.node}, inference {turn}"
-        yield _slice(name, "in flight", process, tracks[slot.resource], slot.start, slot.end)
-
-
-def _named(kind: str, process: int, track: Mapping[str, int], name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, **track, "name": kind, "args": {"name": name}}
-
-
-def _slice(name: str, category: str, process: int, track: int, start: int, stop: int) -> dict[str, Any]:
-    begin, end = round(start / TICKS_PER_US, 3), round(stop / TICKS_PER_US, 3)
-    place = {"pid": process, "tid": track, "name": name, "cat": category}
-    return {"ph": "X", **place, "ts": begin, "dur": round(end - begin, 3), "args": {}}
+        span = (slot.start / TICKS_PER_US, slot.end / TICKS_PER_US)
+        yield complete(name, "in flight", (process, tracks[slot.resource]), *span, {})

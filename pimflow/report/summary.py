@@ -12,6 +12,7 @@ from pimflow.report.plan_report import NodeRow, PlanReport
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
+from pimflow.runtime.offload.schedule import SpilledSchedule
 from pimflow.runtime.timeline import CHANNELS
 
 _MOST_UNKNOWN = 5
@@ -33,7 +34,7 @@ def summary_text(
     verbose: bool = False,
     by: str | None = None,
     steady: SteadyReport | None = None,
-    spilled_us: float | None = None,
+    spilled: SpilledSchedule | None = None,
 ) -> str:
     """The table of nodes and the totals.
 
@@ -41,12 +42,12 @@ def summary_text(
     the same time. `devices` are the target's, the host first.
     `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
     what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
-    over. `steady` is what a plan for throughput comes to, `spilled_us` the time where activations leave the GPU's
-    memory. With `by`, "energy" or "time", the tables are of what that is spent on instead.
+    over. `steady` is what a plan for throughput comes to, `spilled` the schedule where activations leave the
+    GPU's memory. With `by`, "energy" or "time", the tables are of what that is spent on instead.
     """
     if by is not None:
         tables = breakdown_text(report, devices, by, verbose=verbose)
-        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled_us)}"
+        return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled)}"
     places = _places(report, devices)
     shown = [row for row in report.nodes if verbose or row.time_us > 0]
     names = [device.upper() for device in devices]
@@ -59,7 +60,7 @@ def summary_text(
     note = wrapped(f"({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)") if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
     table = f"{table}\n{note}" if hidden else table
-    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled_us)}"
+    return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled)}"
 
 
 def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ def _totals(
     basis: str,
     about: Sequence[tuple[str, str]],
     steady: SteadyReport | None,
-    spilled_us: float | None,
+    spilled: SpilledSchedule | None,
 ) -> str:
     baseline, result = report.baseline, report.result
     modes = _modes(report, _places(report, devices))
@@ -118,8 +119,11 @@ def _totals(
     placed = ", ".join(f"{modes[mode]} {mode}" for mode in order if modes[mode])
     alone = f"{devices[0].upper()} alone"
     apart = "" if steady is None else ", one inference after the other"
-    if spilled_us is not None:
-        apart = f" if all activations are kept, {number(spilled_us)} us as they are"
+    moved = ""
+    if spilled is not None:
+        kept = " if all activations are kept"
+        apart = f"{kept}, {number(spilled.makespan_us)} us as they are"
+        moved = f"{kept}, {energies(spilled.total_energy_mj)[0]} as they are"
     saved = 100 * (result.energy_mj / baseline.energy_mj - 1) if baseline.energy_mj else 0.0
     energy, energy_alone = energies(result.energy_mj, baseline.energy_mj)
     speedups = f"{report.speedup:.2f}x end to end, {report.conv_speedup:.2f}x over convolutions"
@@ -133,7 +137,7 @@ def _totals(
         *([("bound", _bound(report))] if steady is None else steady.lines(devices[0])),
         (
             "energy",
-            f"{energy} ({alone}: {energy_alone}, {saved:+.0f} %)",
+            f"{energy}{moved} ({alone}: {energy_alone}, {saved:+.0f} %)",
         ),
         (
             "memory",

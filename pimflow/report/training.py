@@ -189,8 +189,13 @@ class Training(Records):
 
 
 def activation_rows(trace: Trace, found: Found) -> list[Row]:
-    """A row per saved activation, in the order in which they are made; times from the start of the step."""
-    run, plan = found.run, found.plan
+    """A row per saved activation, in the order in which they are made; times from the start of the step.
+
+    What is offloaded is asked back as the kernel `before` is about to start, what is recomputed is made `again` by
+    these kernels then: this is all that a replay has to know.
+    """
+    run, plan, kernels = found.run, found.plan, trace.kernels
+    before = dict(plan.loads) | {buffer: trace.returns(buffer) for buffer in plan.recomputed}
     ends = {(transfer.kind, transfer.buffer): transfer for transfer in run.transfers}
     rows = []
     for buffer in trace.saved:
@@ -203,6 +208,8 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
                 "made_us": run.ends_us[trace.made(buffer)],
                 "read_us": run.starts_us[trace.returns(buffer)],
                 "becomes": "recomputed" if buffer in plan.recomputed else fate,
+                "before": kernels[before[buffer]].name if buffer in before else None,
+                "again": [kernels[place].name for place in plan.recomputed.get(buffer, ())],
                 "store_us": None if stored is None else [stored.begin_us, stored.end_us],
                 "load_us": None if loaded is None else [loaded.begin_us, loaded.end_us],
             }

@@ -3,9 +3,42 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cache
 
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.ir import Builder
+from pimflow.onnxio.export import to_onnx
+from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.spill import Spill, SpillWay
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from pimflow.targets import load_target
+from pimflow.targets.schema import GpuMemory
+
+
+@cache
+def residual_step() -> bytes:
+    """A training step of convolutions with residual sums in place, padding, and a concatenation."""
+    build = Builder()
+    x = build.conv(build.input(2, 8, 16, 16), 16, 3, pad=1)
+    for _ in range(3):
+        x = build.add(x, build.conv(build.tanh(build.sigmoid(x)), 16, 3, pad=1))
+    graph = Differentiate("mean-squared").run(build.graph(build.concat(1, x, build.relu(x)))).graph
+    return bytes(to_onnx(graph).SerializeToString())
+
+
+@cache
+def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
+    """That step where memory is so short that a plan takes both: something is offloaded, something is made again."""
+    target = load_target("a100-ssd")
+    assert target.memory is not None
+    memory = replace(target.memory, gpu=GpuMemory(0.327 / 1024, 0.0))
+    machine = replace(target, memory=memory)
+    model = pimflow.compile(residual_step(), target=machine, policy="gpu", spill=way, use_cache=False, check=False)
+    assert model.spill is not None
+    return model, model.spill
 
 
 def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, backward: float = 2.0) -> Trace:
@@ -191,6 +224,8 @@ class Events:
             self._count()
             self._compute(kernel.time_us)
             self._leave(place)
+            while self.moving is not None and self.moving[2] <= self.now:
+                self._to(self.moving[2])
         return self.now, self.peak
 
     def _ask_back(self, place: int) -> None:
@@ -236,7 +271,7 @@ class Events:
                 rate = self.channel.write_bytes_per_us if store else self.channel.read_bytes_per_us
             speed = 1 - rate / self.channel.memory_bytes_per_us
             end = self.now + left / speed if speed > 0 else math.inf
-            if self.moving is None or self.moving[2] > end:
+            if self.moving is None or self.moving[2] >= end:
                 self.now = end
                 return
             left -= (self.moving[2] - self.now) * speed

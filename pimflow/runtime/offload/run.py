@@ -350,7 +350,7 @@ class _Follower:
             if buffer in self.leaving and stored is not None and stored.end_us <= now:
                 self._give_back(buffer, max(stored.end_us, self.leaving.pop(buffer)))
         self.left.clear()
-        while self.taken < len(order) and order[self.taken].begin_us < now:
+        while self.taken < len(order) and order[self.taken].begin_us <= now:
             transfer = order[self.taken]
             self.taken += 1
             if transfer.kind == "load":

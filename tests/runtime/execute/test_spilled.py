@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
-import pimflow
 from pimflow.compiled import CompiledModel
-from pimflow.ir import Array, Builder
-from pimflow.onnxio.export import to_onnx
-from pimflow.passes.differentiate import Differentiate
+from pimflow.ir import Array
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.execute.spilled import run_spilled
 from pimflow.runtime.offload.spill import Spill, SpillWay
-from pimflow.targets import load_target
-from pimflow.targets.schema import GpuMemory
-
-
-@cache
-def step() -> bytes:
-    """A training step of convolutions with residual sums in place, padding, and a concatenation."""
-    build = Builder()
-    x = build.conv(build.input(2, 8, 16, 16), 16, 3, pad=1)
-    for _ in range(3):
-        x = build.add(x, build.conv(build.tanh(build.sigmoid(x)), 16, 3, pad=1))
-    graph = Differentiate("mean-squared").run(build.graph(build.concat(1, x, build.relu(x)))).graph
-    return bytes(to_onnx(graph).SerializeToString())
-
-
-@cache
-def spilled(way: SpillWay) -> tuple[CompiledModel, Spill]:
-    target = load_target("a100-ssd")
-    assert target.memory is not None
-    room = replace(target.memory, gpu=GpuMemory(0.327 / 1024, 0.0))
-    model = pimflow.compile(
-        step(), target=replace(target, memory=room), policy="gpu", spill=way, use_cache=False, check=False
-    )
-    assert model.spill is not None
-    return model, model.spill
+from support.offload import compiled_short
 
 
 def results(model: CompiledModel, spill: Spill) -> dict[str, Array]:
@@ -51,7 +23,7 @@ def results(model: CompiledModel, spill: Spill) -> dict[str, Array]:
 @pytest.mark.parametrize("way", ["auto", "offload", "recompute"])
 def test_values_are_those_of_the_arena_that_holds_all(way: SpillWay) -> None:
     """To the last bit, in less room."""
-    model, spill = spilled(way)
+    model, spill = compiled_short(way)
     plan = spill.found.plan
     assert (bool(plan.offloaded), bool(plan.recomputed)) in {
         "auto": [(True, True), (True, False), (False, True)],
@@ -67,7 +39,7 @@ def test_values_are_those_of_the_arena_that_holds_all(way: SpillWay) -> None:
 
 @pytest.mark.parametrize("fault", ["overlaps", "is not asked back"])
 def test_a_wrong_plan_gives_wrong_values(fault: str) -> None:
-    model, spill = spilled("offload")
+    model, spill = compiled_short("offload")
     run = spill.found.run
     if fault == "overlaps":
         busiest = max(spill.stays, key=lambda stay: stay.offset)

@@ -9,7 +9,7 @@ import pytest
 
 import pimflow
 from pimflow.compiled import CompiledModel
-from pimflow.errors import TargetError
+from pimflow.errors import OptionError, TargetError
 from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate
@@ -112,3 +112,13 @@ def test_a_plan_with_pim_is_followed_step_by_step() -> None:
     assert kept.time_us == pytest.approx(tight.timeline.makespan_us)
     assert len(tight.spill.trace.kernels) == len(tight.timeline.region_us) + 1
     assert tight.spill.found.plan.offloaded == frozenset()
+
+
+def test_inferences_in_flight_are_refused() -> None:
+    with pytest.raises(OptionError, match="offload is for one inference after the other"):
+        pimflow.compile(step(), target=machine(400), policy="gpu", spill="offload", objective="throughput")
+    model = pimflow.compile(
+        step(), target=machine(400), policy="gpu", objective="throughput", use_cache=False, check=False
+    )
+    assert model.spill is None
+    assert dict(model.about)["GPU memory"].startswith("DOES NOT FIT")

@@ -1,0 +1,28 @@
+"""Entries of a Chrome trace: names of processes and tracks, slices, and levels of a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def named(kind: str, process: int, track: int | None, name: str) -> dict[str, Any]:
+    """What a process or a track is called."""
+    tid = {} if track is None else {"tid": track}
+    return {"ph": "M", "pid": process, **tid, "name": kind, "args": {"name": name}}
+
+
+def complete(
+    name: str, category: str, track: tuple[int, int], start_us: float, end_us: float, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A slice of a track of a process; starts and ends are rounded to the same grid of a nanosecond."""
+    (process, thread), start, end = track, round(start_us, 3), round(end_us, 3)
+    place = {"pid": process, "tid": thread, "name": name, "cat": category}
+    return {"ph": "X", **place, "ts": start, "dur": round(end - start, 3), "args": args}
+
+
+def steps(name: str, process: int, levels: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:
+    """A counter: from which time on it has which level."""
+    for when, level in levels:
+        value = level if isinstance(level, int) else round(max(level, 0.0), 6)
+        yield {"ph": "C", "pid": process, "name": name, "ts": round(when, 3), "args": {"value": value}}

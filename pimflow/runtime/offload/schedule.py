@@ -1,0 +1,122 @@
+"""When everything runs of a compiled model whose activations do not all fit, and what energy that takes.
+
+Kernels spend what they spend otherwise, each time that they run, and where transfers slow them down the GPU's busy
+power for longer. A transfer takes what the drives draw while they read or write, and what a byte takes on the link and
+in the GPU's memory (`[memory.ssd]` and the GPU's energies of the target); idle drives draw power throughout, if any
+activation is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from pimflow.runtime.offload.run import Kind, Rerun
+from pimflow.runtime.offload.spill import Spill
+from pimflow.runtime.spending import STATIC, EventCost, Schedule
+from pimflow.targets import Target
+from pimflow.targets.schema.memory import Ssd
+
+SSD = "ssd"
+"""Where transfers take place."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledEvent:
+    """One use of a device, of a link, or of the SSDs.
+
+    Args:
+        name: of the node, or of the value that is moved.
+        kind: whether a node runs, or runs again, or a value is stored or loaded.
+        resource: what is used.
+        start_us, end_us: when.
+        energy_mj: what is spent, beside static power and what idle drives draw.
+        bytes: that are moved.
+    """
+
+    name: str
+    kind: Literal["run", "again"] | Kind
+    resource: str
+    start_us: float
+    end_us: float
+    energy_mj: float
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SpilledSchedule:
+    """Events by their starts; energy by where it is spent, of the board under `STATIC`, of idle drives under `SSD`."""
+
+    events: tuple[SpilledEvent, ...]
+    makespan_us: float
+    energy_mj: Mapping[str, float]
+
+    @property
+    def total_energy_mj(self) -> float:
+        """All energy, static included."""
+        return sum(self.energy_mj.values())
+
+
+def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: float) -> SpilledSchedule:
+    """The schedule of what does not fit.
+
+    Args:
+        spill: what becomes of the activations.
+        kept: the schedule with all of them kept, whose regions are the steps of `spill`.
+        target: the machine.
+        static_mj: what the board draws over the time that `spill` takes.
+    """
+    run = spill.found.run
+    runs = [Rerun(place, *span) for place, span in enumerate(zip(run.starts_us, run.ends_us, strict=True))]
+    uses = list(_uses(runs, "run", kept, target))
+    uses += _uses(run.reruns, "again", kept, target)
+    moved = list(_moved(spill, target))
+    energy = dict.fromkeys(kept.timeline.energy_mj, 0.0) | {STATIC: static_mj}
+    if moved:
+        energy[SSD] = _drives(target).idle_w * run.time_us * 1e-3
+    events = sorted((*uses, *moved), key=lambda event: (event.start_us, event.end_us))
+    for event in events:
+        energy[event.resource] = energy.get(event.resource, 0.0) + event.energy_mj
+    return SpilledSchedule(tuple(events), run.time_us, energy)
+
+
+def _uses(
+    runs: Sequence[Rerun], kind: Literal["run", "again"], kept: Schedule, target: Target
+) -> Iterator[SpilledEvent]:
+    """The events of steps at the times at which these run; where they take longer all of them do, evenly."""
+    lengths = kept.timeline.region_us
+    begins = [0.0, *accumulate(lengths)]
+    steps: list[list[EventCost]] = [[] for _ in lengths]
+    for cost in kept.events:
+        steps[cost.event.region].append(cost)
+    for step in runs:
+        if step.place == len(steps):  # hands over the results
+            continue
+        slower = (step.end_us - step.begin_us) / lengths[step.place] if lengths[step.place] else 1.0
+        for cost in steps[step.place]:
+            event = cost.event
+            start, end = (step.begin_us + (us - begins[step.place]) * slower for us in (event.start_us, event.end_us))
+            energy_mj = sum(cost.energy_parts_mj.values())
+            if slower > 1 and cost.place == target.host:
+                longer_us = (end - start) - (event.end_us - event.start_us)
+                energy_mj += target.any_gpu.energy.busy_w * longer_us * 1e-3
+            yield SpilledEvent(event.node, kind, cost.place, start, end, energy_mj)
+
+
+def _moved(spill: Spill, target: Target) -> Iterator[SpilledEvent]:
+    """Stores and loads."""
+    for transfer in spill.found.run.transfers:
+        drives, buffer = _drives(target), spill.trace.buffers[transfer.buffer]
+        busy_mj = drives.busy_w * (transfer.end_us - transfer.begin_us) * 1e-3
+        byte_pj = drives.pj_per_byte + target.any_gpu.energy.dram_pj_per_byte
+        energy_mj = busy_mj + buffer.bytes * byte_pj * 1e-9
+        yield SpilledEvent(buffer.name, transfer.kind, SSD, transfer.begin_us, transfer.end_us, energy_mj, buffer.bytes)
+
+
+def _drives(target: Target) -> Ssd:
+    """Those of a machine that moves activations."""
+    assert target.memory is not None
+    assert target.memory.ssd is not None
+    return target.memory.ssd
