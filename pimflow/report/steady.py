@@ -56,7 +56,7 @@ class SteadyReport:
         bound, alone, baseline_us = report.bound, report.result, report.baseline.time_us
         static_mj = sum(alone.spent.energy_parts_mj.get(STATIC, {}).values())
         interval_us = steady.interval_us
-        bound_us = min(bound.load_us, bound.host_us)
+        bound_us = min(max(bound.load_us, bound.transfer_us), bound.host_us)
         return cls(
             interval_us,
             steady.latency_us,

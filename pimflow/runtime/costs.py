@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from pimflow.codegen.backend import (
     Backend,
@@ -27,7 +28,7 @@ from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError, choice
 from pimflow.ir import Graph, Node, Op, Refusal
-from pimflow.ir.analysis.host_tables import is_run
+from pimflow.ir.analysis.host_tables import fetches, is_run
 from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -274,19 +275,41 @@ class CostModel:
             TargetError: the target does not say its memory tiers.
         """
         table, index = graph.value(node.inputs[0]), cast("Ids | None", graph.constants.get(node.inputs[1]))
-        rows, *row = table.shape or (0,)
+        _, *row = table.shape or (0,)
         width = element_bytes(table.dtype) or 0
-        if index is None:
-            index = np.random.default_rng(0).integers(0, max(rows, 1), graph.value(node.inputs[1]).elements)
-            key: Hashable = (len(index), rows)
-        else:
-            key = id(index)
+        read = self._rows_read(graph, node)
+        key: Hashable = (len(read), table.shape) if index is None else id(index)
         key = (key, width, *row, node.placement.access)
         if key not in self._accesses:
-            read = TableRead(index.reshape(-1), width * math.prod(row), width, is_run(index))
+            brought = TableRead(read, width * math.prod(row), width, is_run(read))
             placement = choice("access", node.placement.access or "", PLACEMENTS)
-            self._accesses[key] = (index, self._features.cost(placement, read))
+            self._accesses[key] = (read if index is None else index, self._features.cost(placement, brought))
         return self._accesses[key][1]
+
+    def _rows_read(self, graph: Graph, node: Node) -> Ids:
+        """Which rows of a table a node brings; of rows that only a run names, random ones."""
+        index = cast("Ids | None", graph.constants.get(node.inputs[1]))
+        if index is not None:
+            return index.reshape(-1)
+        rows = (graph.value(node.inputs[0]).shape or (0,))[0]
+        return np.random.default_rng(0).integers(0, max(rows, 1), graph.value(node.inputs[1]).elements)
+
+    def least_transfers_us(self, graph: Graph) -> dict[str, float]:
+        """What bringing rows of tables from the host's memory takes at least, by the nodes that bring them.
+
+        Every row of a table that any of them reads crosses the link once, whatever the way, the order and the number of
+        nodes; those that several read are the first one's.
+        """
+        there: dict[str, npt.NDArray[np.bool_]] = {}
+        found = {}
+        for node in fetches(graph):
+            rows, *row = graph.shape(node.inputs[0])
+            brought = there.setdefault(node.inputs[0], np.zeros(rows, np.bool_))
+            before = int(brought.sum())
+            brought[self._rows_read(graph, node)] = True
+            width = math.prod(row) * (element_bytes(graph.value(node.inputs[0]).dtype) or 0)
+            found[node.name] = self._features.least_us((int(brought.sum()) - before) * width)
+        return found
 
     @cached_property
     def _features(self) -> FeatureAccess:

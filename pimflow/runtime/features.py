@@ -140,6 +140,11 @@ class FeatureAccess:
             return self._gathered(placement, read, self.link.pageable_gb_per_s, 2 * read.bytes)
         return self._read(placement, read)
 
+    def least_us(self, size: int) -> float:
+        """What no way of bringing so many bytes takes less than: all of them cross the link."""
+        rates = (self.link.copy_gb_per_s, self.link.pageable_gb_per_s, self.link.zero_copy_gb_per_s)
+        return size / (max(rates) * 1e3)
+
     def _gathered(self, placement: Placement, read: TableRead, copy_gb_per_s: float, staged: int) -> Access:
         """`staged` bytes pass the host's channels on the driver's way to its own buffer."""
         size, link = read.bytes, read.bytes * self.link.pj_per_byte * 1e-9

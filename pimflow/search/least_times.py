@@ -6,7 +6,7 @@ what it takes over the share. So launches and half-empty waves count as far as n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,6 +45,9 @@ class Costs(bounds.Costs, Protocol):
 
     def measured_us(self, op: Op) -> float:
         """The shortest time that was measured of any kernel of an op's name."""
+
+    def least_transfers_us(self, graph: Graph) -> Mapping[str, float]:
+        """What bringing rows of tables from the host's memory takes at least, by the nodes that bring them."""
 
 
 class Least(NamedTuple):

@@ -16,6 +16,9 @@ node takes there at its best rate. Three things follow:
 - **Meeting.** What all others wait for runs alone or in a pipeline, with a kernel of the host for every part
   (`meeting_bound`).
 
+What brings rows of tables from the host's memory is a decision of its own in every plan, and nothing runs beside it:
+what that takes at least (**transfer**: every row once over the link, at the rate of the best way) comes on top.
+
 Movements and copies of results that the host adds up count for nothing. The host alone with all memory channels, which
 is a plan too, may be below all of them.
 """
@@ -58,10 +61,11 @@ class MakespanBound:
     """What no plan takes less than, and why.
 
     Args:
-        time_us: the smaller of `host_us` and the largest of the three others.
+        time_us: the smaller of `host_us` and of `transfer_us` and the largest of the three others.
         load_us: what the work takes if it is divided over the resources as evenly as can be.
         path_us: what the longest chain of nodes takes.
         meeting_us: what the nodes take that all others wait for, as devices meet behind every decision.
+        transfer_us: what bringing rows of tables that lie in the host's memory takes.
         host_us: the host alone, with all memory channels.
         bottlenecks: the fewest nodes that make half of it, the one that makes most of it first.
     """
@@ -70,14 +74,18 @@ class MakespanBound:
     load_us: float
     path_us: float
     meeting_us: float
+    transfer_us: float
     host_us: float
     bottlenecks: tuple[Bottleneck, ...]
 
     @property
     def binding(self) -> str:
-        """Which of the four it is: "load", "path", "meeting" or "host"."""
-        told = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us, "host": self.host_us}
-        return next(name for name, time_us in told.items() if time_us == self.time_us)
+        """Which it is, or most of it: "load", "path", "meeting", "transfer" or "host"."""
+        told = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us}
+        most = max(told.values())
+        if self.host_us < most + self.transfer_us:
+            return "host"
+        return "transfer" if self.transfer_us > most else next(name for name, us in told.items() if us == most)
 
     def ratio(self, time_us: float) -> float:
         """How much longer something takes; 1 where there is nothing to do."""
@@ -99,13 +107,16 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     load_us, weights = _load(times, behind, (*devices, *map(_link, costs.units)))
     path_us, path = _critical_path(graph, times)
     meeting_us, meeting = meeting_bound(graph, times, behind, least)
-    if host_us <= max(load_us, path_us, meeting_us):
+    transfers = costs.least_transfers_us(graph)
+    transfer_us = sum(transfers.values())
+    parts = (load_us, path_us, meeting_us, transfer_us, host_us)
+    if host_us <= max(load_us, path_us, meeting_us) + transfer_us:
         alone = {
             node.name: costs.node_cost(graph, node.placed(device=costs.target.host)).time_us for node in graph.nodes
         }
-        return MakespanBound(host_us, load_us, path_us, meeting_us, host_us, _bottlenecks(alone))
+        return MakespanBound(host_us, *parts, _bottlenecks(alone))
     found = max((load_us, weights), (path_us, path), (meeting_us, meeting), key=lambda told: told[0])
-    return MakespanBound(found[0], load_us, path_us, meeting_us, host_us, _bottlenecks(found[1]))
+    return MakespanBound(found[0] + transfer_us, *parts, _bottlenecks({**found[1], **transfers}))
 
 
 def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 import pimflow
 from pimflow.compiled import CompiledModel
@@ -171,3 +172,33 @@ def test_embeddings_that_are_looked_up_lie_in_the_host() -> None:
     assert (table.table, table.bytes, table.bytes_read) == ("table", 20_000 * 256, 50 * 256)
     assert found.memory.arena_bytes + found.memory.weight_bytes < MIB
     assert found.verify(arena=True).passed
+
+
+def least_transfer_us(model: CompiledModel) -> float:
+    """What bringing rows takes at least, by a linear program: of each row of a table, bytes that come by each way."""
+    memory = model.machine.target.memory
+    assert memory is not None
+    assert memory.pcie is not None
+    rates = (memory.pcie.copy_gb_per_s, memory.pcie.pageable_gb_per_s, memory.pcie.zero_copy_gb_per_s)
+    rows: dict[str, set[int]] = {}
+    for node in fetches(model.graph):
+        rows.setdefault(node.inputs[0], set()).update(model.graph.constants[node.inputs[1]].reshape(-1).tolist())
+    sizes = []
+    for table, read in rows.items():
+        value = model.graph.value(table)
+        sizes.append(len(read) * (element_bytes(value.dtype) or 0) * value.elements // model.graph.shape(table)[0])
+    of_table = np.kron(np.eye(len(rows)), np.ones(len(rates)))
+    spent = np.tile([1 / (rate * 1e3) for rate in rates], len(rows))
+    return float(linprog(spent, A_eq=of_table, b_eq=sizes).fun)
+
+
+@pytest.mark.parametrize(("model", "mib"), [("zoo:gcn", 3), ("zoo:sage", 3), ("zoo:sage", 4)])
+@pytest.mark.parametrize("tables", ["host", "zero-copy", "aligned"])
+def test_the_bound_has_every_row_over_the_link_once(model: str, mib: float, tables: str) -> None:
+    made = compiled(model, mib, tables)
+    bound = made.report.bound
+    assert fetches(made.graph)
+    assert bound.transfer_us == pytest.approx(least_transfer_us(made))
+    assert bound.time_us == min(bound.host_us, max(bound.load_us, bound.path_us, bound.meeting_us) + bound.transfer_us)
+    assert 0.3 < 1 / made.report.bound_ratio <= 1 + 1e-9
+    assert compiled(model, 1000).report.bound.transfer_us == 0
