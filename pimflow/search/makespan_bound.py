@@ -108,7 +108,7 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     path_us, path = _critical_path(graph, times)
     meeting_us, meeting = meeting_bound(graph, times, behind, least)
     transfers = costs.least_transfers_us(graph)
-    transfer_us = sum(transfers.values())
+    transfer_us = sum(transfers.values(), 0.0)
     parts = (load_us, path_us, meeting_us, transfer_us, host_us)
     if host_us <= max(load_us, path_us, meeting_us) + transfer_us:
         alone = {
