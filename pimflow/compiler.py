@@ -164,7 +164,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         programs = _lower(rewritten.graph, machine, progress)
         progress(f"report {source.name}")
         bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
-        report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound)
+        report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound, progress)
         keep_learnt(options, costs=machine.costs)
         notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
         parts = (plan, rewritten.graph, programs, report, notes)

@@ -180,8 +180,12 @@ class CompiledModel(CompiledResult):
         keep_check(folder, self.output_sha256, check)
         return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, progress: Callable[[str], None] | None = None) -> Path:
         """Writes the compiled model as a folder, whole or not at all (see docs/file-formats.md).
+
+        Args:
+            folder: where to.
+            progress: receives a line of text for every file.
 
         Raises:
             OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
@@ -189,7 +193,7 @@ class CompiledModel(CompiledResult):
         """
         from pimflow.compiled.writing import save
 
-        return save(self, folder)
+        return save(self, folder, telling(progress))
 
     def trace(self, node: str, channel: int) -> Iterator[str]:
         """The commands of one PIM channel for one node as lines of text.

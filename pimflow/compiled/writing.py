@@ -29,6 +29,7 @@ from pimflow.onnxio.export import SplitModel
 from pimflow.report.spill import marked
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
+from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import kept_runs, kept_streams
 from pimflow.targets import TargetRecord, to_toml
 from pimflow.verify.running import check_compiled
@@ -46,8 +47,13 @@ WRITTEN = frozenset(
 """What `save` writes beside the original, whose digest is part of config.json."""
 
 
-def save(model: CompiledResult, folder: str | Path) -> Path:
+def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> Path:
     """Writes a compiled model as a folder, whole or not at all.
+
+    Args:
+        model: the compiled model.
+        folder: where to.
+        progress: receives which file is written, as lines of text.
 
     Raises:
         OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
@@ -56,9 +62,11 @@ def save(model: CompiledResult, folder: str | Path) -> Path:
     folder = a_path(folder, "folder")
     digests: dict[str, str] = {}
     with new_output(folder, digests) as scratch:
+        progress(f"writing {PROGRAM}")
         _save_program(model, scratch)
         with beside(partial(_check, model, scratch / PROGRAM, digests), model.options.jobs):
-            _save_records(model, scratch, digests)
+            _save_records(model, scratch, digests, progress)
+            progress("checking what was written")
     return folder
 
 
@@ -88,14 +96,20 @@ def _check(model: CompiledResult, program: Path, digests: dict[str, str]) -> Non
         runs.keep(*tried)
 
 
-def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str]) -> None:
+def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], progress: Tell) -> None:
     """All files but the program; the original's digest, if it is a file, is among `digests` then."""
+    if model.source.zoo is None:
+        progress("writing the original")
     original = _save_original(model.source, folder)
     if model.source.path is not None:
         digests[original] = model.source.sha256
+    progress("writing plan.json")
     write_records(folder / "plan.json", _saved_plan(model), depth=3)
+    progress("writing memory.json")
     write_records(folder / "memory.json", {"format": format_of("memory"), **model.memory.as_json()}, depth=2)
+    progress("writing timeline.json")
     write_json(folder / "timeline.json", model.chrome_trace(), indent=None)
+    progress("writing streams.json.gz")
     _write_streams(model, folder / "streams.json.gz")
     (folder / "target.toml").write_text(to_toml(model.machine.target), encoding="utf-8")
     write_json(folder / "config.json", _config(model, original))

@@ -37,6 +37,7 @@ from pimflow.runtime.timeline import CHANNELS, Event, Timeline
 from pimflow.search import makespan_bound, pricing
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.policy import find_policy
+from pimflow.search.progress import Tell, silent
 
 
 class DetailedPrice(PartPrice, Protocol):
@@ -118,6 +119,8 @@ class Measure:
 
 
 _TOTALS = ("time_us", "energy_mj", "conv_us")
+_TOLD_EVERY = 500
+"""Nodes of a report after which progress says how many are done."""
 
 
 def measure(graph: Graph, costs: Costs) -> Measure:
@@ -309,17 +312,22 @@ class PlanReport(PlanCosts):
 
 
 def report_plan(
-    original: Graph, plan: Plan, graph: Graph, costs: Costs, bound: MakespanBound | None = None
+    original: Graph,
+    plan: Plan,
+    graph: Graph,
+    costs: Costs,
+    bound: MakespanBound | None = None,
+    progress: Tell = silent,
 ) -> PlanReport:
     """What a plan comes to, and what no plan takes less than (`bound`, where it is known). For the other arguments see
     `cost_plan`."""
-    cost = cost_plan(original, plan, graph, costs)
+    cost = cost_plan(original, plan, graph, costs, progress)
     if bound is None:
         bound = makespan_bound.makespan_bound(original, costs, cost.baseline.time_us)
     return PlanReport(cost.baseline, cost.result, cost.nodes, bound)
 
 
-def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanCosts:
+def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs, progress: Tell = silent) -> PlanCosts:
     """What a plan comes to.
 
     Args:
@@ -328,10 +336,11 @@ def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs) -> PlanCo
         graph: `original` as rewritten by the plan.
         costs: the cost model with all units in use; a plan that never leaves the host is priced with all of its memory
             channels.
+        progress: receives how many nodes are done, as lines of text.
     """
     used = costs.serving(graph)
     timeline, events = schedule(graph, used)
-    rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows()
+    rows = _NodeRows(original, plan, graph, events, used, timeline.makespan_us).rows(progress)
     return PlanCosts(
         measure(pricing.host_alone(original, costs), costs.host_only()), _measure(graph, timeline, events, used), rows
     )
@@ -372,13 +381,15 @@ class _NodeRows:
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
-    def rows(self) -> tuple[NodeRow, ...]:
+    def rows(self, progress: Tell) -> tuple[NodeRow, ...]:
         """One row per node of the original graph."""
-        return tuple(
-            self._row(region, decision, name)
-            for region, decision in enumerate(self._plan.decisions)
-            for name in decision.nodes
-        )
+        rows: list[NodeRow] = []
+        for region, decision in enumerate(self._plan.decisions):
+            for name in decision.nodes:
+                if len(rows) % _TOLD_EVERY == 0:
+                    progress(f"report: {len(rows):,} of {len(self._original.nodes):,} nodes")
+                rows.append(self._row(region, decision, name))
+        return tuple(rows)
 
     def _row(self, region: int, whole: Decision, name: str) -> NodeRow:
         decision = next(item for item in singles(whole) if name in item.nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_profile_gives_the_rows_of_its_file() -> None:
     assert len(frame) == len(lines) == len(found.kernels)
     assert frame["time_us"].tolist() == [kernel.time_us for kernel in found.kernels]
     assert told[-1] == "timing kernels: 5 of 5"
+
+
+def test_progress_is_told_of_reports_and_of_every_file(tmp_path: Path) -> None:
+    told: list[str] = []
+    compiled = pimflow.compile("zoo:toy", use_cache=False, progress=told.append)
+    assert f"report: 0 of {len(compiled.report.nodes)} nodes" in told
+    told.clear()
+    folder = compiled.save(tmp_path / "out", progress=told.append)
+    written = {line.removeprefix("writing ") for line in told if line.startswith("writing ")}
+    small = {"config.json", "manifest.json", "target.toml"}
+    assert {path.name for path in folder.iterdir()} - written == small
+    assert told[-1] == "checking what was written"
 
 
 def test_a_compiled_models_nodes_are_rows(compiled: pimflow.CompiledModel) -> None:

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         compiled = pimflow.compile(model, progress=progress, **keywords_of(arguments))
         compiled = replace(compiled, command=arguments.command)
         progress(f"writing {folder}")
-        compiled.save(folder)
+        compiled.save(folder, progress=progress)
         found = _verified(folder, progress) if arguments.verify else None
     _tell(compiled, folder, found, arguments)
     return 0 if found is None or found.passed else 1
