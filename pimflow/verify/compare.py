@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ SIGNAL_SHARE = 0.5
 Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin.
 """
 
-Outputs = dict[str, Any]
+Outputs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -252,8 +253,17 @@ def verify_compiled(
     flight_check = None
     if in_flight is not None:
         bounds = {check.name: check.rtol for check in checks}
+        judge = partial(_judge, original, graph, bound, signal, progress)
         flight_check = check_in_flight(
-            original, graph, *in_flight, bound=bound, feeds=feeds, seed=seed, rtol=bounds, progress=progress
+            original,
+            graph,
+            *in_flight,
+            bound=bound,
+            feeds=feeds,
+            seed=seed,
+            rtol=bounds,
+            judge=judge if rtol is None else None,
+            progress=progress,
         )
     parts = [part for part in (evidence.values, programs_check, flight_check) if part is not None]
     return Verification(
@@ -267,6 +277,23 @@ def verify_compiled(
         programs=programs_check,
         in_flight=flight_check,
     )
+
+
+def _judge(
+    original: ModelContent,
+    graph: Graph,
+    bound: Mapping[str, Array],
+    signal: Mapping[str, float],
+    progress: Callable[[str], None],
+    feeds: Mapping[str, Array],
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+) -> tuple[OutputCheck, ...]:
+    """Outputs on some inputs against the original's, within what roundings do to these, and against the graph alone."""
+    evidence = _Evidence(graph, expected)
+    evidence.measure(original, feeds, bound, actual)
+    evidence.node_by_node(feeds, actual, UnitReference(graph, {}, None), progress)
+    return evidence.checks(actual, signal)
 
 
 def _run_compiled(
