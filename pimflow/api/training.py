@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
-from pimflow.bundle.source import model_source
+from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import read_model
 from pimflow.data import Limits
 from pimflow.errors import ModelError, choice
 from pimflow.ir import Graph
+from pimflow.ir.gradients.tape import SCATTER_OPSET
 from pimflow.options import OptionKeywords, Options, read_argument, takes_options
 from pimflow.passes import (
     FoldConstants,
@@ -88,7 +89,7 @@ def train(
     source, asked = model_source(model), Options.of(**options)
     machine = Machine.of(asked)
     ssd = _drives(machine.target, activations)
-    step = _step(read_model(source, asked).graph, Differentiate(loss, optimiser=optimiser))
+    step = _model_step(source, asked, Differentiate(loss, optimiser=optimiser))
     trace, state = _priced(step, machine.costs)
     available = _available(machine.costs, state) if limit is None else round(limit * _GIB)
     wish = Wish(activations != "recompute", activations != "offload", slower, available)
@@ -115,6 +116,22 @@ def _drives(target: Target, activations: Activations) -> Ssd | None:
     if activations in ("offload", "rule"):
         require_drives(target)
     return None if target.memory is None else target.memory.ssd
+
+
+def _model_step(source: ModelSource, asked: Options, options: Differentiate) -> TrainingStep:
+    """A step of a model; of one whose opset has no scatters that add up, and that needs them, in a newer opset.
+
+    Raises:
+        ModelError: as `_step`.
+    """
+    graph = read_model(source, asked).graph
+    try:
+        return _step(graph, options)
+    except ModelError:
+        newer = source.in_newer_opset(SCATTER_OPSET) if graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET else None
+        if newer is None:
+            raise
+        return _step(read_model(newer, asked).graph, options)
 
 
 def _step(model: Graph, options: Differentiate) -> TrainingStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +84,16 @@ class ModelSource:
         data = onnx_bytes(content)
         vars(self).setdefault("sha256", hashlib.sha256(data).hexdigest())
         return data
+
+    def in_newer_opset(self, opset: int) -> ModelSource | None:
+        """The same model in another opset of the default domain; None where ONNX's converter knows none."""
+        from pimflow.onnxio.newer_opset import in_newer_opset
+
+        content = self.content
+        if isinstance(content, SplitModel):
+            return None  # the zoo's are all new
+        found = in_newer_opset(content, opset)
+        return None if found is None else replace(self, path=None, given=found)
 
 
 def onnx_bytes(model: bytes | onnx.ModelProto) -> bytes:

@@ -9,9 +9,22 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pimflow.errors import ModelError, OptionError, did_you_mean
-from pimflow.ir import UNPLACED, Array, BatchNorm, Conv2d, Gemm, Graph, Node, OnnxOp, Refusal, TypedLinear
+from pimflow.ir import (
+    UNPLACED,
+    Array,
+    BatchNorm,
+    Conv2d,
+    Gemm,
+    Graph,
+    GraphEditor,
+    Node,
+    OnnxOp,
+    Refusal,
+    TypedLinear,
+)
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
+from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 from pimflow.passes.base import Pass, PassResult
 
 Loss = Literal["sum", "mean-squared", "cross-entropy"]
@@ -104,6 +117,7 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
     elementwise op on a computed value; or that only movements bring there.
     """
     found: dict[str, None] = {}
+    model = None if model is None else _with_plain_constants(model)
     for node in graph.nodes:
         is_trained = _is_unmasked if node.op.onnx_name in _SCALED else _is_trainable
         for position in _trained_positions(graph, node):
@@ -111,6 +125,17 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
                 if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
                     found[name] = None
     return tuple(found)
+
+
+def _with_plain_constants(model: Graph) -> Graph:
+    """A model whose Constant nodes are constants, as some exporters (Paddle's) write all weights."""
+    editor = GraphEditor(model)
+    for node in model.nodes:
+        arrays = evaluate(node, model, model.values, {}, FOLD_LIMIT_BYTES) if node.kind == "Constant" else None
+        if arrays is not None and not isinstance(arrays, Refusal):
+            editor.set_constant(node.outputs[0], arrays[0])
+            editor.replace_node(node.name, ())
+    return editor.finish() if editor.changed else model
 
 
 def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import pimflow
 import pimflow_zoo
@@ -15,6 +16,7 @@ from pimflow.onnxio.export import to_onnx
 from pimflow.report.training import Activations, Training
 from pimflow.runtime.offload.run import Channel
 from support.offload import Clock
+from support.onnx_models import model_of, single
 
 RESNET = "zoo:resnet-18"
 
@@ -48,6 +50,28 @@ def test_zeros_that_are_added_to_are_no_parameters() -> None:
     """A loop over relations starts from some, which folding makes constants."""
     trained = pimflow.train("zoo:rgcn", activations="keep")
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
+
+
+def test_weights_that_are_constant_nodes_are_parameters() -> None:
+    """Paddle's exporter writes all weights so."""
+    model = single("Conv", (1, 3, 8, 8), [np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)])
+    known = pimflow.train(model, activations="keep").parameters
+    for tensor in model.graph.initializer:
+        model.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
+    del model.graph.initializer[:]
+    assert pimflow.train(model, activations="keep").parameters == known == 108
+
+
+def test_a_step_that_needs_a_newer_opset_is_made_in_one() -> None:
+    """Overlapping windows give one element several gradients, which scatters add up from opset 16 on."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(np.float32)
+    old, new = (pimflow.train(model_of(nodes, {"x": (1, 3, 9, 9)}, ["y"], {"w": weights}, opset=n)) for n in (11, 17))
+    assert old.parameters == new.parameters == 12
+    assert old.trace.time_us == pytest.approx(new.trace.time_us)
 
 
 def test_a_model_without_parameters() -> None:
