@@ -1,6 +1,6 @@
 """Makes docs/relational-results.md: relational layers with and without what Hector does, on graphs of its sizes.
 
-    python benchmarks/relational_results.py              # a quarter of an hour, 2 GB
+    python benchmarks/relational_results.py              # half an hour, 2 GB
     python benchmarks/relational_results.py --most 20000 # graphs of so many edges at most, to try it out
 
 Graphs are random, with the published numbers of vertices, edges and types: the data sets themselves are not needed.
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pimflow_zoo
 from pimflow.compiled import Machine
 from pimflow.frontend import load_with_graph
-from pimflow.ir import GatherRows, Graph, TypedLinear
+from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, ReorderLinear, SegmentGemm
 from pimflow.passes.differentiate import Differentiate
@@ -36,7 +36,7 @@ Ints = npt.NDArray[Any]
 
 PAGE = Path(__file__).parent.parent / "docs" / "relational-results.md"
 TARGET, COLUMNS = "rtx3090", 64
-MOST_EDGES, MOST_TRAINED = 6_000_000, 700_000
+MOST_EDGES, MOST_TRAINED = 25_000_000, 700_000
 """Of larger graphs a part is taken; of a training step, whose forms are many more to price, a smaller one."""
 LAYERS = ("rgcn", "rgat", "hgt")
 FUSED = (SegmentGemm, FuseTraversal)
@@ -90,7 +90,6 @@ class Row:
     sources: float
     destinations: float
     us: Forms
-    indexed: float
     peak: tuple[int, int]
     step_us: Forms
 
@@ -128,19 +127,9 @@ def measure(data: DataSet, layer: str, costs: CostModel, edges: Adjacency, share
         ratios[0],
         ratios[1],
         times,
-        by_index_us(fused, times.fused, costs) / by_index_us(best, times.best, costs),
         peaks,
         steps,
     )
-
-
-def by_index_us(graph: Graph, us: float, costs: CostModel) -> float:
-    """What a form takes without the kernels that pick rows for products alone."""
-    picked = [node for node in graph.nodes if isinstance(node.op, GatherRows) and node.output not in graph.outputs]
-    for node in picked:
-        if all(isinstance(user.op, TypedLinear) for user in graph.users(node.output)):
-            us -= costs.node_cost(graph, node.placed(device=costs.target.host)).time_us
-    return us
 
 
 def training(layer: str, data: DataSet, edges: Adjacency, costs: CostModel) -> Forms:
@@ -168,9 +157,9 @@ def carried_out(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
 
 HEADER = """\
 | graph | edges | types | pairs of sources | of destinations | layer | us, as exported | fused | chosen | \
-over exported | over fused | read by index | MiB at peak, as exported | chosen | | training step, us, as exported | \
+over exported | over fused | MiB at peak, as exported | chosen | | training step, us, as exported | \
 fused | chosen | over exported | over fused |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def line(row: Row) -> str:
@@ -179,7 +168,7 @@ def line(row: Row) -> str:
     before, after = (peak / 2**20 for peak in row.peak)
     return (
         f"| {row.data.name}{part} | {row.data.edges // row.share:,} | {row.data.types} | {row.sources:.2f} | "
-        f"{row.destinations:.2f} | {row.layer} | {row.us.cells} | {row.indexed:.2f}x | "
+        f"{row.destinations:.2f} | {row.layer} | {row.us.cells} | "
         f"{before:,.1f} | {after:,.1f} | {after / before:.2f} | {row.step_us.cells} |"
     )
 
@@ -189,24 +178,23 @@ TEXT = """\
 
 Made by `python benchmarks/relational_results.py`: one layer of {columns} to {columns} features and one head, in fp32 on
 the target `{target}`, on random graphs with the numbers of vertices, edges and types of the data sets of Hector (Wu et
-al., ASPLOS 2024), of those with more than {most_edges:,} edges a part: as many edges a vertex, and as many types.
-Sizes are those of DGL's and OGB's documentation and of Hector's repository. Degrees are log-normal, types by Zipf's law
-and independent of an edge's ends: "pairs" are pairs of a vertex and a type that occur, over edges.
+al., ASPLOS 2024). Sizes are those of DGL's and OGB's documentation and of Hector's repository. Degrees are log-normal,
+types by Zipf's law and independent of an edge's ends: "pairs" are pairs of a vertex and a type that occur, over edges.
 
 "As exported" is what recovery makes: rows by type, a product a type, no matrix copied for an edge. "Fused" is the best
 of `segment-gemm` and `fuse-traversal`, "chosen" the form that prices choose of all four passes
 ([gnn.md](gnn.md#relational-layers)): over "fused" is what compaction and reordering gain. Peaks are of the arena that
 the memory planner packs. A training step is the forward pass and the gradients of all weights, whose product changes
-from step to step, on a graph of {most_trained:,} edges at most.
+from step to step, on a graph of {most_trained:,} edges at most; of it each pass runs everywhere or not at all.
 
-Hector's products read rows by an index themselves; ours read what a kernel picked before. "Read by index" is the gain
-over "fused" if both had no such kernels: what they take is taken off. No plan has that; it is what compares best.
+In "fused" and "chosen" products read rows by an index themselves where that pays, as Hector's do (`fuse-traversal`):
+rows pass the second-level cache as those of a gather do, and are written nowhere.
 
 {table}
 
 | | published | here |
 |---|---|---|
-| inference: compaction and reordering, up to | 3.8x | {most:.2f}x; {indexed:.2f}x with products that read by index |
+| inference: compaction and reordering, up to | 3.8x | {most:.2f}x |
 | inference over the best other system, up to | 9.9x | not modelled |
 | training over the best other system, up to | 43.7x | not modelled |
 
@@ -218,8 +206,8 @@ over "fused" if both had no such kernels: what they take is taken off. No plan h
 Peaks of activations are {low:.2f} to {high:.2f} of those without.
 
 Why they differ: the published 3.8x is over Hector's own code without both, which fuses traversals already, as "fused"
-does, but has no copies of rows for every edge. In real data sets a vertex has edges of few types, so that pairs repeat
-more often than where types are drawn independently of it. The other two published figures are over DGL, PyTorch
+does. In real data sets a vertex has edges of few types, so that pairs repeat more often than where types are drawn
+independently of it. The other two published figures are over DGL, PyTorch
 Geometric, Seastar, Graphiler and HGL, with their own time and copies of weights; no such system is modelled. Of a
 weight by type the gradient is a kernel for every type in our training steps, in any form: their launches count in all,
 and steps of many types gain less.
@@ -232,12 +220,10 @@ def page(rows: list[Row]) -> str:
     peaks = [row.peak[1] / row.peak[0] for row in rows]
     return TEXT.format(
         columns=COLUMNS,
-        most_edges=MOST_EDGES,
         most_trained=MOST_TRAINED,
         target=TARGET,
         table="\n".join([HEADER, *map(line, rows)]),
         most=max(forms.fused / forms.best for forms in inference),
-        indexed=max(row.indexed for row in rows),
         inference=spans(inference),
         low=min(peaks),
         high=max(peaks),
