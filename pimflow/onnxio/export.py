@@ -223,6 +223,7 @@ class OnnxWriter:
         self.opset = graph.opset.get("", 0)
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
+        self._numbers: dict[int, str] = {}
         self._names = FreshNames(graph.values)
         self._node_names = FreshNames(graph.node_by_name)
 
@@ -231,6 +232,13 @@ class OnnxWriter:
         name = self._names.fresh(base)
         self.constants[name] = array
         return name
+
+    def number(self, value: int) -> str:
+        """A vector of one whole number, the same for all that read it: divided models have thousands of Slices, with
+        four each."""
+        if value not in self._numbers:
+            self._numbers[value] = self.constant(f"int64_{value}", np.array([value], np.int64))
+        return self._numbers[value]
 
     def write_packed(self, name: str) -> bool:
         """Adds the node that makes a constant, and its operands, if the model keeps it in fewer bits."""
@@ -378,9 +386,8 @@ def _global_pool(writer: OnnxWriter, node: Node, op: GlobalPool) -> None:
 @EXPORT.register(Slice)
 def _slice(writer: OnnxWriter, node: Node, op: Slice) -> None:
     if writer.opset >= 10:
-        parts = {"starts": op.start, "ends": op.stop, "axes": op.axis, "steps": op.step}
-        names = [writer.constant(f"{node.name}_{key}", np.array([value], np.int64)) for key, value in parts.items()]
-        writer.add(node, "Slice", inputs=[node.inputs[0], *names])
+        numbers = map(writer.number, (op.start, op.stop, op.axis, op.step))
+        writer.add(node, "Slice", inputs=[node.inputs[0], *numbers])
     elif op.step == 1:
         writer.add(node, "Slice", {"axes": (op.axis,), "starts": (op.start,), "ends": (op.stop,)})
     else:  # steps came with opset 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from pimflow.frontend import load_model
 from pimflow.frontend.importing import import_node
@@ -70,6 +70,12 @@ def test_what_passes_make_is_written_in_every_opset(opset: int) -> None:
     product = x[:, ::2] @ np.arange(9, dtype=np.float32).reshape(3, 3)
     want = np.concatenate([product, np.minimum(x[:, 1::2], 0.5)]).reshape(4, 6)
     assert_close(run_plain(model, inputs)["y"], want, 1e-6)
+
+
+def test_slices_share_the_numbers_that_they_read() -> None:
+    model = to_onnx(rewritten(max(OPSETS)))
+    numbers = [numpy_helper.to_array(tensor).tolist() for tensor in model.graph.initializer if "int64" in tensor.name]
+    assert sorted(numbers) == [[0], [1], [2], [6]]
 
 
 def test_helper_constants_never_take_a_name_in_use() -> None:
