@@ -292,8 +292,28 @@ def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
         return
     runs = kept_runs(options)
     model = (source.sha256, [loaded.graph.value(name).shape for name in loaded.graph.inputs], options.seed)
-    if not runs.has(*model) and check_original(content, loaded.graph, options.seed):
-        runs.keep(*model)
+    if not runs.has(*model) and not check_original(content, loaded.graph, options.seed):
+        return
+    for known in (model, _asked_for(source, options)):
+        if not runs.has(*known):
+            runs.keep(*known)
+
+
+def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
+    """All by which a model of a file or of the zoo is known before it is read."""
+    return "asked for", source.sha256, sorted(options.shapes.items()), options.graph_as_input
+
+
+def _has_run(source: ModelSource, options: Options) -> bool:
+    """Whether an earlier run read the model as it is to be read now, and ran it to its end; of a model in memory a
+    digest takes as long as asking."""
+    runs = kept_runs(options)
+    if source.given is not None or not runs.are_kept:
+        return False
+    try:
+        return runs.has(*_asked_for(source, options))
+    except OSError:  # the reader says why
+        return False
 
 
 def read_model(source: ModelSource, options: Options) -> Loaded:
@@ -303,4 +323,7 @@ def read_model(source: ModelSource, options: Options) -> Loaded:
         PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
     """
     adjacency = options.graph or source.adjacency
-    return load_with_graph(source.content, options.shapes, adjacency, keep_edges=options.graph_as_input)
+    has_run = adjacency is None and _has_run(source, options)
+    return load_with_graph(
+        source.content, options.shapes, adjacency, keep_edges=options.graph_as_input, has_run=has_run
+    )

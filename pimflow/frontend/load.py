@@ -84,6 +84,7 @@ def load_with_graph(
     adjacency: Adjacency | None,
     *,
     keep_edges: bool = False,
+    has_run: bool = False,
 ) -> Loaded:
     """Reads a model; a graph network for one graph: its aggregations become sparse ops, its norms constants.
 
@@ -93,13 +94,14 @@ def load_with_graph(
         adjacency: the graph; None for a random one of the sizes that shapes and model say, if the model is a graph
             network.
         keep_edges: whether the edges stay an input, so that only their number is the graph's: nothing is recovered.
+        has_run: whether ONNX Runtime is known to run the model with these shapes, and need not be asked.
 
     Raises:
         ModelError: as `load_model`; or the model reads no edges, or types of edges that the graph lacks.
         ShapeError: as `load_model`; or the model was exported for a graph of another size.
     """
     with _text_names():
-        given = read_source(source)
+        given = replace(read_source(source), has_run=has_run)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
         return replace(loaded, has_external_data=bool(given.external))
 
@@ -145,7 +147,8 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     """A graph with its shapes, once ONNX Runtime has agreed to run it."""
     declared = declared_types(given.proto.graph)
     try:
-        _require_runnable(opaque)
+        if not given.has_run:
+            _require_runnable(opaque)
     except ModelError:
         infer_graph(
             opaque, declared, suspect=True, bound=bound

@@ -40,6 +40,8 @@ class Source:
     """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
     apart: Mapping[str, Array] = field(default_factory=dict)
     """Initialisers whose data are not in `proto`."""
+    has_run: bool = False
+    """Whether ONNX Runtime is known to run it, with the shapes that are asked for."""
 
     @property
     def outline(self) -> bytes:

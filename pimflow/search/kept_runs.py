@@ -22,13 +22,18 @@ class KeptRuns:
         scope = f"runs\n{code_fingerprint(_CODE)}\n{onnxruntime.__version__}" if folder else ""
         self._table = PriceCache(folder, scope)
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether runs are kept at all."""
+        return self._table.path is not None
+
     def has(self, *model: object) -> bool:
         """Whether a model is known to run, by all that its run depends on."""
         return _key(model) in self._table.texts
 
     def keep(self, *model: object) -> None:
         """Keeps that a model ran, and writes it to disk."""
-        if self._table.path is not None:
+        if self.are_kept:
             self._table.put_text(_key(model), "ran")
             self._table.flush()
 

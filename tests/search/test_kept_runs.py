@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 
 import pimflow
-from pimflow.onnxio.session import open_session
+from pimflow.ir import Graph
+from pimflow.onnxio.session import GraphSession, open_session
 from pimflow.search.kept_runs import KeptRuns
 from support.onnx_models import single
 
@@ -42,6 +43,52 @@ def test_the_original_and_what_was_compiled_run_once(tmp_path: Path, runs: list[
     assert len(runs) == 4
     pimflow.compile(model_of(1)).save(tmp_path / "four")
     assert len(runs) == 6
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models of which ONNX Runtime was asked whether it runs them, in turn."""
+    seen: list[str] = []
+
+    class Told(GraphSession):
+        def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = True) -> None:
+            seen.append(graph.name)
+            super().__init__(graph, threads, optimise, fuse_quantised)
+
+    monkeypatch.setattr("pimflow.frontend.load.GraphSession", Told)
+    return seen
+
+
+def test_a_file_that_ran_is_not_asked_for_again(tmp_path: Path, asked: list[str]) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(2), path)
+    for _ in range(2):
+        pimflow.compile(path)
+    assert len(asked) == 1
+    pimflow.compile(path, use_cache=False)
+    assert len(asked) == 2
+    onnx.save(model_of(3), path)
+    pimflow.compile(path)
+    assert len(asked) == 3
+
+
+def test_a_file_is_asked_for_again_with_other_shapes(tmp_path: Path, asked: list[str]) -> None:
+    path, model = tmp_path / "model.onnx", model_of(4)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    for rows in (8, 8, 9):
+        pimflow.compile(path, shapes={"rows": rows})
+    assert len(asked) == 2
+
+
+def test_what_was_not_run_is_asked_for_again(tmp_path: Path, asked: list[str]) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(5), path)
+    for _ in range(2):
+        pimflow.compile(path, check=False)
+    assert len(asked) == 2
 
 
 def test_without_the_cache_everything_runs(tmp_path: Path, runs: list[object]) -> None:
