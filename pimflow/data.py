@@ -148,7 +148,9 @@ def _writer(form: type[Any], tagged: bool) -> Write:
     if issubclass(form, Real):  # numpy's
         return int if issubclass(form, Integral) else float
     if issubclass(form, (tuple, list)):
-        return lambda item: [_writer(entry.__class__, tagged)(entry) for entry in item]
+        return lambda item: [
+            entry if entry.__class__ in _PLAIN else _writer(entry.__class__, tagged)(entry) for entry in item
+        ]
     if issubclass(form, Mapping):
         return lambda item: {key: _writer(value.__class__, tagged)(value) for key, value in item.items()}
     if hasattr(form, "to_data"):
@@ -156,6 +158,10 @@ def _writer(form: type[Any], tagged: bool) -> Write:
     if dataclasses.is_dataclass(form):
         return _record_writer(form, tagged)
     raise TypeError(f"a {form.__name__} has no form as plain data")
+
+
+_PLAIN = frozenset((bool, int, str, float, type(None)))
+"""Most of what is written: told apart without asking for a writer."""
 
 
 def _as_it_is(item: Any) -> Any:
@@ -170,7 +176,7 @@ def _record_writer(cls: type[Any], tagged: bool) -> Write:
         data: dict[str, Any] = dict(tag)
         for name in names:
             value = getattr(item, name)
-            data[name] = _writer(value.__class__, tagged)(value)
+            data[name] = value if value.__class__ in _PLAIN else _writer(value.__class__, tagged)(value)
         return data
 
     return write

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -124,6 +124,8 @@ class _Codes:
         self.readres = code(ReadRes(ZERO, ZERO))
         self._comps: dict[int, int] = {}
         self._gwrites: dict[tuple[int, int, int, Sequence[int]], tuple[ShapeItem, ...]] = {}
+        self.blocks: dict[Hashable, tuple[ShapeItem, ...]] = {}
+        """What visits compute on filled buffers, by all that it depends on where addresses do not matter."""
 
     def comp(self, buffer: int) -> int:
         """Of a COMP from a buffer."""
@@ -155,6 +157,22 @@ class ShapeEmitter(Emitter[ShapeItem]):
         """By buffer, and by how much they write."""
         run = work.run
         return self._codes.gwrites(self.written(run, work.slot), run.step * self.pim.multipliers, run.copies, counts)
+
+    def block(
+        self,
+        work: ShareWork,
+        visit: Visit,
+        offset: int,
+        terms: Terms,
+        counts: Sequence[int],
+        following: tuple[ShapeItem, ...] = (),
+    ) -> tuple[ShapeItem, ...]:
+        """Each made once."""
+        key = (visit.width, visit.pixels, visit.columns, counts, following, self.mapping.prefetch)
+        known = self._codes.blocks.get(key)
+        if known is None:
+            known = self._codes.blocks[key] = super().block(work, visit, offset, terms, counts, following)
+        return known
 
     def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
         """One for every bank group."""
