@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -82,7 +82,13 @@ class Node:
 
     def placed(self, **fields: Any) -> Node:
         """The same node with these fields of its placement replaced."""
-        return replace(self, placement=replace(self.placement, **fields))
+        return replace(self, placement=_with(self.placement, tuple(fields.items())))
+
+
+@lru_cache(maxsize=1 << 12)
+def _with(placement: Placement, fields: tuple[tuple[str, Any], ...]) -> Placement:
+    """A placement with some fields replaced: a search places tens of thousands of nodes in a few ways."""
+    return replace(placement, **dict(fields))
 
 
 @dataclass(frozen=True, eq=False)
