@@ -32,12 +32,21 @@ def spill_text(spill: Spill) -> str:
     run, plan = spill.found.run, spill.found.plan
     moved, again = len(plan.offloaded), len(plan.recomputed)
     if not moved and not again:
-        return f"all {len(spill.trace.saved)} kept: nothing that may be done makes them fit"
-    verdict = "" if spill.fits else ", the least that was found"
+        return f"all {len(spill.trace.saved)} kept: nothing that was tried helps{_impossible(spill)}"
+    verdict = "" if spill.fits else f", the least that was found{_impossible(spill)}"
     written = f" ({gigabytes(run.bytes_of('store', spill.trace))} written)" if moved else ""
     costs = f"waits {run.stall_us:,.1f}, recomputes {run.recompute_us:,.1f}, slowed by {run.slowed_us:,.1f} us"
     done = f"of {len(spill.trace.saved)}, {moved} offloaded{written} and {again} recomputed"
     return f"{done}: {gigabytes(spill.arena_bytes)} at their peak{verdict}; {run.time_us:,.1f} us: {costs}"
+
+
+def _impossible(spill: Spill) -> str:
+    """Why nothing can make them fit, where one step alone says so."""
+    step, least = spill.largest_step
+    if least <= spill.room_bytes:
+        return ""
+    taken, room = gigabytes(least), gigabytes(spill.room_bytes)
+    return f" (what {step} reads and writes takes {taken}, there are {room})"
 
 
 def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from pimflow.runtime.offload.trace import Trace
@@ -267,7 +268,7 @@ class _Follower:
     """One run through a step."""
 
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel, limit_bytes: int | None) -> None:
-        self.limit_bytes = float("inf") if limit_bytes is None else limit_bytes
+        self.limit_bytes = math.inf if limit_bytes is None else limit_bytes
         self.trace = trace
         self.plan = plan
         self.queue = _Queue(channel, trace)
@@ -278,7 +279,7 @@ class _Follower:
         self.starts: list[float] = []
         self.through: list[float] = []
         self.reruns: list[Rerun] = []
-        self.log: list[Moment] = []
+        self.log: list[tuple[float, What, int, int]] = []  # moments, as long as a run may yet be given up
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.highest_bytes = 0  # as kernels start: the peak is no lower
@@ -295,7 +296,7 @@ class _Follower:
         self.again: dict[int, list[int]] = {}
         for buffer in plan.recomputed:
             self.again.setdefault(trace.returns(buffer), []).append(buffer)
-        self.ends, self.made_of = _ends(trace, plan)
+        self.later, self.away_ends, self.made_of = _ends(trace, plan)
 
     def run(self, most: Most) -> Run | None:
         kernels = self.trace.kernels
@@ -303,7 +304,8 @@ class _Follower:
         for place in range(len(kernels)):
             if self._exceeds(most, again_us):
                 return None
-            self._ask_back(place)
+            if place in self.asks:
+                self._ask_back(place)
             for buffer in self.again.get(place, ()):
                 self._make_again(buffer)
             for buffer in self.made_of.get(place, ()):
@@ -312,7 +314,7 @@ class _Follower:
             self.through.append(self.now)
             for buffer in self.stores.get(place, ()):
                 self.queue.ask(self.now, "store", buffer)
-        log = tuple(sorted(self.log, key=_when))  # what is moved is told of late
+        log = tuple(map(Moment._make, sorted(self.log, key=itemgetter(0))))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
         return Run(*times, *_peak(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
@@ -326,7 +328,7 @@ class _Follower:
 
     def _ask_back(self, place: int) -> None:
         self._release(self.now)
-        for buffer in self.asks.get(place, ()):
+        for buffer in self.asks[place]:
             if buffer in self.leaving:
                 if ("store", buffer) not in self.queue.done:
                     self.queue.withdraw(buffer)
@@ -339,10 +341,12 @@ class _Follower:
         """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
         self.queue.advance(now)
         order = self.queue.order
+        if self.ended == self.taken == len(order) and not self.left:
+            return
         while self.ended < len(order) and order[self.ended].end_us <= now:
             transfer = order[self.ended]
             self.ended += 1
-            self.log.append(Moment(transfer.end_us, _ENDED[transfer.kind], transfer.buffer))
+            self.log.append((transfer.end_us, _ENDED[transfer.kind], transfer.buffer, 0))
             if transfer.kind == "store":
                 self.left.append(transfer.buffer)
         for buffer in self.left:
@@ -371,7 +375,7 @@ class _Follower:
     def _execute(self, place: int, original: int | None) -> float:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
         kernel, start = self.trace.kernels[place], self.now
-        if original is None or original >= self.trace.turn:
+        if self.plan.offloaded and (original is None or original >= self.trace.turn):
             for buffer in self.plan.offloaded.intersection(self.trace.touched[place]) - self.forwarded:
                 start = max(start, self._arrival(buffer))
         start = self._with_room(start, place)
@@ -383,17 +387,22 @@ class _Follower:
         slowed_us = self.queue.slowed_us(start, kernel.time_us)
         self.now = start + kernel.time_us + slowed_us
         self.slowed_us += slowed_us
-        self.log.append(Moment(self.now, "run" if original is not None else "again", place))
+        self.log.append((self.now, "run" if original is not None else "again", place, 0))
         if original is not None:
-            for buffer in self.ends.get(original, ()):
+            for buffer in self.trace.ends[original]:
+                if buffer not in self.later:
+                    self._leave(buffer, original)
+            for buffer in self.away_ends.get(original, ()):
                 self._leave(buffer, original)
         return start
 
     def _with_room(self, start: float, place: int) -> float:
         """When there is room for what a kernel takes: it waits for one store after the other."""
+        self._release(start)
+        if self.limit_bytes == math.inf:
+            return start
         taken = [buffer for buffer in self.trace.touched[place] if buffer not in self.alive]
         size = sum(self.trace.buffers[buffer].bytes for buffer in taken)
-        self._release(start)
         while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
             start = max(start, self.queue.next_stored(self.leaving))
             self._release(start)
@@ -409,13 +418,13 @@ class _Follower:
         if buffer not in self.alive:
             self.alive.add(buffer)
             self.alive_bytes += self.trace.buffers[buffer].bytes
-            self.log.append(Moment(now, "take", buffer, self.trace.buffers[buffer].bytes))
+            self.log.append((now, "take", buffer, self.trace.buffers[buffer].bytes))
 
     def _give_back(self, buffer: int, now: float) -> None:
         if buffer in self.alive:
             self.alive.discard(buffer)
             self.alive_bytes -= self.trace.buffers[buffer].bytes
-            self.log.append(Moment(now, "give", buffer, -self.trace.buffers[buffer].bytes))
+            self.log.append((now, "give", buffer, -self.trace.buffers[buffer].bytes))
 
     def _leave(self, buffer: int, place: int) -> None:
         """A buffer is touched for the last time, or for the last time in the forward pass."""
@@ -437,28 +446,20 @@ def _peak(log: Iterable[Moment]) -> tuple[int, float]:
     return peak, when
 
 
-def _when(moment: Moment) -> float:
-    return moment.time_us
-
-
-def _ends(trace: Trace, plan: ActivationPlan) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """By kernel the buffers that it is the last to touch, or the last before they leave; and those that are last read
-    by what is recomputed before it."""
-    away, saved = {*plan.offloaded, *plan.recomputed}, frozenset(trace.saved)
-    later = dict.fromkeys(range(len(trace.buffers)), -1)
+def _ends(trace: Trace, plan: ActivationPlan) -> tuple[set[int], dict[int, list[int]], dict[int, list[int]]]:
+    """What stays behind the last kernel that touches it, as something is recomputed from it later; by kernel what is
+    touched for the last time before it leaves; and by kernel what is last read by what is recomputed before that."""
+    last: dict[int, int] = {}
     for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
         for place in kernels:
             for read in trace.kernels[place].reads:
-                later[read] = max(later[read], trace.returns(buffer))
-    ends: dict[int, list[int]] = {}
+                last[read] = max(last.get(read, -1), trace.returns(buffer))
+    saved = frozenset(trace.saved)
+    later = {buffer for buffer, place in last.items() if buffer in saved and place > trace.uses[buffer][-1]}
     made_of: dict[int, list[int]] = {}
-    for buffer, places in enumerate(trace.uses):
-        if not places or trace.buffers[buffer].fixed:
-            continue
-        if buffer in saved and later[buffer] > places[-1]:
-            made_of.setdefault(later[buffer], []).append(buffer)
-        else:
-            ends.setdefault(places[-1], []).append(buffer)
-        if buffer in away:
-            ends.setdefault(trace.leaves(buffer), []).append(buffer)
-    return ends, made_of
+    for buffer in sorted(later):
+        made_of.setdefault(last[buffer], []).append(buffer)
+    away: dict[int, list[int]] = {}
+    for buffer in sorted({*plan.offloaded, *plan.recomputed}):
+        away.setdefault(trace.leaves(buffer), []).append(buffer)
+    return later, away, made_of

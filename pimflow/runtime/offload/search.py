@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -90,8 +90,10 @@ def asked_back(
     return tuple(reversed(loads))
 
 
-def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> list[float]:
+def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> Sequence[float]:
     """When every kernel ends, if none waits."""
+    if not recomputed:
+        return trace.through_us
     again: dict[int, float] = {}
     for buffer, chain in recomputed.items():
         place = trace.returns(buffer)

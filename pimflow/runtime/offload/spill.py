@@ -63,6 +63,14 @@ class Spill:
         """Whether that is enough."""
         return self.arena_bytes <= self.room_bytes
 
+    @property
+    def largest_step(self) -> tuple[str, int]:
+        """What no arena goes below: the step that reads and writes most, and these bytes."""
+        touched = [{*kernel.reads, *kernel.writes} for kernel in self.trace.kernels]
+        sizes = [sum(_aligned(self.trace.buffers[buffer].bytes) for buffer in buffers) for buffers in touched]
+        place = max(range(len(sizes)), key=sizes.__getitem__)
+        return self.trace.kernels[place].name, sizes[place]
+
 
 def channel_of(target: Target) -> Channel | None:
     """The way to a machine's SSDs; None where it has none."""

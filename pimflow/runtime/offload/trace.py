@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from pimflow.errors import ModelError
 from pimflow.ir import Graph, Node
@@ -75,6 +76,20 @@ class Trace:
             tuple(buffer for buffer in {*kernel.reads, *kernel.writes} if not self.buffers[buffer].fixed)
             for kernel in self.kernels
         )
+
+    @cached_property
+    def ends(self) -> tuple[tuple[int, ...], ...]:
+        """For every kernel the buffers that it is the last to touch, but for those that are there throughout."""
+        ends: list[list[int]] = [[] for _ in self.kernels]
+        for buffer, places in enumerate(self.uses):
+            if places and not self.buffers[buffer].fixed:
+                ends[places[-1]].append(buffer)
+        return tuple(map(tuple, ends))
+
+    @cached_property
+    def through_us(self) -> tuple[float, ...]:
+        """When every kernel ends, if none waits and none runs again."""
+        return tuple(accumulate(kernel.time_us for kernel in self.kernels))
 
     @cached_property
     def saved(self) -> tuple[int, ...]:

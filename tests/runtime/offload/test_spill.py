@@ -13,6 +13,7 @@ from pimflow.errors import OptionError, TargetError
 from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate
+from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.offload.run import ActivationPlan, follow
 from pimflow.runtime.offload.spill import SpillWay, channel_of
@@ -82,9 +83,17 @@ def test_the_steps_are_those_of_the_schedule() -> None:
 
 
 def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
-    told = dict(compiled(150).about)
+    """And with the step that makes it impossible, if there is one: no plan at all goes below what that touches."""
+    model = compiled(150)
+    told, spill = dict(model.about), model.spill
     assert told["GPU memory"].startswith("DOES NOT FIT")
-    assert "the least that was found" in told["activations"]
+    assert "the least that was found (what " in told["activations"]
+    assert spill is not None
+    name, least = spill.largest_step
+    (place,) = (place for place, kernel in enumerate(spill.trace.kernels) if kernel.name == name)
+    touched = [spill.trace.buffers[b] for b in {*spill.trace.kernels[place].reads, *spill.trace.kernels[place].writes}]
+    assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == least > spill.room_bytes
+    assert "(what " not in spill_text(replace(spill, room_bytes=least))
 
 
 def test_one_way_alone_or_none() -> None:
