@@ -376,6 +376,11 @@ class Backend(ABC, Generic[W, P]):
         """What the program of a cost keeps in the unit's memory; asked of units that have a `capacity`."""
         return Kept(0)
 
+    @property
+    def least_kept(self) -> int:
+        """What every program keeps there at least, in the capacity's unit."""
+        return 0
+
     def at(self, program: P, first: int) -> P:
         """The program with what it keeps from `first` on, in the capacity's unit."""
         return program

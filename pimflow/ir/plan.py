@@ -6,9 +6,9 @@ decisions can run one after the other: GPU and PIM meet at the end of each decis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from pimflow.errors import one_line
 from pimflow.ir.placement import ALL_CHANNELS
@@ -209,6 +209,16 @@ def _renamed(decision: Single, called: Callable[[str], str]) -> Single:
         followers = tuple(map(called, decision.followers))
         return replace(decision, node=called(decision.node), followers=followers)
     return replace(decision, node=called(decision.node))
+
+
+def devices_away(decision: Decision, host: str) -> Iterator[str]:
+    """For every node that runs elsewhere than on the host device: where; those that stages divide are left out."""
+    for item in singles(decision):
+        if isinstance(item, Pipeline):
+            whole = zip(item.devices, item.host_rows or repeat(()), strict=False)
+            yield from (device for device, on_host in whole if device != host and not on_host)
+        elif not isinstance(item, OnDevice) or item.device != host:
+            yield item.device
 
 
 def leaves_host(decision: Decision, host: str) -> bool:

@@ -78,6 +78,10 @@ class Unit(Protocol):
         """What work takes at least, by arithmetic alone."""
 
     @property
+    def least_kept(self) -> int:
+        """What every program keeps in the unit's memory at least."""
+
+    @property
     def learnt_of(self) -> str:
         """All that what is learnt of work depends on, as text; "" of a unit that learns nothing."""
 

@@ -13,7 +13,7 @@ program ignores it at first. Where its plan does not fit, three steps find one t
    is dominated, and what the bound excludes. It ends with an optimum, unless too much is left to look at.
 
 A candidate is looked at more closely where a cover has it, and in the last step where a cover with it may be cheaper
-than the one that is known. As long as nobody knows what it keeps, that is nothing: it costs no less at any price.
+than the one that is known: it is bounded by what it costs and keeps at least, so that it costs no less at any price.
 """
 
 from __future__ import annotations
@@ -59,8 +59,11 @@ class Looks(Protocol[Payload]):
     def closer(self, entry: Entry[Payload]) -> None:
         """Prices a candidate, or raises what it takes at least."""
 
+    def least_kept(self, payload: Payload) -> Mapping[str, int]:
+        """What a candidate keeps at least, by device."""
+
     def kept(self, payload: Payload) -> Mapping[str, int]:
-        """What a candidate that is priced keeps, by device."""
+        """The same of one that is priced, exactly."""
 
 
 def cover_that_fits(
@@ -137,8 +140,8 @@ class _Space(Generic[Payload]):
         self._first = np.cumsum([0, *sizes])
         self.stretch = np.repeat(np.arange(len(sizes)), sizes)
         self.costs: Array = np.array([entry.us for entry in self.entries])
-        self.shares: Array = np.zeros((len(self.entries), self.memories))
-        self._loads: Array = np.zeros(len(self.entries))
+        self.shares: Array = np.array([self._shares(looks.least_kept(entry.payload)) for entry in self.entries])
+        self._loads: Array = self.shares.sum(axis=1)
         self.sure = np.zeros(len(self.entries), bool)
 
     def charged(self, price: float) -> Array:
@@ -190,12 +193,14 @@ class _Space(Generic[Payload]):
         """Where a candidate of a cover ends."""
         return self.entries[step.place].stop + step.shift
 
+    def _shares(self, kept: Mapping[str, int]) -> list[float]:
+        return [kept.get(device, 0) / amount for device, amount in self._capacities.items()]
+
     def look_at(self, place: int) -> None:
         """Prices a candidate, as far as one look goes; of one that is priced it is told what it keeps."""
         entry = self.entries[place]
         if entry.priced:
-            kept = self.looks.kept(entry.payload)
-            self.shares[place] = [kept.get(device, 0) / amount for device, amount in self._capacities.items()]
+            self.shares[place] = self._shares(self.looks.kept(entry.payload))
             self._loads[place] = self.shares[place].sum()
             self.sure[place] = True
         elif self.looks.has_time():

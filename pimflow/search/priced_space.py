@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline
-from pimflow.ir.plan import leaves_host
+from pimflow.ir.plan import devices_away, leaves_host
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval
@@ -229,6 +229,12 @@ class Search:
         self.pool.take(entry)
         self.closer(entry)
         self.pool.add(entry)
+
+    def least_kept(self, payload: Decisions) -> Mapping[str, int]:
+        """What decisions keep in the memories of units at least, by device: nodes share nothing there."""
+        costs = self._pricer.costs
+        count = Counter(device for decision in payload for device in devices_away(decision, costs.target.host))
+        return {device: times * costs.units[device].least_kept for device, times in count.items()}
 
     def kept(self, payload: Decisions) -> Mapping[str, int]:
         """What decisions that can be carried out keep in the memories of units, by device."""

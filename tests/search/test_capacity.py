@@ -18,8 +18,11 @@ from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.search import solver
 from pimflow.search.capacity import Places
+from pimflow.search.policy import find_policy
+from pimflow.search.price_cache import PriceCache
 from pimflow.search.priced_space import PricedSpace, price_space
 from pimflow.targets import Target, load_target
+from support.graphs import inverted_residuals
 
 
 def with_rows(rows: int) -> Target:
@@ -108,6 +111,14 @@ def test_nodes_that_share_weights_do_not_share_rows() -> None:
     places = Places(placed, CostModel(load_target("pimflow")))
     assert places.of(placed.node("plain")) == places.of(placed.node("plain")) == 0
     assert places.of(placed.node("transposed")) == places.used["pim"] // 2 > 0
+
+
+@pytest.mark.parametrize("graph", [chain_of_products(2), inverted_residuals(1, 7)], ids=["products", "convolutions"])
+def test_no_candidate_keeps_less_than_it_is_said_to_keep_at_least(graph: Graph) -> None:
+    space = price_space(graph, find_policy("pimflow"), CostModel(with_rows(16384)), PriceCache(None, ""), prune=False)
+    kept = [(space.search.least_kept(one.payload), space.search.kept(one.payload)) for one in space.intervals]
+    assert all(least["pim"] <= exactly["pim"] for least, exactly in kept if least)
+    assert {"pim": 1} in [least for least, _ in kept]
 
 
 def test_traces_name_the_rows_where_the_weights_lie() -> None:

@@ -21,12 +21,14 @@ DEVICES = ("pim", "dpu")
 
 @dataclass(frozen=True)
 class Space:
-    """Candidates, each of which stands for those a period behind it as well, and what is known of their costs."""
+    """Candidates, each of which stands for those a period behind it as well, and the shares of their costs, and of what
+    they keep, that are known."""
 
     size: int
     period: int
     intervals: list[Interval[Load]]
     known: list[float]
+    told: list[float]
     capacities: dict[str, int]
 
     def pool(self) -> Pool[int]:
@@ -63,6 +65,9 @@ class Looks:
         entry.us, entry.priced = max(entry.us, cost / 2), entry.us >= cost / 2
         entry.us = cost if entry.priced else entry.us
 
+    def least_kept(self, payload: int) -> Mapping[str, int]:
+        return {device: int(self.space.told[payload] * amount) for device, amount in self.kept(payload).items()}
+
     def kept(self, payload: int) -> Mapping[str, int]:
         return dict(zip(self.space.capacities, self.space.intervals[payload].payload, strict=True))
 
@@ -82,7 +87,8 @@ def spaces(draw: st.DrawFn) -> Space:
         found.append(Interval(start, stop, float(draw(st.integers(0, 25))), load))
     certain = [1.0] * period
     known = certain + [draw(st.sampled_from([0.0, 0.3, 0.6, 1.0])) for _ in found[period:]]
-    return Space(size, period, found, known, {device: draw(st.integers(1, 25)) for device in DEVICES[:memories]})
+    told = [draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in found]
+    return Space(size, period, found, known, told, {device: draw(st.integers(1, 25)) for device in DEVICES[:memories]})
 
 
 def by_integer_program(space: Space) -> float:
@@ -142,7 +148,7 @@ def test_cut_short_it_still_fits_and_its_bound_holds(space: Space, looks: int) -
 
 
 def test_nothing_fits_where_everything_needs_more() -> None:
-    assert fit(Space(1, 1, [Interval(0, 1, 1.0, (5,))], [1.0], {"pim": 4})) is None
+    assert fit(Space(1, 1, [Interval(0, 1, 1.0, (5,))], [1.0], [0.0], {"pim": 4})) is None
 
 
 def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number() -> None:
@@ -150,7 +156,7 @@ def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number(
     n = 40
     found: list[Interval[Load]] = [Interval(place, place + 1, 1000.0 + place, (0,)) for place in range(n)]
     found += [Interval(place, place + 1, 1.0 * (place * 37 % 101), (100 + place * 53 % 97,)) for place in range(n)]
-    space = Space(n, n, found, [1.0] * len(found), {"pim": 2000})
+    space = Space(n, n, found, [1.0] * len(found), [0.0] * len(found), {"pim": 2000})
     best = fit(space)
     assert best is not None
     assert_sound(best, space)
@@ -161,6 +167,6 @@ def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number(
 def test_what_fills_the_memory_is_proven_at_once_of_layers_that_are_all_alike() -> None:
     """At one price all of them may leave or stay: as many leave as there is room for, without any partial cover."""
     layers: list[Interval[Load]] = [Interval(0, 1, 5.0, (0,)), Interval(0, 1, 1.0, (2,))]
-    found = fit(Space(1000, 1, layers, [1.0, 0.0], {"pim": 900}), most_labels=0)
+    found = fit(Space(1000, 1, layers, [1.0, 0.0], [0.0, 0.0], {"pim": 900}), most_labels=0)
     assert found is not None
     assert found.cost == found.bound == 550 * 5.0 + 450 * 1.0

@@ -147,6 +147,11 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         assert isinstance(cost, PimCost | SpmmCost)
         return Kept(cost.rows, cost.mapping)
 
+    @property
+    def least_kept(self) -> int:
+        """Weights, or features, take a row: programs of different nodes share none."""
+        return 1
+
     def at(self, program: NewtonProgram, first: int) -> NewtonProgram:
         """The program with its weights, or its features, from a row on."""
         return replace(program, first_row=first) if isinstance(program, SpmmProgram) else program.at(first)
