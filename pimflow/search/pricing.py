@@ -33,6 +33,7 @@ from pimflow.ir.analysis.content import content_of
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.passes import Pass, place
+from pimflow.passes.rowwise.stages import Spans, rows_made
 from pimflow.runtime import timeline
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search import bounds, least_times
@@ -216,6 +217,13 @@ class Pricer:
         if key not in self._capable:
             self._capable[key] = self.costs.refusal(self.graph, node, device, choice) is None
         return self._capable[key]
+
+    def rows_made(self, run: Sequence[str], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
+        """By node of a run, the rows that every stage makes of it, top ones first; runs that end alike share them."""
+        end = self._bounds.runs.end(run, stage_rows, bottom_first=False)
+        if end is None:
+            return rows_made(self.graph, run, stage_rows, bottom_first=False)
+        return {name: end.layers[end.place[name]].rows for name in run}
 
     def balanced_rows(self, node: Node, device: str, choice: str) -> int:
         """Rows of a node on the host, of two or more, at which it and a unit take about as long for their parts."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
 from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
-from pimflow.passes.rowwise.stages import StageRows
+from pimflow.passes.rowwise.stages import Spans, StageRows
 from pimflow.search.laid_out import keeps_places
 
 Where = str | tuple[str, ...]
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
     """
 
     node: Node
-    rows: Sequence[tuple[int, int]]
+    rows: Spans
     made: Sequence[RowPart | None]
     readers: Sequence[int]
     makers: list[int]

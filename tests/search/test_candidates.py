@@ -15,7 +15,9 @@ from pimflow.errors import OptionError
 from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues
+from pimflow.runtime.costs import CostModel
 from pimflow.search import policies
+from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
 from pimflow.search.candidates.pipelines import equal_stages, moved_rows
@@ -23,6 +25,7 @@ from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
+from pimflow.targets import load_target
 from support.costs import FakeCosts
 from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
 
@@ -319,3 +322,36 @@ def test_of_very_many_rows_some_counts_are_tried() -> None:
     counts = row_counts(10**9, EVERY_ROW)
     assert len(counts) == MOST_COUNTS
     assert {later - earlier for earlier, later in pairwise(counts)} <= {976562, 976563}
+
+
+def test_rows_are_divided_otherwise_of_one_node_in_one_stage() -> None:
+    maker, _ = candidates_of(inverted_residuals(1), "auto")
+    run = ("conv2", "relu3", "conv4")
+
+    def around(chosen: Pipeline) -> set[tuple[tuple[int, ...], ...]]:
+        found = [one.decisions[0] for one in maker.variations(Interval(2, 5, 1.0, (chosen,)))]
+        return {one.host_rows for one in found if isinstance(one, Pipeline) and one.stage_rows == chosen.stage_rows}
+
+    whole = around(Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto"))
+    assert whole - {()} == {
+        *(((count, 0), (), ()) for count in (1, 2, 4, 6, 8)),
+        *(((0, count), (), ()) for count in (1, 2, 3, 4, 6)),
+    }, "stages make 8 and 6 rows: quarters of them, and a few"
+    divided = around(Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto", host_rows=((3, 6), (), ())))
+    assert ((3, 0), (), ()) in divided
+    assert {counts[0][0] for counts in divided if counts[0][1] == 6} == {1, 2, 4, 5, 7}
+    one_stage = around(Pipeline(run, ("pim", "gpu", "gpu"), (14,), "auto", host_rows=((1,), (), ())))
+    assert one_stage == {((count,), (), ()) for count in (2, 3, 5)}, "in one stage something is divided"
+
+
+def test_neighbours_are_divided_where_both_devices_take_about_as_long() -> None:
+    net, costs = ConvNet(), CostModel(load_target("pimflow"))
+    graph = net.graph(net.layer(net.layer(net.input(1, 64, 40, 56), 128, 3), 128, 3))
+    offered = Candidates(graph, find_policy("auto"), Pricer(graph, costs, PriceCache(None, "")))
+    (pair,) = (one.decisions[0] for one in offered if getattr(one.decisions[0], "stage_rows", ()) == (40,))
+    assert isinstance(pair, Pipeline)
+    bounds = Bounds(graph, costs)
+    for name, (count,) in zip(pair.run, pair.host_rows, strict=True):
+        longer = {rows: max(bounds.shares_us(graph.node(name), rows, "pim", "auto")) for rows in range(1, 40)}
+        assert longer[count] == min(longer.values())
+        assert 1 < count < 39

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen.backend import EdgeDivision
-from pimflow.ir import Decision, Graph, Node, OnDevice
+from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
+from pimflow.passes.rowwise.stages import Spans
 from pimflow.search.alike import Alike, Apart
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of
@@ -81,6 +82,10 @@ class Scene:
     def can_run(self, node: Node, destination: Destination) -> bool:
         """Whether the whole node can run there."""
         return self._pricer.can_run(node, destination.device, destination.choice)
+
+    def rows_made(self, run: Sequence[str], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
+        """By node of a run, the rows that every stage makes of it, top ones first."""
+        return self._pricer.rows_made(run, stage_rows)
 
     def balanced_rows(self, node: Node, destination: Destination) -> int:
         """Rows on the host at which it and a unit take about as long for their parts of a node."""

@@ -8,7 +8,7 @@ from itertools import product
 
 from pimflow.ir import Decision, Pipeline, Refusal
 from pimflow.ir.analysis.regions import node_rows
-from pimflow.passes.rowwise.stages import Spans, rows_made
+from pimflow.passes.rowwise.stages import Spans
 from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.candidates.pipelines import all_stages, cuttable, equal_stages, neighbours, placed_on
 from pimflow.search.chain import Interval
@@ -79,7 +79,7 @@ def _changing_devices(
     """One unit on the host in the first stage or the last, all others that can be on the machine's unit."""
     names, devices = placed_on(scene, run, [destination.device if can else scene.host for can in able])
     for stage_rows in _stages(scene, run, space, scene.every_division):
-        made = rows_made(scene.graph, names, stage_rows, bottom_first=False)
+        made = scene.rows_made(names, stage_rows)
         if isinstance(made, Refusal):
             continue
         for place, unit in enumerate(run):
@@ -108,7 +108,7 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     pipeline = chosen.payload[0]
     if not isinstance(pipeline, Pipeline) or pipeline.bottom_first:
         return
-    made = rows_made(scene.graph, pipeline.run, pipeline.stage_rows, bottom_first=False)
+    made = scene.rows_made(pipeline.run, pipeline.stage_rows)
     assert not isinstance(made, Refusal), "it has been priced"
     elsewhere = next((device for device in pipeline.devices if device != scene.host), scene.devices[0])
     for place, name in enumerate(pipeline.run):
