@@ -35,7 +35,7 @@ from pimflow.targets import TargetRecord, to_toml
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
 
-FORMAT = "pimflow/6"
+FORMAT = "pimflow/7"
 ORIGINAL = "original"
 PROGRAM = "model.onnx"
 SPARSE_PROGRAM = "model.pimir"

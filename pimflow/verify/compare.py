@@ -23,7 +23,7 @@ import numpy as np
 
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend
-from pimflow.errors import PimflowError
+from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
@@ -235,7 +235,12 @@ def verify_compiled(
     require_room(graph, 0 if memory is None else memory.arena_bytes)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    expected = run_original(original, {**bound, **feeds})
+    try:
+        expected = run_original(original, {**bound, **feeds})
+    except ModelError as error:
+        if inputs is not None:
+            raise
+        raise ModelError(error.what, "random inputs may be none of the model's: give some with --inputs") from error
     progress("running the compiled model")
     reference = UnitReference(graph, {} if programs is None else units, operand)
     places = None if memory is None else (memory, spill)

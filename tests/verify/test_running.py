@@ -111,6 +111,13 @@ def test_data_that_do_not_fit_say_nothing_against_a_model() -> None:
         assert pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False).graph.nodes
 
 
+def test_verify_asks_for_inputs_where_random_ones_do_not_run() -> None:
+    with pytest.warns(UncheckedWarning):
+        compiled = pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False)
+    with pytest.raises(ModelError, match="give some with --inputs"):
+        compiled.verify()
+
+
 def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("Relu", (4, 4))
     graph = load_model(model)
