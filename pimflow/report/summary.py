@@ -87,8 +87,7 @@ def _places(report: PlanReport, devices: Sequence[str]) -> dict[str, str]:
         own = [unit for unit in units if row.fractions[unit]]
         if row.mode == "pipeline":
             divided = own and sum(row.fractions.values()) < 1 and row.busy_us[host] > 0
-            on = (host, *own) if divided else (own or [host])[:1]
-            places[row.name] = f"{' + '.join(device.upper() for device in on)}, pipelined"
+            places[row.name] = f"{'both' if divided else (own or [host])[0].upper()}, pipelined"
         elif row.mode == "md-dp":
             places[row.name] = " + ".join(device.upper() for device in (host, *dict.fromkeys(sharing[row.region])))
         else:
