@@ -17,7 +17,7 @@ from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
 from pimflow.ir.placement import ALL_CHANNELS
-from pimflow.search import bounds
+from pimflow.search import part_prices
 from pimflow.search.parts import (
     FEW_ROWS,
     columns_alone,
@@ -36,7 +36,7 @@ GROWTH = 1.05
 """A share is at least this much larger than the one priced before it, whatever `SLACK` says."""
 
 
-class Costs(bounds.Costs, Protocol):
+class Costs(part_prices.Costs, Protocol):
     """What is asked of a cost model here."""
 
     @property

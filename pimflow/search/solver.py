@@ -34,7 +34,6 @@ from pimflow.runtime.memory.in_flight import least_rest_us
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import least_times, makespan_bound
 from pimflow.search.between import Gaps
-from pimflow.search.bounds import Unit
 from pimflow.search.capacity import stored_of
 from pimflow.search.chain import solve_chain
 from pimflow.search.feature_places import has_room
@@ -44,6 +43,7 @@ from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.order import execution_order
+from pimflow.search.part_prices import Unit
 from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Policy, find_policy, policy_of
 from pimflow.search.pool import Taken
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder

@@ -1,0 +1,281 @@
+"""What a part of a node takes: exactly on the host, at first by what its backend says at least on a unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pimflow.codegen.backend import EdgeDivision, Records, Transfer, UnitCost
+from pimflow.codegen.work import Work
+from pimflow.ir import Graph, Node, OnDevice, Refusal
+from pimflow.ir.analysis.content import content_of
+from pimflow.ir.analysis.padding import uneven_padding
+from pimflow.ir.analysis.regions import cut_subgraph
+from pimflow.ir.expansion import is_expandable
+from pimflow.ir.ops.base import RowPart
+from pimflow.ir.plan import has_all_channels
+from pimflow.ir.readout import Readout
+from pimflow.passes import ExplicitPadding
+from pimflow.runtime.timeline import NodePrice
+from pimflow.search.epilogues import members_by_root, own_kernels
+from pimflow.search.parts import added_alone, columns_alone, k_alone, likeness, rows_alone
+from pimflow.targets import Target
+
+
+class Unit(Protocol):
+    """What is asked of a unit beside the host."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What it may be asked for."""
+
+    @property
+    def default_choice(self) -> str:
+        """What it does where nothing of that is asked for."""
+
+    def meant_by(self, word: str) -> str:
+        """The choice that a policy's word stands for."""
+
+    def least_us(self, work: Any, choice: str) -> float:
+        """What work takes at least, by arithmetic alone."""
+
+    @property
+    def least_kept(self) -> int:
+        """What every program keeps in the unit's memory at least."""
+
+    @property
+    def learnt_of(self) -> str:
+        """All that what is learnt of work depends on, as text; "" of a unit that learns nothing."""
+
+    def recall(self, records: Records) -> None:
+        """Takes what was learnt in other runs."""
+
+    def learnt(self) -> Records:
+        """What has been learnt since this was last asked."""
+
+
+class Costs(Protocol):
+    """What is asked of a cost model here."""
+
+    @property
+    def target(self) -> Target:
+        """The machine."""
+
+    @property
+    def units(self) -> Mapping[str, Unit]:
+        """The units beside the host, by device."""
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The units that apply functions as results are read out."""
+
+    @property
+    def padding_alike(self) -> tuple[str, ...]:
+        """The devices whose convolutions pad opposite sides alike."""
+
+    def node_cost(self, graph: Graph, node: Node) -> NodePrice:
+        """The node's time on its device."""
+
+    def avoidable_us(self, graph: Graph, node: Node) -> float:
+        """Of that on the host what a plan need not wait for."""
+
+    def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
+        """What a node asks of a unit, or why it cannot run there."""
+
+    def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
+        """Ways to divide the edges of a sparse node with a unit that may pay, most promising first."""
+
+    def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
+        """What a unit's work costs under a choice."""
+
+    def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
+        """The time of that alone."""
+
+    def transfer(self, graph: Graph, node: Node) -> Transfer | None:
+        """What the copies of a node cost; None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Work of a unit that has not been priced."""
+
+    device: str
+    work: Work
+    choice: str
+
+
+@dataclass(slots=True)
+class Part:
+    """What a part takes: at least, as long as there is something pending. What is `priced` tells its energy later.
+
+    `kernels_us` are its kernels, one after the other, where there are several; `whole` is whether nothing else costs.
+    """
+
+    us: float
+    pending: Pending | None = None
+    priced: Pending | None = None
+    avoidable_us: float = 0.0  # of a part among others
+    energy_mj: float = 0.0
+    kernels_us: tuple[float, ...] = ()
+    whole: bool = True
+
+
+FREE = Part(0.0)
+UNTOLD = Part(0.0, whole=False)
+REFUSED = Part(math.inf)
+
+
+class PartPrices:
+    """What parts of one graph's nodes take by themselves, each told once.
+
+    `priced` counts the work of units that was priced exactly.
+    """
+
+    def __init__(self, graph: Graph, costs: Costs) -> None:
+        self._graph = graph
+        self._costs = costs
+        self._host = costs.target.host
+        self._parts: dict[tuple[str, int, int, str, str], Part] = {}
+        self._works: dict[tuple[Pending, bool], Part] = {}
+        self._kinds: dict[Hashable, int] = {}
+        self._likeness: dict[str, int] = {}
+        self._alike: dict[Hashable, Part] = {}
+        self._kernels: dict[tuple[str, str], bool] = {}
+        self._members = members_by_root(graph)
+        self.priced = 0
+
+    def whole(self, placed: OnDevice) -> Part:
+        """What a node takes by itself, whatever it is fused into."""
+        node = self._graph.node(placed.node)
+        key = (node.name, 0, -1, placed.device, placed.choice)
+        if key not in self._parts:
+            if has_all_channels(placed):
+                node = node.placed(choice=placed.choice)
+            whole = RowPart(node.op, (None,) * len(node.inputs))
+            self._parts[key] = self._part_of(node, whole, None, placed.device, placed.choice)
+        return self._parts[key]
+
+    def of_rows(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
+        """What some rows of a node take by themselves, whatever they are fused into."""
+        key = (node.name, *rows, device, choice if device != self._host else "")
+        known = self._parts.get(key)
+        if known is None:
+            known = self._parts[key] = self._part_alike(node, rows, part, device, choice)
+        return known
+
+    def has_kernel(self, node: Node, root: str, device: str) -> bool:
+        """Whether a node that is fused into another has a kernel of its own where that runs on a device."""
+        if device == self._host:
+            return False
+        if (node.name, device) not in self._kernels:
+            members = self._members[root]
+            found = own_kernels(self._graph, root, members, device, self._costs.readouts, self._host)
+            self._kernels.update({(name, device): own for name, own in found.items()})
+        return self._kernels[node.name, device]
+
+    def of_columns(self, node: Node, count: int, device: str, choice: str) -> Part:
+        """What some columns of a node take, the first or the last."""
+        key = (node.name, -1, count, device, choice if device != self._host else "")
+        if key not in self._parts:
+            alone = columns_alone(self._graph, node, count)
+            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            if device == self._host:
+                self._parts[key] = self._padded_part(alone, placed)
+            else:
+                self._parts[key] = self._unit_part(alone, placed, device, choice)
+        return self._parts[key]
+
+    def of_k(self, node: Node, start: int, stop: int, device: str, choice: str) -> Part:
+        """What a sum over some of a node's inner elements or input channels takes."""
+        key = (self._kind(node), start, stop, device, choice)
+        if key not in self._alike:
+            alone = k_alone(self._graph, node, start, stop)
+            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            if device == self._host:
+                self._alike[key] = self._host_part(alone, [placed])
+            else:
+                self._alike[key] = self._unit_part(alone, placed, device, choice)
+        return self._alike[key]
+
+    def added(self, node: Node) -> Part:
+        """What the host takes to add up both parts of a sum."""
+        key = (self._kind(node), "added")
+        if key not in self._alike:
+            alone = added_alone(self._graph, node)
+            self._alike[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
+        return self._alike[key]
+
+    def price(self, part: Part) -> None:
+        """Prices work of a unit that is pending exactly."""
+        assert part.pending is not None
+        self.priced += 1
+        told = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
+        part.us = math.inf if isinstance(told, Refusal) else told
+        part.priced, part.pending = part.pending, None
+
+    def spent_mj(self, part: Part) -> float:
+        """What a part spends, static power apart; of a unit's work 0 until it is priced."""
+        if part.priced is not None:
+            cost = self._costs.unit_cost(part.priced.device, part.priced.work, part.priced.choice)
+            part.energy_mj, part.priced = (0.0 if isinstance(cost, Refusal) else cost.energy_mj), None
+        return part.energy_mj
+
+    def _part_alike(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
+        """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
+        if any(callable(span) for span in part.spans) or content_of(self._graph, node):
+            return self._part_of(node, part, rows, device, choice)
+        read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
+        key = (self._kind(node), part.op, rows[1] - rows[0], read, device, choice)
+        if key not in self._alike:
+            self._alike[key] = self._part_of(node, part, rows, device, choice)
+        return self._alike[key]
+
+    def _kind(self, node: Node) -> int:
+        """A number that nodes alike have in common."""
+        if node.name not in self._likeness:
+            kind = likeness(self._graph, node)
+            self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
+        return self._likeness[node.name]
+
+    def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> Part:
+        """What some rows of a node take on a device; 0 for a movement of which nothing is decided."""
+        if node.op.is_movement and node.placement.movement is None:
+            return UNTOLD
+        if rows is None and device == self._host and not any(uneven_padding(node.op)):
+            return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
+        alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
+        placed = (node if rows is None else alone.nodes[0]).placed(device=device, fused_into=None)
+        if device != self._host:
+            return self._unit_part(alone, placed, device, choice)
+        if rows is None:
+            alone = cut_subgraph(self._graph, [node.name])
+        return self._padded_part(alone, placed)
+
+    def _padded_part(self, alone: Graph, placed: Node) -> Part:
+        """What a node takes on the host with what its padding may need."""
+        alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
+        priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
+        return self._host_part(alone, priced, whole=len(priced) == len(alone.nodes))
+
+    def _host_part(self, graph: Graph, nodes: Sequence[Node], whole: bool = True) -> Part:
+        prices = [self._costs.node_cost(graph, node) for node in nodes]
+        return Part(
+            sum(price.time_us for price in prices),
+            avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes),
+            energy_mj=sum(price.energy_mj for price in prices),
+            kernels_us=tuple(price.time_us for price in prices) if len(prices) > 1 else (),
+            whole=whole,
+        )
+
+    def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> Part:
+        work = self._costs.work(graph, node, device)
+        if isinstance(work, Refusal):
+            return REFUSED
+        pending = Pending(device, work, choice)
+        whole = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
+        if (pending, whole) not in self._works:
+            least_us = self._costs.units[device].least_us(work, choice)
+            self._works[pending, whole] = Part(least_us, pending, whole=whole)
+        return self._works[pending, whole]

@@ -1,0 +1,86 @@
+"""The parts of a decision in their order, and what no schedule of them is shorter than."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pimflow.ir import Node
+from pimflow.search.part_prices import Part
+
+
+class Steps(NamedTuple):
+    """The parts of a decision: where each runs, and which of those before it it reads.
+
+    `written` are those that are jobs, in order, each with its node and stage: of a decision whose schedule follows from
+    its parts.
+    """
+
+    devices: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+    reads: Sequence[Sequence[int]] = ()
+    written: Sequence[tuple[int, Node, int | None]] = ()
+
+
+def side_by_side(parts: Sequence[tuple[str, Part]]) -> Steps:
+    """Parts of which none reads another, with their devices."""
+    return Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
+
+
+def at_once(several: Sequence[Steps]) -> Steps:
+    """The parts of decisions that run at once; what one reads of another is left out."""
+    devices: list[str] = []
+    parts: list[Part] = []
+    reads: list[Sequence[int]] = []
+    for steps in several:
+        first = len(parts)
+        devices += steps.devices
+        parts += steps.parts
+        reads += [[first + source for source in sources] for sources in steps.reads]
+    return Steps(devices, parts, reads)
+
+
+def shortest(steps: Steps) -> float:
+    """What no schedule of the parts is shorter than."""
+    devices, parts, reads, _ = steps
+    if len(parts) == 1:
+        return parts[0].us
+    us = [part.us - part.avoidable_us for part in parts]
+    release: list[float] = []
+    ends: list[float] = []
+    for sources, own in zip(reads, us, strict=True):
+        start = 0.0
+        for source in sources:
+            if ends[source] > start:
+                start = ends[source]
+        release.append(start)
+        ends.append(start + own)
+    behind = [0.0] * len(parts)
+    for index in range(len(parts) - 1, -1, -1):
+        sources = reads[index]
+        if not sources:
+            continue
+        after = behind[index] + us[index]
+        for source in sources:
+            if after > behind[source]:
+                behind[source] = after
+    best = 0.0
+    for device in dict.fromkeys(devices):
+        mine = [index for index, where in enumerate(devices) if where == device and us[index] > 0]
+        best = max(best, _one_device(mine, us, release, behind))
+    return best
+
+
+def _one_device(mine: list[int], us: Sequence[float], release: Sequence[float], behind: Sequence[float]) -> float:
+    """The same of the parts of one device: whichever of them come last by when they can start, none before that."""
+    mine.sort(key=release.__getitem__, reverse=True)
+    best, total, tail = 0.0, 0.0, math.inf
+    for index in mine:
+        total += us[index]
+        if behind[index] < tail:
+            tail = behind[index]
+        bound = release[index] + total + tail
+        if bound > best:
+            best = bound
+    return best
