@@ -10,7 +10,7 @@ from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine
 from pimflow.compiler import read_model
 from pimflow.data import Limits
-from pimflow.errors import ModelError, choice
+from pimflow.errors import ModelError, PimflowError, choice
 from pimflow.ir import Graph
 from pimflow.ir.gradients.tape import SCATTER_OPSET
 from pimflow.options import OptionKeywords, Options, read_argument, takes_options
@@ -127,11 +127,14 @@ def _model_step(source: ModelSource, asked: Options, options: Differentiate) -> 
     graph = read_model(source, asked).graph
     try:
         return _step(graph, options)
-    except ModelError:
+    except ModelError as error:
         newer = source.in_newer_opset(SCATTER_OPSET) if graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET else None
         if newer is None:
             raise
-        return _step(read_model(newer, asked).graph, options)
+        try:
+            return _step(read_model(newer, asked).graph, options)
+        except PimflowError:
+            raise error from None  # what is said of the model as it was given helps more
 
 
 def _step(model: Graph, options: Differentiate) -> TrainingStep:

@@ -235,12 +235,7 @@ def verify_compiled(
     require_room(graph, 0 if memory is None else memory.arena_bytes)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    try:
-        expected = run_original(original, {**bound, **feeds})
-    except ModelError as error:
-        if inputs is not None:
-            raise
-        raise ModelError(error.what, "random inputs may be none of the model's: give some with --inputs") from error
+    expected = _original_outputs(original, {**bound, **feeds}, is_random=inputs is None)
     progress("running the compiled model")
     reference = UnitReference(graph, {} if programs is None else units, operand)
     places = None if memory is None else (memory, spill)
@@ -257,8 +252,6 @@ def verify_compiled(
         checks = compare_outputs(expected, actual, rtol)
     flight_check = None
     if in_flight is not None:
-        bounds = {check.name: check.rtol for check in checks}
-        judge = partial(_judge, original, graph, bound, signal, progress)
         flight_check = check_in_flight(
             original,
             graph,
@@ -266,8 +259,8 @@ def verify_compiled(
             bound=bound,
             feeds=feeds,
             seed=seed,
-            rtol=bounds,
-            judge=judge if rtol is None else None,
+            rtol={check.name: check.rtol for check in checks},
+            judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
             progress=progress,
         )
     parts = [part for part in (evidence.values, programs_check, flight_check) if part is not None]
@@ -282,6 +275,15 @@ def verify_compiled(
         programs=programs_check,
         in_flight=flight_check,
     )
+
+
+def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is_random: bool) -> Outputs:
+    try:
+        return run_original(original, inputs)
+    except ModelError as error:
+        if not is_random:
+            raise
+        raise ModelError(error.what, "random inputs may be none of the model's: give some with --inputs") from error
 
 
 def _judge(
