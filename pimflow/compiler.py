@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.compiled.machine import require_spill_alone
+from pimflow.compiled.original import read_for_passes, read_model, run_original
 from pimflow.errors import ArgumentError, kind_of, printable
-from pimflow.frontend import Loaded, bound_inputs, load_with_graph
+from pimflow.frontend import Loaded
 from pimflow.ir import Graph, Node, Refusal
-from pimflow.options import Debug, OptionKeywords, Options, Shapes, takes_options
+from pimflow.options import Debug, Fixed, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import (
     CLEANUP,
     COMPILATION,
@@ -43,9 +43,8 @@ from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
 from pimflow.search.relational_form import RELATIONAL, relational_form
-from pimflow.search.solver import bound_of, keep_learnt, kept_runs, solve
+from pimflow.search.solver import bound_of, keep_learnt, solve
 from pimflow.verify.each_pass import EachPass
-from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -151,7 +150,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     progress(f"run {source.name}")
-    with beside(partial(_check, source, loaded, options), options.jobs) as look:
+    with beside(partial(run_original, source, loaded, options), options.jobs) as look:
         progress = _looking(look, progress)
         progress(f"clean {source.name}")
         clean = clean_up(loaded.graph, machine, options)
@@ -219,6 +218,7 @@ def opt(
     *,
     constants: str | Path | None = None,
     shapes: Shapes | None = None,
+    fixed: Fixed | None = None,
     disabled_passes: Sequence[str] = (),
     seed: int = 0,
     debug: Debug | None = None,
@@ -232,6 +232,7 @@ def opt(
             all).
         constants: an npz file of the constants that a text elides; by default the one beside it.
         shapes: shapes by input name, or sizes by symbolic dimension, for what an ONNX model leaves open.
+        fixed: values of inputs that are to be constants, for an ONNX model.
         disabled_passes: passes to leave out, by name.
         seed: seed of the random inputs of `debug.verify_each`.
         debug: what to show and check between passes.
@@ -243,10 +244,11 @@ def opt(
         PimflowError: the model or the passes are wrong, or a pass cannot do what its options ask for.
         PassError: a pass is faulty; the message names it.
     """
-    options = Options.of(shapes=shapes, disabled_passes=disabled_passes, seed=seed, debug=debug)
+    options = Options.of(shapes=shapes, fixed=fixed, disabled_passes=disabled_passes, seed=seed, debug=debug)
     steps = parse_pipeline(passes) if isinstance(passes, str) else _passes(passes)
     manager = _manager(steps, options)
-    result = manager.run(model if isinstance(model, Graph) else read_graph(model, options.shapes, constants))
+    graph = model if isinstance(model, Graph) else read_for_passes(model, constants, options)
+    result = manager.run(graph)
     _show_times(result.records, options)
     return result
 
@@ -271,59 +273,3 @@ def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
 def network_of(loaded: Loaded) -> Network | None:
     """The graph that a model was read for; None for one that reads none."""
     return None if loaded.adjacency is None else Network(loaded.adjacency, loaded.is_estimate)
-
-
-def _check(source: ModelSource, loaded: Loaded, options: Options) -> None:
-    """Runs the model once, on the graph that it was read for; if no earlier run did, as far as its digest tells.
-
-    Nothing is run where the options leave it out.
-
-    Raises:
-        ModelError: it does not run.
-    """
-    if not options.check:
-        return
-    adjacency = loaded.adjacency
-    is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
-    bound = bound_inputs(source.content, adjacency) if adjacency is not None and is_run else {}
-    content = source.as_file()
-    if adjacency is not None or loaded.has_external_data:
-        check_original(content, loaded.graph, options.seed, bound)
-        return
-    runs = kept_runs(options)
-    model = (source.sha256, [loaded.graph.value(name).shape for name in loaded.graph.inputs], options.seed)
-    if not runs.has(*model) and not check_original(content, loaded.graph, options.seed):
-        return
-    for known in (model, _asked_for(source, options)):
-        if not runs.has(*known):
-            runs.keep(*known)
-
-
-def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
-    """All by which a model of a file or of the zoo is known before it is read."""
-    return "asked for", source.sha256, sorted(options.shapes.items()), options.graph_as_input
-
-
-def _has_run(source: ModelSource, options: Options) -> bool:
-    """Whether an earlier run read the model as it is to be read now, and ran it to its end; of a model in memory a
-    digest takes as long as asking."""
-    runs = kept_runs(options)
-    if source.given is not None or not runs.are_kept:
-        return False
-    try:
-        return runs.has(*_asked_for(source, options))
-    except OSError:  # the reader says why
-        return False
-
-
-def read_model(source: ModelSource, options: Options) -> Loaded:
-    """The model in the IR, for the graph that the options name (or that it comes with), if it runs on one.
-
-    Raises:
-        PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
-    """
-    adjacency = options.graph or source.adjacency
-    has_run = adjacency is None and _has_run(source, options)
-    return load_with_graph(
-        source.content, options.shapes, adjacency, keep_edges=options.graph_as_input, has_run=has_run
-    )

@@ -7,8 +7,9 @@ Reading follows the types of the fields, and is strict: a key that is unknown or
 out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
 `open_file` and `read_file` read the files that such data come from.
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
-dataclasses, unions of these, and Any. A whole number is a float too; True is not a number. A class whose keys depend on
-its data reads and writes itself, by `from_data(data, read)` and `to_data()`.
+dataclasses, unions of these, and Any. A whole number is a float too, and stays whole where both are allowed;
+True is not a number. A class whose keys depend on its data reads and writes itself, by `from_data(data, read)` and
+`to_data()`.
 """
 
 from __future__ import annotations
@@ -481,6 +482,8 @@ def _union(forms: tuple[Any, ...], tagged: bool) -> Read:
 def _one_kind(forms: list[Any], tagged: bool) -> Read:
     if len(forms) == 1:
         return _reader(forms[0], tagged)
+    if set(forms) == {int, float}:
+        return lambda data: data if type(data) is int else _float(data)
     if not all(dataclasses.is_dataclass(form) for form in forms):
         raise TypeError(f"data cannot tell {forms} from each other")
     records = {form.__name__: _reader(form, tagged) for form in forms}

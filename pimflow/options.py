@@ -31,6 +31,7 @@ SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
 Shapes = Mapping[str, tuple[int, ...] | int]
+Fixed = Mapping[str, bool | int | float | tuple[bool | int | float, ...]]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -118,6 +119,10 @@ class Options:
     shapes: Shapes = field(
         default_factory=dict,
         metadata=_about("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
+    )
+    fixed: Fixed = field(
+        default_factory=dict,
+        metadata=_about("make an input a constant of this value", "--fix", "input=16000|input=true"),
     )
     graph: Any = field(
         default=None,
@@ -240,6 +245,7 @@ class OptionKeywords(TypedDict, total=False):
     policy: str
     objective: str
     shapes: Shapes | None
+    fixed: Fixed | None
     graph: Any
     graph_as_input: bool
     relations: str
@@ -306,7 +312,8 @@ def _spelled(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool) or value is None:
         return [flag] if value is not None and value is not flag.startswith("--no-") else []
     if isinstance(value, Mapping):
-        return [word for key, size in value.items() for word in (flag, _spelled_shape(key, size))]
+        spell = _spelled_shape if flag == option_texts()["shapes"].flag else _spelled_value
+        return [word for key, entry in value.items() for word in (flag, spell(key, entry))]
     if isinstance(value, (list, tuple)):
         return [flag, ",".join(map(str, value))]
     return [flag, str(value)]
@@ -314,6 +321,10 @@ def _spelled(flag: str, value: Any) -> list[str]:
 
 def _spelled_shape(name: str, size: Any) -> str:
     return f"{name}={size}" if isinstance(size, int) else f"{name}:{'x'.join(map(str, size))}"
+
+
+def _spelled_value(name: str, value: Any) -> str:
+    return f"{name}={','.join(str(number) for number in (value if isinstance(value, (list, tuple)) else (value,)))}"
 
 
 def saved_options() -> tuple[str, ...]:

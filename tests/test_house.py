@@ -87,8 +87,9 @@ def files_that_read(option: str) -> list[str]:
 
 
 READ_TWICE = {
-    "seed": ["compiled/model.py", "compiled/writing.py", "compiler.py"],  # random inputs of the checks, and of `verify`
-    "check": ["compiled/writing.py", "compiler.py"],  # the model as it is given, and as it is written
+    # random inputs of the checks, and of `verify`
+    "seed": ["compiled/model.py", "compiled/original.py", "compiled/writing.py", "compiler.py"],
+    "check": ["compiled/original.py", "compiled/writing.py"],  # the model as it is given, and as it is written
     "jobs": ["compiled/writing.py", "compiler.py"],  # what goes on beside these checks
     "spill": ["compiled/machine.py", "compiled/result.py"],  # whether the machine can, and how
 }

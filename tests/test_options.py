@@ -97,6 +97,7 @@ def test_an_unknown_keyword_is_a_type_error() -> None:
 
 def test_an_output_folder_keeps_what_changes_the_result() -> None:
     asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
+    asked = replace(asked, fixed={"r": 2, "s": (True, 0.5)})
     kept = encode(asked)
     assert set(NAMES) - set(kept) == {"target", "graph", "use_cache", "check", "jobs", "debug"}
     assert decode(Options, kept) == asked
@@ -110,8 +111,8 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
     graph = tmp_path / "graph.npz"
     Adjacency.from_edge_index([[0, 1], [1, 1]]).save(graph)
     line = (
-        "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --graph-as-input "
-        f"--graph {graph} --relations never --tables aligned --spill offload --grid 5 --stages 2,3 "
+        "compile m.onnx --target hbm-pim --policy pim --objective energy --shape x:1x3 --shape N=2 --fix r=2 "
+        f"--graph-as-input --graph {graph} --relations never --tables aligned --spill offload --grid 5 --stages 2,3 "
         "--convolutions im2win --workspace 64 --time-budget 1.5 --disable-pass fold-constants --seed 7 --no-cache "
         "--profile k.csv --no-check --jobs 2 "
         "--verify-each --print-ir-before a --print-ir-before b --print-ir-after c --print-ir-after-all "
@@ -123,6 +124,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         target=load_target("hbm-pim"),
         policy="pim",
         objective="energy",
+        fixed={"r": 2},
         shapes={"x": (1, 3), "N": 2},
         graph_as_input=True,
         relations="never",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from pimflow.api.outputs import original_options
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine, load
-from pimflow.compiler import clean_graph, clean_up, network_of, read_model
+from pimflow.compiled.original import read_model
+from pimflow.compiler import clean_graph, clean_up, network_of
 from pimflow.data import Limits
 from pimflow.errors import OptionError
-from pimflow.options import OptionKeywords, Options, Shapes, read_argument, takes_options
+from pimflow.options import Fixed, OptionKeywords, Options, Shapes, read_argument, takes_options
 from pimflow.passes import notes_of
 from pimflow.report.basis import gpu_basis
 from pimflow.report.front import Front, front_points
@@ -152,6 +153,7 @@ def profile(
     runs: int = 20,
     warmup: int = 5,
     shapes: Shapes | None = None,
+    fixed: Fixed | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Profile:
     """Times the model's kernels on this machine, each once.
@@ -162,6 +164,7 @@ def profile(
         runs: how often a kernel is timed; its row has the median.
         warmup: runs before those.
         shapes: shapes by input name, or sizes by symbolic dimension, for what the model leaves open.
+        fixed: values of inputs that are to be constants.
         progress: receives a line of text now and then.
 
     Returns:
@@ -177,7 +180,7 @@ def profile(
     runs, warmup = (read_argument(name, int, count) for name, count in (("runs", runs), ("warmup", warmup)))
     source = model_source(model)
     rows = profile_model(
-        clean_graph(source, Options.of(shapes=shapes)).graph,
+        clean_graph(source, Options.of(shapes=shapes, fixed=fixed)).graph,
         device,
         warmup=warmup,
         repeats=runs,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.compiled import CompiledModel, load
-from pimflow.compiler import clean_up, read_model
+from pimflow.compiled.original import read_model
+from pimflow.compiler import clean_up
 from pimflow.data import encode
 from pimflow.errors import ArgumentError, OutputError, kind_of
 from pimflow.ir import Graph

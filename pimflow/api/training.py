@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import read_model
+from pimflow.compiled.original import read_model
 from pimflow.data import Limits
 from pimflow.errors import ModelError, PimflowError, choice
 from pimflow.ir import Graph

@@ -18,6 +18,7 @@ from pimflow.data import read_file
 from pimflow.errors import GraphError, ModelError, OptionError, OutputError, TextError
 from pimflow.frontend import load_model
 from pimflow.frontend.binding import ShapeBindings
+from pimflow.frontend.fixing import FixedValues
 from pimflow.ir import Array, Graph, parse_graph, print_graph
 from pimflow.ir.text import INLINE_ELEMENTS
 from pimflow.ir.verify import verify_graph
@@ -37,6 +38,7 @@ def read_graph(
     model: str | Path | bytes | onnx.ModelProto,
     shapes: ShapeBindings | None = None,
     constants: str | Path | None = None,
+    fixed: FixedValues | None = None,
 ) -> Graph:
     """The graph in a file.
 
@@ -45,15 +47,18 @@ def read_graph(
             path of a text (`*.pimir`).
         shapes: sizes for what a model leaves open.
         constants: an npz file of the constants that a text elides; by default the one beside it, if there is one.
+        fixed: values of an ONNX model's inputs that are to be constants.
 
     Raises:
         PimflowError: it cannot be read, or is malformed.
     """
     if isinstance(model, (str, Path)) and str(model).endswith(TEXT_SUFFIX):
+        if fixed:
+            raise OptionError("inputs of a graph in text form are not fixed", "leave --fix out")
         return _read_text(Path(model), shapes, constants)
     if constants is not None:
         raise OptionError("an ONNX model has its own constants", "leave --constants out")
-    return load_model(model_source(model).content, shapes, annotations=True)
+    return load_model(model_source(model).content, shapes, fixed=fixed, annotations=True)
 
 
 def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path | None) -> Graph:

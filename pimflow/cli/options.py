@@ -8,9 +8,10 @@ from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
+from pimflow.cli.fixing import parse_fixed
 from pimflow.cli.parsing import Parser, add_target, number, target_of
 from pimflow.cli.shapes import parse_shapes
-from pimflow.options import Debug, OptionKeywords, Options, OptionText, option_forms, option_texts
+from pimflow.options import Debug, OptionKeywords, Options, OptionText, Shapes, option_forms, option_texts
 from pimflow.search import policy_names
 from pimflow.targets import Target
 
@@ -54,7 +55,7 @@ def keywords_of(arguments: argparse.Namespace) -> OptionKeywords:
         if option_forms()[name] is Target:
             keywords[name] = target_of(arguments)
         elif get_origin(option_forms()[name]) is Mapping:
-            keywords[name] = parse_shapes(given[name])
+            keywords[name] = (parse_shapes if option_forms()[name] == Shapes else parse_fixed)(given[name])
     debug: dict[str, Any] = {name: given[_DEBUG + name] for name in option_texts(Debug) if _DEBUG + name in given}
     return cast("OptionKeywords", keywords | {"debug": Debug(**debug)})
 

@@ -13,8 +13,8 @@ from pimflow.bundle.verification import Check
 from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.compiled.machine import Machine
+from pimflow.compiled.original import inputs_bound
 from pimflow.data import Limits
-from pimflow.frontend import bound_inputs
 from pimflow.ir import Array, Graph, Plan
 from pimflow.options import Options
 from pimflow.passes import PlaceFeatures
@@ -142,10 +142,9 @@ class CompiledResult:
 
     @cached_property
     def _bound(self) -> Mapping[str, Array]:
-        """The original's inputs that the graph takes the place of."""
-        if self.network is None:
-            return {}
-        return bound_inputs(self.source.content, self.network.adjacency)
+        """The original's inputs that the graph takes the place of, and those that are fixed."""
+        adjacency = None if self.network is None else self.network.adjacency
+        return inputs_bound(self.source, adjacency, self.options)
 
     @property
     def about(self) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import onnx
 
 from pimflow.errors import ModelError
 from pimflow.frontend.binding import ShapeBindings, bind_inputs
+from pimflow.frontend.fixing import fixed_arrays
 from pimflow.frontend.functions import inlined
 from pimflow.frontend.reading import Source, is_external, load_tensor
 from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
@@ -24,6 +25,8 @@ DEFAULT_OPSET = 17
 def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Graph:
     """The model's graph, with bound input shapes; every node is an `OnnxOp`, shapes of other values are unknown.
 
+    Inputs that are fixed are constants of it.
+
     Args:
         source: the model.
         shapes: sizes of inputs and symbolic dims.
@@ -32,6 +35,7 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     Raises:
         ModelError: a tensor is damaged.
         ShapeError: dims are unbound, or a shape does not fit.
+        OptionError: an input cannot be fixed as asked for.
     """
     constants = {tensor.name: source.array(tensor) for tensor in source.proto.graph.initializer}
     for sparse in source.proto.graph.sparse_initializer:
@@ -39,6 +43,8 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     proto = _inlined(source, constants)
     inputs = [info for info in proto.graph.input if info.name not in constants]
     bound = bind_inputs(inputs, shapes)
+    fixed = fixed_arrays(bound, source.fixed)
+    constants |= fixed
     nodes = topological_order(tuple(_nodes(proto.graph.node, annotations)))
     values = {value.name: value for value in bound}
     values |= {name: Value(name, array.shape, array.dtype.name) for name, array in constants.items()}
@@ -54,7 +60,7 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
             values[info.name] = Value(info.name, None, type_text(info.type))
     return Graph(
         name=source.name,
-        inputs=tuple(info.name for info in inputs),
+        inputs=tuple(info.name for info in inputs if info.name not in fixed),
         outputs=tuple(info.name for info in proto.graph.output),
         nodes=nodes,
         values=values,

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import onnx
 
-from pimflow.errors import ModelError
-from pimflow.frontend.binding import ShapeBindings
+from pimflow.errors import ModelError, OptionError
+from pimflow.frontend.binding import ShapeBindings, bind_inputs
 from pimflow.frontend.convert import convert_graph
 from pimflow.frontend.declarations import contradictions
+from pimflow.frontend.fixing import FixedValues, fixed_arrays
 from pimflow.frontend.graph_binding import BoundGraph, aggregates, bind_graph, random_graph
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import Inferred, declared_types, infer_graph
@@ -41,6 +42,7 @@ def load_model(
     source: Path | ModelContent,
     shapes: ShapeBindings | None = None,
     *,
+    fixed: FixedValues | None = None,
     annotations: bool = False,
 ) -> Graph:
     """Reads a model into the IR: typed ops where they are exact, shapes static.
@@ -49,6 +51,7 @@ def load_model(
         source: a path, a serialised model, or a parsed one, its large constants beside it or in it. Only a path can
             have external data.
         shapes: sizes of inputs (by name, a tuple) and of symbolic dims (by name, an int).
+        fixed: values of inputs that are to be constants.
         annotations: whether devices and tags that `save_onnx` wrote are read back.
 
     Raises:
@@ -56,7 +59,7 @@ def load_model(
         ShapeError: dims are unbound (all are listed), or a shape does not fit.
     """
     with _text_names():
-        return _loaded(read_source(source), shapes or {}, annotations=annotations)
+        return _loaded(replace(read_source(source), fixed=fixed or {}), shapes or {}, annotations=annotations)
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def load_with_graph(
     shapes: ShapeBindings | None,
     adjacency: Adjacency | None,
     *,
+    fixed: FixedValues | None = None,
     keep_edges: bool = False,
     has_run: bool = False,
 ) -> Loaded:
@@ -93,6 +97,7 @@ def load_with_graph(
         shapes: sizes of what the graph does not say.
         adjacency: the graph; None for a random one of the sizes that shapes and model say, if the model is a graph
             network.
+        fixed: values of inputs that are to be constants.
         keep_edges: whether the edges stay an input, so that only their number is the graph's: nothing is recovered.
         has_run: whether ONNX Runtime is known to run the model with these shapes, and need not be asked.
 
@@ -101,7 +106,7 @@ def load_with_graph(
         ShapeError: as `load_model`; or the model was exported for a graph of another size.
     """
     with _text_names():
-        given = replace(read_source(source), has_run=has_run)
+        given = replace(read_source(source), fixed=fixed or {}, has_run=has_run)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
         return replace(loaded, has_external_data=bool(given.external))
 
@@ -121,6 +126,9 @@ def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -
 
 
 def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
+    twice = next((name for name in given.fixed if name in bound.arrays()), None)
+    if twice is not None:
+        raise OptionError(f"input {twice!r} is fixed, and it is the graph's", "leave one out")
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
     in_rows = bound.may_be_sorted and bound.adjacency.num_edges >= SORTED_EDGES
     inferred = _inferred(given, opaque, bound.arrays(in_rows=in_rows))
@@ -164,14 +172,25 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     return infer_graph(plain, {name: value for name, value in declared.items() if name in sized})
 
 
-def bound_inputs(source: Path | ModelContent, adjacency: Adjacency) -> Mapping[str, Array]:
-    """The inputs of a model that a graph takes the place of: arrays by name.
+def bound_inputs(
+    source: Path | ModelContent,
+    adjacency: Adjacency | None,
+    shapes: ShapeBindings | None = None,
+    fixed: FixedValues | None = None,
+) -> Mapping[str, Array]:
+    """The inputs of a model that a graph takes the place of, and those that are fixed: arrays by name.
 
     Raises:
         ModelError: as `load_with_graph`.
         ShapeError: as `load_with_graph`.
     """
-    return _bind(read_source(source).proto.graph, adjacency, {}).arrays()
+    if adjacency is None and not fixed:
+        return {}
+    proto = read_source(source).proto.graph
+    if adjacency is None:
+        return fixed_arrays(bind_inputs(proto.input, shapes or {}), fixed or {})
+    bound = _bind(proto, adjacency, shapes or {})
+    return {**bound.arrays(), **(fixed_arrays(bind_inputs(proto.input, bound.shapes), fixed) if fixed else {})}
 
 
 def _typed(inferred: Inferred) -> Graph:

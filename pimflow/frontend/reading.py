@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.file_outline import PROTOBUF_LIMIT_BYTES, file_outline
+from pimflow.frontend.fixing import FixedValues
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -40,6 +41,8 @@ class Source:
     """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
     apart: Mapping[str, Array] = field(default_factory=dict)
     """Initialisers whose data are not in `proto`."""
+    fixed: FixedValues = field(default_factory=dict)
+    """What inputs are fixed to, by name."""
     has_run: bool = False
     """Whether ONNX Runtime is known to run it, with the shapes that are asked for."""
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import clean_up, read_model
+from pimflow.compiled.original import read_model
+from pimflow.compiler import clean_up
 from pimflow.errors import OptionError
 from pimflow.gnn.networks import LAYERS, Network
 from pimflow.gnn.training import StepCost, step_cost

@@ -12,7 +12,8 @@ from typing import Any
 
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.compiler import clean_up, multiplies_narrow, read_model, tidy
+from pimflow.compiled.original import read_model
+from pimflow.compiler import clean_up, multiplies_narrow, tidy
 from pimflow.data import encode
 from pimflow.errors import PimflowError, printable
 from pimflow.frontend import Loaded

@@ -9,7 +9,7 @@ import pytest
 
 import pimflow_zoo
 from pimflow.bundle.source import model_source
-from pimflow.compiler import read_model
+from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, OptionError
 from pimflow.ir import Array, Builder, Gemm, Graph, MatMul, OnnxOp
 from pimflow.ir.verify import verify_graph

@@ -19,7 +19,7 @@ def add(verbs: Any) -> None:
         description="Which nodes of a model can run on PIM, and why the others cannot.",
     )
     add_model(parser, " an output folder,")
-    add_options(parser, only=("target", "shapes", "graph", "graph_as_input"))
+    add_options(parser, only=("target", "shapes", "fixed", "graph", "graph_as_input"))
     parser.add_argument("--roofline", action="store_true", help="what each node takes at least, beside what it takes")
     parser.add_argument("--text", action="store_true", help="print the model in the compiler's text form instead")
     add_json(parser)

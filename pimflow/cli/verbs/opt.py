@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--constants", metavar="FILE.npz", help="what the text elides (default: MODEL.npz, if any)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what each pass left as it was, and why")
     parser.add_argument("--list", action="store_true", help="list all passes with their options, and do nothing else")
-    add_options(parser, only=("shapes", "seed", DEBUGGING))
+    add_options(parser, only=("shapes", "fixed", "seed", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)
 

@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
         description="Times a model's kernels on this machine and writes (op, shapes, time) rows as CSV.",
     )
     add_model(parser)
-    add_options(parser, only=("shapes",))
+    add_options(parser, only=("shapes", "fixed"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu (ONNX Runtime)")
     parser.add_argument("--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel")
     parser.add_argument("--warmup", type=whole_number, default=5, metavar="N", help="runs before those")
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.bundle.files import write_whole
 
+    options = keywords_of(arguments)
     with Progress(quiet=arguments.quiet) as progress:
         profile = pimflow.profile(
             given_model(arguments.model),
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
             runs=arguments.runs,
             warmup=arguments.warmup,
             progress=progress,
-            shapes=keywords_of(arguments)["shapes"],
+            shapes=options["shapes"],
+            fixed=options["fixed"],
         )
     text = profile.csv()
     if not arguments.output:

@@ -1,0 +1,98 @@
+"""The model as it was given: read for the options of a compilation, fed what they bind, and run once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pimflow.bundle.graphs import read_graph
+from pimflow.bundle.source import ModelSource
+from pimflow.frontend import Loaded, bound_inputs, load_with_graph
+from pimflow.ir import Array, Graph
+from pimflow.options import Options
+from pimflow.search.solver import kept_runs
+from pimflow.sparse import Graph as Adjacency
+from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def read_model(source: ModelSource, options: Options) -> Loaded:
+    """The model in the IR, for the graph that the options name (or that it comes with), if it runs on one.
+
+    Raises:
+        PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
+    """
+    adjacency = options.graph or source.adjacency
+    has_run = adjacency is None and _has_run(source, options)
+    return load_with_graph(
+        source.content,
+        options.shapes,
+        adjacency,
+        fixed=options.fixed,
+        keep_edges=options.graph_as_input,
+        has_run=has_run,
+    )
+
+
+def read_for_passes(
+    model: str | Path | bytes | onnx.ModelProto, constants: str | Path | None, options: Options
+) -> Graph:
+    """A model, or a graph in text form, with the constants beside it, as passes are to run over it.
+
+    Raises:
+        PimflowError: it cannot be read, or is malformed.
+    """
+    return read_graph(model, options.shapes, constants, options.fixed)
+
+
+def inputs_bound(source: ModelSource, adjacency: Adjacency | None, options: Options) -> Mapping[str, Array]:
+    """The model's inputs that a graph takes the place of, and those that are fixed, by name."""
+    return bound_inputs(source.content, adjacency, options.shapes, options.fixed)
+
+
+def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
+    """Runs the model once, on the graph that it was read for; if no earlier run did, as far as its digest tells.
+
+    Nothing is run where the options leave it out.
+
+    Raises:
+        ModelError: it does not run.
+    """
+    if not options.check:
+        return
+    adjacency = loaded.adjacency
+    is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
+    bound = inputs_bound(source, adjacency, options) if is_run else {}
+    content = source.as_file()
+    if adjacency is not None or loaded.has_external_data:
+        check_original(content, loaded.graph, options.seed, bound)
+        return
+    runs = kept_runs(options)
+    shapes = [loaded.graph.value(name).shape for name in loaded.graph.inputs]
+    model = (source.sha256, sorted(options.fixed.items()), shapes, options.seed)
+    if not runs.has(*model) and not check_original(content, loaded.graph, options.seed, bound):
+        return
+    for known in (model, _asked_for(source, options)):
+        if not runs.has(*known):
+            runs.keep(*known)
+
+
+def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
+    """All by which a model of a file or of the zoo is known before it is read."""
+    sizes, values = sorted(options.shapes.items()), sorted(options.fixed.items())
+    return "asked for", source.sha256, sizes, values, options.graph_as_input
+
+
+def _has_run(source: ModelSource, options: Options) -> bool:
+    """Whether an earlier run read the model as it is to be read now, and ran it to its end; of a model in memory a
+    digest takes as long as asking."""
+    runs = kept_runs(options)
+    if source.given is not None or not runs.are_kept:
+        return False
+    try:
+        return runs.has(*_asked_for(source, options))
+    except OSError:  # the reader says why
+        return False

@@ -1,0 +1,67 @@
+"""Inputs whose value is known before a model runs: they become constants, and what depends on them alone is folded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pimflow.errors import OptionError, did_you_mean
+from pimflow.ir import Array, Value
+
+Number = bool | int | float
+FixedValues = Mapping[str, Number | tuple[Number, ...]]
+"""By input: one number for all its elements, or all of them in row-major order."""
+
+
+_KINDS = ("bool", "int", "uint", "float")
+"""Of element types, without their widths."""
+
+
+def fixed_arrays(inputs: Sequence[Value], fixed: FixedValues) -> dict[str, Array]:
+    """The inputs that have a value, as arrays of the shapes and types that the model declares.
+
+    Args:
+        inputs: the model's inputs with static shapes.
+        fixed: what they are fixed to.
+
+    Raises:
+        OptionError: there is no such input, it holds no numbers, their count differs, or its type has no such number.
+    """
+    named = {value.name: value for value in inputs}
+    for name in fixed:
+        if name not in named:
+            near = did_you_mean(name, named) or f"its inputs are {', '.join(named)}"
+            raise OptionError(f"the model has no input {name!r} that could be fixed", near)
+    return {name: _array(named[name], given) for name, given in fixed.items()}
+
+
+def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
+    if value.dtype.rstrip("0123456789") not in _KINDS or value.shape is None:
+        raise OptionError(f"input {value.name!r} is {value.dtype}: only bools, integers and floats can be fixed")
+    numbers = given if isinstance(given, tuple) else (given,)
+    if isinstance(given, tuple) and len(numbers) != value.elements:
+        shape = "x".join(map(str, value.shape)) or "scalar"
+        raise OptionError(
+            f"input {value.name!r} ({shape}) is fixed to {len(numbers)} numbers, and has {value.elements} elements",
+            "give all of them in row-major order, or one for all",
+        )
+    array = np.array([_held(value, number) for number in numbers], value.dtype)
+    filled: Array = np.broadcast_to(array, value.elements).reshape(value.shape).copy()
+    return filled
+
+
+def _held(value: Value, number: Number) -> Number:
+    """The number, if the input's type has it: floats may be rounded, but not to infinity."""
+    dtype = np.dtype(value.dtype)
+    if dtype.kind == "b":
+        fits = number in (0, 1)
+    elif dtype.kind == "f":
+        fits = not math.isfinite(number) or abs(number) <= float(np.finfo(dtype).max)
+    else:
+        limits = np.iinfo(dtype)
+        fits = limits.min <= number <= limits.max and number == int(number)
+    if not fits:
+        raise OptionError(f"input {value.name!r} is {value.dtype}, which {number!r} is not", "fix it to another value")
+    return number if dtype.kind == "f" else int(number)
