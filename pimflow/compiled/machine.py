@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from pimflow.errors import OptionError
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.offload.spill import require_drives
-from pimflow.search.policy import THROUGHPUT, Policy
 from pimflow.targets import Target
 from pimflow.targets.overrides import with_convolutions
 
@@ -40,14 +38,3 @@ class Machine:
     def costs(self) -> CostModel:
         """The machine with all units in use; `costs.host_only()` is the baseline."""
         return CostModel(self.target, measured=self.measured)
-
-
-def require_spill_alone(options: Options, policy: Policy) -> None:
-    """Raises:
-    OptionError: activations are to be moved or made again, and several inferences are in flight.
-    """
-    if options.spill in ("offload", "recompute") and policy.objective == THROUGHPUT:
-        raise OptionError(
-            f"{options.spill} is for one inference after the other, and with this objective several are in flight",
-            "leave out --spill, or choose another --objective",
-        )

@@ -28,9 +28,10 @@ from pimflow.report.spill import spill_json, spill_text, spilled_memory_text
 from pimflow.report.steady import SteadyReport
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
-from pimflow.runtime.memory.tiers import HostTable, gpu_bytes, gpu_memory_text, host_tables
-from pimflow.runtime.offload.schedule import SpilledSchedule, spilled_schedule
-from pimflow.runtime.offload.spill import Spill, channel_of, spilled
+from pimflow.runtime.memory.tiers import HostTable, gpu_memory_text, host_tables
+from pimflow.runtime.offload.fitting import Fitted, made_to_fit, overflows
+from pimflow.runtime.offload.schedule import SpilledSchedule
+from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline
@@ -165,38 +166,28 @@ class CompiledResult:
         ]
 
     @cached_property
-    def spill(self) -> Spill | None:
-        """What becomes of activations that the GPU's memory does not hold; None where it does or none is planned."""
-        tiers = self.machine.target.memory
-        if tiers is None or gpu_bytes(self.memory) <= tiers.gpu.usable_bytes or self.host_tables or self.memory.outside:
+    def _spilled(self) -> Fitted | None:
+        if self._in_flight is not None:
             return None
-        if self.options.spill == "never" or self._in_flight is not None:
-            return None
-        room = tiers.gpu.usable_bytes - self.memory.weight_bytes
-        channel = channel_of(self.machine.target)
-        return spilled(self.graph, self.memory, self.timeline, room, channel, self.options.spill)
-
-    @cached_property
-    def spilled_schedule(self) -> SpilledSchedule | None:
-        """When everything runs then, stores and loads included, and the energy of that."""
-        if self.spill is None:
-            return None
-        costs = self.machine.costs.serving(self.graph)
-        static_mj = costs.static_energy_mj(self.spill.found.run.time_us)
-        return spilled_schedule(self.spill, schedule(self.graph, costs), self.machine.target, static_mj)
+        return made_to_fit(self.graph, self.memory, self.machine.costs.serving(self.graph), self.options.spill)
 
     @property
-    def _spilled(self) -> tuple[Spill, SpilledSchedule] | None:
-        spill, moving = self.spill, self.spilled_schedule
-        return None if spill is None or moving is None else (spill, moving)
+    def spill(self) -> Spill | None:
+        """What becomes of activations that the GPU's memory does not hold; None where it does or none is planned."""
+        return None if self._spilled is None else self._spilled.spill
+
+    @property
+    def spilled_schedule(self) -> SpilledSchedule | None:
+        """When everything runs then, stores and loads included, and the energy of that."""
+        return None if self._spilled is None else self._spilled.schedule
 
     @property
     def _tier_lines(self) -> list[tuple[str, str]]:
         tiers = self.machine.target.memory
         if tiers is None:
             return []
-        fits, said = gpu_bytes(self.memory) <= tiers.gpu.usable_bytes, f"{PlaceFeatures.name}: everything: "
-        refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and not fits]
+        over, said = overflows(self.memory, self.machine.costs), f"{PlaceFeatures.name}: everything: "
+        refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and over]
         told = [table.text for table in self.host_tables] or refused
         taken = gpu_memory_text(tiers.gpu, self.memory, self._in_flight)
         if self.spill is not None and self.spill.fits:

@@ -3,7 +3,8 @@
 First come the plans that are cheapest at some price of energy in time (the corners of the convex hull). Between two
 neighbours the price at which both cost the same is asked for; what is found there is a corner between them, or there is
 none (Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979). What lies between two corners
-without being one, `search/between.py` finds.
+without being one, `search/between.py` finds. All of this is with activations kept; where they do not fit, every plan
+found is also priced as it fits, and the front is of these prices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pimflow.ir import Graph, Plan
 from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.plan_report import Costs, measure
 from pimflow.report.records import Records, Row
 from pimflow.report.summary import CUT_SHORT
@@ -35,11 +37,12 @@ _GAIN = 1e-9
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A plan, and what a run of it takes and spends."""
+    """A plan, and what a run of it takes and spends: with all activations kept, and as they fit."""
 
     time_us: float
     energy_mj: float
     plan: Plan
+    fitted: AsItFits
 
     @property
     def spent(self) -> Spent:
@@ -88,7 +91,7 @@ def front_points(
     def point_of(plan: Plan) -> FrontPoint:
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         spent = measure(rewritten, costs.serving(rewritten))
-        return FrontPoint(spent.time_us, spent.energy_mj, plan)
+        return FrontPoint(spent.time_us, spent.energy_mj, plan, AsItFits.of(rewritten, costs, options.spill, spent))
 
     fastest, frugal = best(LATENCY), best(ENERGY)
     corners = _undominated((fastest, *_between(fastest, frugal, best), frugal))
@@ -100,7 +103,7 @@ def front_points(
         for plan in gaps.between(left.plan, left.spent, right.spent, within_percent / 100)
     ]
     table.flush()
-    return _undominated((*corners, *found))
+    return _undominated((*corners, *found), as_they_fit=True)
 
 
 def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], FrontPoint]) -> Iterator[FrontPoint]:
@@ -118,13 +121,15 @@ def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], Fr
     yield from _between(found, right, best)
 
 
-def _undominated(points: tuple[FrontPoint, ...]) -> tuple[FrontPoint, ...]:
-    """The points in order of time, each more frugal than all that are faster."""
-    kept: list[FrontPoint] = []
-    for point in sorted(points, key=lambda point: (point.time_us, point.energy_mj)):
-        if not kept or point.energy_mj < kept[-1].energy_mj:
-            kept.append(point)
-    return tuple(kept)
+def _undominated(points: tuple[FrontPoint, ...], *, as_they_fit: bool = False) -> tuple[FrontPoint, ...]:
+    """The points in order of time, each more frugal than all that are faster; where any fit, of those that do."""
+    costs = [(p.fitted.time_us, p.fitted.energy_mj) if as_they_fit else (p.time_us, p.energy_mj) for p in points]
+    fitting = [place for place, point in enumerate(points) if point.fitted.fits] if as_they_fit else []
+    kept: list[int] = []
+    for place in sorted(fitting or range(len(points)), key=costs.__getitem__):
+        if not kept or costs[place][1] < costs[kept[-1]][1]:
+            kept.append(place)
+    return tuple(points[place] for place in kept)
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,6 +174,7 @@ class Front(Records):
             "energy_change": point.energy_mj / self.baseline_energy_mj - 1 if self.baseline_energy_mj else 0.0,
             "off_the_host": point.nodes_off_the_host,
             "complete": point.plan.complete,
+            **point.fitted.figures(),
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -188,10 +194,15 @@ class Front(Records):
     def text(self) -> str:
         """The machine, and a table with a line per point."""
         about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
-        header = ("time (us)", "energy (mJ)", "speedup", "energy", "decisions off the host")
-        rows = [_cells(row) for row in self.records()]
+        moved = any(point.fitted.differs(point.time_us) for point in self.points)
+        header = ("time (us)", "energy (mJ)", "speedup", "energy", "decisions off the host", *(HEADER if moved else ()))
+        rows = [
+            (*_cells(row), *(point.fitted.cells() if moved else ()))
+            for row, point in zip(self.records(), self.points, strict=True)
+        ]
         table = render_table(header, rows, right=range(len(header)))
-        notes = [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
+        notes = [FITTED] if moved else []
+        notes += [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
         notes += [
             f"plans that are no faster than one of these and spend less by up to {self.within_percent:g} % are left out"
         ]

@@ -32,7 +32,8 @@ from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, has_all_channels, singles
 from pimflow.runtime.gpu.kept import is_convolution
-from pimflow.runtime.spending import EventCost, PartPrice, Spending, SpendingCosts, schedule, spending, total
+from pimflow.runtime.offload.fitting import MemoryCosts
+from pimflow.runtime.spending import EventCost, PartPrice, Spending, schedule, spending, total
 from pimflow.runtime.timeline import CHANNELS, Event, Timeline
 from pimflow.search import makespan_bound, pricing
 from pimflow.search.makespan_bound import MakespanBound
@@ -48,7 +49,7 @@ class DetailedPrice(PartPrice, Protocol):
         """The cost on its device; None if the node costs nothing."""
 
 
-class Costs(pricing.Costs, SpendingCosts, Protocol):
+class Costs(pricing.Costs, MemoryCosts, Protocol):
     """What a report asks of a cost model: what the search does, and what every node came to."""
 
     @property
@@ -69,9 +70,6 @@ class Costs(pricing.Costs, SpendingCosts, Protocol):
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice, or why it cannot run there."""
-
-    def static_energy_mj(self, makespan_us: float) -> float:
-        """What the board draws over a run, whatever it does."""
 
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""

@@ -12,6 +12,7 @@ from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.plan import singles
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.basis import gpu_basis
 from pimflow.report.plan_report import Costs, PlanCosts, cost_plan
 from pimflow.report.records import Records, Row, flat
@@ -19,7 +20,7 @@ from pimflow.report.summary import CUT_SHORT, without
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
-from pimflow.search.policy import find_policy, offered_policies, require_offered
+from pimflow.search.policy import find_policy, offered_policies, require_offered, require_spill_alone
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
@@ -38,6 +39,7 @@ class PolicyResult:
         policy: its name.
         time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
+        fitted: what the plan takes once its activations fit; all other figures are with all of them kept.
         interval_us: between two inferences; where none overlap (all objectives but throughput) what one takes.
         speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
         rate_speedup: of inferences a second: baseline over interval.
@@ -54,6 +56,7 @@ class PolicyResult:
     time_us: float
     energy_mj: float
     conv_us: float
+    fitted: AsItFits
     baseline_us: float
     baseline_energy_mj: float
     baseline_conv_us: float
@@ -74,8 +77,8 @@ class PolicyResult:
 
     def as_json(self) -> dict[str, Any]:
         """All but the plan and what the GPU stands on, as one JSON object; what is spent is told by its parts."""
-        apart = ("plan", "gpu_basis", "spent", "baseline_spent")
-        data = {name: value for name, value in vars(self).items() if name not in apart}
+        apart = ("plan", "gpu_basis", "spent", "baseline_spent", "fitted")
+        data = {name: value for name, value in vars(self).items() if name not in apart} | self.fitted.figures()
         for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
             data[f"{front}time_parts_us"] = spent.share_parts_us
             data[f"{front}energy_parts_mj"] = spent.energy_parts_mj
@@ -105,6 +108,7 @@ def compare_graph(
     asked = [find_policy(name) for name in policies or offered_policies(costs.units)]
     for policy in asked:  # all of them before one is searched
         require_offered(policy, costs.units)
+        require_spill_alone(replace(options, policy=policy.name))
     names = [policy.name for policy in asked]
     prices = open_cache(options, costs) if prices is None else prices
     results: list[PolicyResult] = []
@@ -112,11 +116,15 @@ def compare_graph(
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         cost = cost_plan(graph, plan, rewritten, costs)
-        results.append(policy_result(graph, plan, cost, costs.target, measured=measured))
+        way = options.spill if plan.interval_us is None else "never"
+        fit = AsItFits.of(rewritten, costs, way, cost.result)
+        results.append(policy_result(graph, plan, cost, fit, costs.target, measured=measured))
     return results
 
 
-def policy_result(graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, measured: bool = False) -> PolicyResult:
+def policy_result(
+    graph: Graph, plan: Plan, cost: PlanCosts, fit: AsItFits, target: Target, *, measured: bool = False
+) -> PolicyResult:
     """A plan and its cost as one line of a comparison."""
     before, after = cost.baseline, cost.result
     interval_us = after.time_us if plan.interval_us is None else plan.interval_us
@@ -125,6 +133,7 @@ def policy_result(graph: Graph, plan: Plan, cost: PlanCosts, target: Target, *, 
         time_us=after.time_us,
         energy_mj=after.energy_mj,
         conv_us=after.conv_us,
+        fitted=fit,
         baseline_us=before.time_us,
         baseline_energy_mj=before.energy_mj,
         baseline_conv_us=before.conv_us,
@@ -230,12 +239,23 @@ def _table(results: Sequence[PolicyResult]) -> str:
     modes = tuple(dict.fromkeys(mode for result in results for mode in result.mode_share))
     overlapping = any(result.plan.interval_us is not None for result in results)
     rates = ("interval (us)", "rate") if overlapping else ()
-    header = ("policy", "time (us)", "energy (mJ)", *rates, "speedup", "CONV speedup", *modes)
+    moved = any(result.fitted.differs(result.time_us) for result in results)
+    header = (
+        "policy",
+        "time (us)",
+        "energy (mJ)",
+        *(HEADER if moved else ()),
+        *rates,
+        "speedup",
+        "CONV speedup",
+        *modes,
+    )
     rows = [
         (
             result.policy,
             number(result.time_us),
             significant(result.energy_mj),
+            *(result.fitted.cells() if moved else ()),
             *((number(result.interval_us), f"{number(result.rate_speedup, 3)}x") if overlapping else ()),
             number(result.speedup, 3),
             number(result.conv_speedup, 3),
@@ -253,6 +273,7 @@ def _table(results: Sequence[PolicyResult]) -> str:
         lines.append(
             "an inference every interval; rate: inferences a second over the host's; time, energy: one by itself"
         )
+    lines += [FITTED] if moved else []
     lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]
     lines += [f"{result.policy}: search{CUT_SHORT}" for result in results if not result.plan.complete]
     unknown = max((result.unknown_nodes for result in results), default=0)

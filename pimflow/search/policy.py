@@ -171,6 +171,19 @@ def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> N
         )
 
 
+def require_spill_alone(options: Options) -> None:
+    """Refuses to move activations or to make them again where several inferences are in flight.
+
+    Raises:
+        OptionError: the options ask for both.
+    """
+    if options.spill in ("offload", "recompute") and policy_of(options).objective == THROUGHPUT:
+        raise OptionError(
+            f"{options.spill} is for one inference after the other, and with this objective several are in flight",
+            "leave out --spill, or choose another --objective",
+        )
+
+
 def _lacking(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> list[str]:
     offered = {"", *(choice for unit in units.values() for choice in unit.choices)}
     return [space.choice for space in policy.spaces if units and space.choice not in offered]

@@ -43,8 +43,11 @@ FIGURES = (
     "energy_change",
     "candidates",
     "unknown_nodes",
+    "spilled_us",
+    "spilled_energy_mj",
+    "fits",
 )
-"""Of `PolicyResult`: what is kept of a point."""
+"""What is kept of a point, by its names in the rows of `PolicyResult`."""
 _ALSO = ("frontend", "report")
 """Packages that figures depend on, and prices do not."""
 _MODELS_KEPT, _UNITS_KEPT = 4, 16
@@ -141,7 +144,8 @@ class _Bench:
                 measured=self.machine.measured is not None,
                 prices=self.prices,
             )
-            figures = {name: getattr(result, name) for name in FIGURES}
+            row = result.as_json()
+            figures = {name: row[name] for name in FIGURES}
         except PimflowError as error:
             status, reason = "invalid", str(error)
         except Exception as error:  # the sweep goes on; the next run tries this point again

@@ -219,7 +219,9 @@ class SweepResult(Records):
     def text(self) -> str:
         """How many points, the fronts as tables, why points are invalid, and which keys matter."""
         parts = [self._counts(), *(self._front_table(one) for one in self.fronts if one.points)]
-        return "\n\n".join([*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._reasons()))])
+        return "\n\n".join(
+            [*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._short(), self._reasons()))]
+        )
 
     def _costs(self, index: int) -> list[float]:
         return [objective.value(self.found[index].outcome) for objective in self.objectives]
@@ -278,6 +280,19 @@ class SweepResult(Records):
             for effect in self.effects[:_MOST_SHOWN]
         ]
         return "\n".join(wrapped(line, "  ") for line in lines)
+
+    def _short(self) -> str:
+        """Of how many points the GPU's memory does not hold all activations."""
+        figures = [at.outcome.figures for at in self.found if at.is_ok]
+        short = [one for one in figures if not one["fits"] or one["spilled_us"] != one["time_us"]]
+        if not short:
+            return ""
+        fits = sum(bool(one["fits"]) for one in short)
+        return wrapped(
+            f"{len(short):,} points keep more than their GPU's memory holds, and {fits:,} of them fit with activations "
+            "that leave it or are made again: `spilled_us` and `spilled_energy_mj` count that, `fits` says which",
+            "  ",
+        )
 
     def _reasons(self) -> str:
         reasons: dict[str, int] = {}

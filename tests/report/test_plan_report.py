@@ -8,6 +8,7 @@ import pytest
 
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
+from pimflow.report.as_it_fits import AsItFits
 from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
 from pimflow.report.policies import compare_graph, policy_result
 from pimflow.runtime.spending import Spending
@@ -203,6 +204,8 @@ def test_comparison_has_a_line_per_policy() -> None:
 def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
     graph = heavy_chain()
     plan = plan_of(graph, SplitRows("conv0", 8, "auto", ("relu1",)), SplitRows("conv6", 13, "auto"))
-    result = policy_result(graph, plan, report_of(graph, plan), FakeCosts().target)
+    cost = report_of(graph, plan)
+    kept = AsItFits(cost.result.time_us, cost.result.energy_mj, fits=True)
+    result = policy_result(graph, plan, cost, kept, FakeCosts().target)
     assert result.ratio_histogram == {10: 1, 70: 1}
     assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

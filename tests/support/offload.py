@@ -14,8 +14,27 @@ from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.offload.run import ActivationPlan, Channel
 from pimflow.runtime.offload.spill import Spill, SpillWay
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
-from pimflow.targets import load_target
-from pimflow.targets.schema import GpuMemory
+from pimflow.targets import Target, load_target
+from pimflow.targets.schema import GpuMemory, Memory
+
+
+@cache
+def step() -> bytes:
+    """A training step of eight layers over 512 rows: 65 KB are saved behind each, 4 KB are weights."""
+    build = Builder()
+    x = build.input(512, 32)
+    for _ in range(8):
+        x = build.relu(build.gemm(x, 32))
+    graph = Differentiate("mean-squared").run(build.graph(build.gemm(x, 8))).graph
+    return bytes(to_onnx(graph).SerializeToString())
+
+
+def machine(kib: float, base: str = "a100-ssd") -> Target:
+    """A machine with so much memory on its GPU."""
+    target = load_target(base)
+    gpu = GpuMemory(kib / 2**20, 0.0)
+    memory = Memory(gpu) if target.memory is None else replace(target.memory, gpu=gpu)
+    return replace(target, memory=memory)
 
 
 @cache
@@ -32,11 +51,8 @@ def residual_step() -> bytes:
 @cache
 def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
     """That step where memory is so short that a plan takes both: something is offloaded, something is made again."""
-    target = load_target("a100-ssd")
-    assert target.memory is not None
-    memory = replace(target.memory, gpu=GpuMemory(0.327 / 1024, 0.0))
-    machine = replace(target, memory=memory)
-    model = pimflow.compile(residual_step(), target=machine, policy="gpu", spill=way, use_cache=False, check=False)
+    target = machine(0.327 * 1024)
+    model = pimflow.compile(residual_step(), target=target, policy="gpu", spill=way, use_cache=False, check=False)
     assert model.spill is not None
     return model, model.spill
 

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
 import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.errors import OptionError, TargetError
-from pimflow.ir import Builder
-from pimflow.onnxio.export import to_onnx
-from pimflow.passes.differentiate import Differentiate
 from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.offload.run import ActivationPlan, follow
 from pimflow.runtime.offload.spill import SpillWay, channel_of
-from pimflow.targets import Target, load_target
-from pimflow.targets.schema import GpuMemory, Memory
-from support.offload import Clock
-
-
-@cache
-def step() -> bytes:
-    """A training step of eight layers over 512 rows: 65 KB are saved behind each, 4 KB are weights."""
-    build = Builder()
-    x = build.input(512, 32)
-    for _ in range(8):
-        x = build.relu(build.gemm(x, 32))
-    graph = Differentiate("mean-squared").run(build.graph(build.gemm(x, 8))).graph
-    return bytes(to_onnx(graph).SerializeToString())
-
-
-def machine(kib: float, base: str = "a100-ssd") -> Target:
-    """A machine with so much memory on its GPU."""
-    target = load_target(base)
-    gpu = GpuMemory(kib / 2**20, 0.0)
-    memory = Memory(gpu) if target.memory is None else replace(target.memory, gpu=gpu)
-    return replace(target, memory=memory)
+from support.offload import Clock, machine, step
 
 
 def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", policy: str = "gpu") -> CompiledModel:
