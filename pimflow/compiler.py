@@ -35,7 +35,7 @@ from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.execute.beside import beside
-from pimflow.search import policy_of, require_offered, require_spill_alone
+from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.feature_places import feature_places
@@ -145,7 +145,6 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     """
     machine = Machine.of(options)
     require_offered(policy_of(options), machine.costs.units)  # wrong names are reported before the model is read
-    require_spill_alone(options)
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     progress(f"run {source.name}")

@@ -91,7 +91,6 @@ READ_TWICE = {
     "seed": ["compiled/model.py", "compiled/original.py", "compiled/writing.py", "compiler.py"],
     "check": ["compiled/original.py", "compiled/writing.py"],  # the model as it is given, and as it is written
     "jobs": ["compiled/writing.py", "compiler.py"],  # what goes on beside these checks
-    "spill": ["compiled/machine.py", "compiled/result.py"],  # whether the machine can, and how
 }
 
 

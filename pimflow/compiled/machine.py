@@ -9,6 +9,7 @@ from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
 from pimflow.runtime.offload.spill import require_drives
+from pimflow.search.policy import spill_way
 from pimflow.targets import Target
 from pimflow.targets.overrides import with_convolutions
 
@@ -26,10 +27,11 @@ class Machine:
 
         Raises:
             InputDataError: those cannot be read.
-            OptionError: it has no GPU whose convolutions could be run in other ways.
+            OptionError: it has no GPU whose convolutions could be run in other ways, or activations are to leave it
+                with several inferences in flight.
             TargetError: it has no SSDs for activations to be offloaded to.
         """
-        if options.spill == "offload":
+        if spill_way(options) == "offload":
             require_drives(options.target)
         measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
         return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)

@@ -35,6 +35,7 @@ from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline
+from pimflow.search.policy import spill_way
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
 
@@ -167,9 +168,7 @@ class CompiledResult:
 
     @cached_property
     def _spilled(self) -> Fitted | None:
-        if self._in_flight is not None:
-            return None
-        return made_to_fit(self.graph, self.memory, self.machine.costs.serving(self.graph), self.options.spill)
+        return made_to_fit(self.graph, self.memory, self.machine.costs.serving(self.graph), spill_way(self.options))
 
     @property
     def spill(self) -> Spill | None:

@@ -23,7 +23,7 @@ from pimflow.report.plan_report import Costs, measure
 from pimflow.report.records import Records, Row
 from pimflow.report.summary import CUT_SHORT
 from pimflow.report.tables import number, render_table, significant, wrapped
-from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require_offered
+from pimflow.search.policy import ENERGY, LATENCY, Objective, policy_of, require_offered, spill_way
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
@@ -91,7 +91,9 @@ def front_points(
     def point_of(plan: Plan) -> FrontPoint:
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         spent = measure(rewritten, costs.serving(rewritten))
-        return FrontPoint(spent.time_us, spent.energy_mj, plan, AsItFits.of(rewritten, costs, options.spill, spent))
+        return FrontPoint(
+            spent.time_us, spent.energy_mj, plan, AsItFits.of(rewritten, costs, spill_way(options), spent)
+        )
 
     fastest, frugal = best(LATENCY), best(ENERGY)
     corners = _undominated((fastest, *_between(fastest, frugal, best), frugal))

@@ -20,7 +20,7 @@ from pimflow.report.summary import CUT_SHORT, without
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.runtime.gpu.kept import multiplies
 from pimflow.runtime.spending import Spending
-from pimflow.search.policy import find_policy, offered_policies, require_offered, require_spill_alone
+from pimflow.search.policy import find_policy, offered_policies, require_offered, spill_way
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
@@ -108,7 +108,6 @@ def compare_graph(
     asked = [find_policy(name) for name in policies or offered_policies(costs.units)]
     for policy in asked:  # all of them before one is searched
         require_offered(policy, costs.units)
-        require_spill_alone(replace(options, policy=policy.name))
     names = [policy.name for policy in asked]
     prices = open_cache(options, costs) if prices is None else prices
     results: list[PolicyResult] = []
@@ -116,8 +115,7 @@ def compare_graph(
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         cost = cost_plan(graph, plan, rewritten, costs)
-        way = options.spill if plan.interval_us is None else "never"
-        fit = AsItFits.of(rewritten, costs, way, cost.result)
+        fit = AsItFits.of(rewritten, costs, spill_way(options), cost.result)
         results.append(policy_result(graph, plan, cost, fit, costs.target, measured=measured))
     return results
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pimflow import plugins
 from pimflow.codegen.backend import Backend
 from pimflow.errors import OptionError, choice
 from pimflow.options import Options
+
+if TYPE_CHECKING:
+    from pimflow.runtime.offload.spill import SpillWay
 
 EVERY_ROW = Fraction(0)
 TENTHS = Fraction(1, 10)
@@ -171,17 +174,20 @@ def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> N
         )
 
 
-def require_spill_alone(options: Options) -> None:
-    """Refuses to move activations or to make them again where several inferences are in flight.
+def spill_way(options: Options) -> SpillWay:
+    """What may become of activations that do not fit: nothing where several inferences are in flight.
 
     Raises:
         OptionError: the options ask for both.
     """
-    if options.spill in ("offload", "recompute") and policy_of(options).objective == THROUGHPUT:
+    if _OBJECTIVES[options.objective] != THROUGHPUT:
+        return options.spill
+    if options.spill in ("offload", "recompute"):
         raise OptionError(
             f"{options.spill} is for one inference after the other, and with this objective several are in flight",
             "leave out --spill, or choose another --objective",
         )
+    return "never"
 
 
 def _lacking(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> list[str]:
