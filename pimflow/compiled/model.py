@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import onnxruntime
@@ -34,8 +34,10 @@ from pimflow.report.summary import summary_text
 from pimflow.runtime.execute.ort import OrtRunner
 from pimflow.search.progress import telling
 from pimflow.targets import TargetRecord
-from pimflow.verify.compare import Verification, verify_compiled
 from pimflow.version import __version__
+
+if TYPE_CHECKING:
+    from pimflow.verify.compare import Verification
 
 _VERIFY_FORMS = {
     "seed": Annotated[int, Limits(least=0)] | None,
@@ -138,6 +140,8 @@ class CompiledModel(CompiledResult):
             InputDataError: the inputs do not fit the model.
             OptionError: another value is of the wrong type, or out of range.
         """
+        from pimflow.verify.compare import verify_compiled
+
         if inputs is not None and not isinstance(inputs, (str, os.PathLike, Mapping)):
             raise ArgumentError(f"'inputs' is {kind_of(inputs)}", "give arrays by input name, or an npz file")
         given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand}

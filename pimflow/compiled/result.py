@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pimflow.bundle.source import ModelSource
 from pimflow.bundle.verification import Check
@@ -14,7 +14,6 @@ from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.compiled.machine import Machine
 from pimflow.compiled.original import inputs_bound
-from pimflow.data import Limits
 from pimflow.ir import Array, Graph, Plan
 from pimflow.options import Options
 from pimflow.passes import PlaceFeatures
@@ -38,15 +37,6 @@ from pimflow.runtime.timeline import Timeline
 from pimflow.search.policy import spill_way
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
-
-_VERIFY_FORMS = {
-    "seed": Annotated[int, Limits(least=0)] | None,
-    "rtol": Annotated[float, Limits(above=0)] | None,
-    "pim": Literal["ort", "values"],
-    "operand": Literal["fp16", "bf16", "fp32"] | None,
-}
-"""What `verify` takes, where Python does not say it."""
-_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -19,8 +20,6 @@ from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
 from pimflow.frontend.reading import Source, read_source
-from pimflow.frontend.recovery import recover
-from pimflow.frontend.relation_binding import BoundRelations, bind_relations
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
@@ -29,6 +28,9 @@ from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.session import GraphSession, open_session, session_options
 from pimflow.sparse import Graph as Adjacency
+
+if TYPE_CHECKING:
+    from pimflow.frontend.relation_binding import BoundRelations
 
 SORTED_EDGES = 1 << 18
 """From here on edges are bound in the order of their destinations, where that shows in no result: their values then
@@ -122,13 +124,19 @@ def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, kee
 
 
 def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph | BoundRelations:
-    return bind_relations(proto, adjacency, shapes) if adjacency.relations else bind_graph(proto, adjacency, shapes)
+    if not adjacency.relations:
+        return bind_graph(proto, adjacency, shapes)
+    from pimflow.frontend.relation_binding import bind_relations
+
+    return bind_relations(proto, adjacency, shapes)
 
 
 def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
     twice = next((name for name in given.fixed if name in bound.arrays()), None)
     if twice is not None:
         raise OptionError(f"input {twice!r} is fixed, and it is the graph's", "leave one out")
+    from pimflow.frontend.recovery import recover
+
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
     in_rows = bound.may_be_sorted and bound.adjacency.num_edges >= SORTED_EDGES
     inferred = _inferred(given, opaque, bound.arrays(in_rows=in_rows))

@@ -9,28 +9,45 @@ from pimflow import plugins
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend
 from pimflow.ir.registry import Registry
-from pimflow.runtime.cpu.backend import CpuBackend, CpuHost
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.newton.backend import NewtonBackend
-from pimflow.runtime.upmem.backend import UpmemBackend
 from pimflow.targets import Target
 from pimflow.targets.schema import kind_of_plugin
 
 if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
 
-UNITS: Registry[str, type[Backend[Any, Any]]] = Registry("backends of units")
-"""Backends of units that run the work they accept, by kind."""
+UNITS: Registry[str, Callable[[str, Any], Backend[Any, Any]]] = Registry("backends of units")
+"""Backends of units that run the work they accept, by kind: made from device and spec."""
 
 HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = Registry("backends of hosts")
 """Backends of units that run every node, by kind: made from device, spec, and measured times to prefer to its own."""
 
 UNITS.add("newton", NewtonBackend)
-UNITS.add("cpu", CpuBackend)
-UNITS.add("upmem", UpmemBackend)
 HOSTS.add("gpu", GpuHost)
 HOSTS.add("measured-gpu", GpuHost)
-HOSTS.add("cpu", CpuHost)
+
+
+# Of few machines: imported where one of them is planned for.
+@UNITS.register("cpu")
+def _cpu(device: str, spec: Any) -> Backend[Any, Any]:
+    from pimflow.runtime.cpu.backend import CpuBackend
+
+    return CpuBackend(device, spec)
+
+
+@UNITS.register("upmem")
+def _upmem(device: str, spec: Any) -> Backend[Any, Any]:
+    from pimflow.runtime.upmem.backend import UpmemBackend
+
+    return UpmemBackend(device, spec)
+
+
+@HOSTS.register("cpu")
+def _cpu_host(device: str, spec: Any, measured: MeasuredTable | None) -> HostBackend:
+    from pimflow.runtime.cpu.backend import CpuHost
+
+    return CpuHost(device, spec, measured)
 
 
 def unit_of(kind: str, device: str, spec: Any) -> Backend[Any, Any]:
