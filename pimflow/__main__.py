@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -132,6 +133,9 @@ def _run(stop: _Stop) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`, or in the background of a shell
             signal.signal(number, stop)
     sys.unraisablehook = stop.unraisable
+    gc.set_threshold(0)  # a verb sets its own; behind it nothing is looked through that is given back at once
+    # Threads of numpy's products else wait for the next one at full speed, tens of milliseconds after each.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     from pimflow.cli import main
 
     return main()

@@ -61,6 +61,19 @@ def test_a_verb_collects_garbage_rarely_and_leaves_its_caller_as_it_was(monkeypa
     assert gc.get_threshold() == before
 
 
+@pytest.mark.parametrize("given", [None, "20"])
+def test_the_program_wastes_no_time_on_threads_that_wait_or_on_garbage_at_its_end(given: str | None) -> None:
+    code = (
+        "import contextlib, gc, os, sys; from pimflow.__main__ import outcome; sys.argv[1:] = ['--version']\n"
+        "with contextlib.suppress(SystemExit): outcome()\n"
+        "print(os.environ['OPENBLAS_THREAD_TIMEOUT'], gc.get_threshold()[0])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    environment |= {} if given is None else {"OPENBLAS_THREAD_TIMEOUT": given}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.splitlines()[-1] == f"{given or 4} 0"
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with FULL.open("w") as full:
