@@ -281,14 +281,16 @@ def graph_of(given: object) -> Any:
         return Adjacency.load(given)
     if isinstance(given, Mapping):
         return Adjacency.from_edge_lists(given)
+    if hasattr(given, "edge_index_dict"):
+        return Adjacency.from_edge_lists(given.edge_index_dict)
     if hasattr(given, "edge_index"):
         return Adjacency.from_pyg(given)
     if hasattr(given, "tocoo"):
         return Adjacency.from_scipy(given)
     raise OptionError(
         f"graph is a {type(given).__name__}",
-        "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's, a Data of PyTorch Geometric's or "
-        "edge lists by name",
+        "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's, a Data or HeteroData of PyTorch Geometric's "
+        "or edge lists by name",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -11,6 +12,7 @@ from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
 from pimflow.frontend.graph_binding import as_input, is_edge_list
 from pimflow.ir import Array
 from pimflow.sparse import Graph as Adjacency
+from pimflow.sparse.relations import called
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class BoundRelations:
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
         """The inputs that become constants, edges in the order in which they were given."""
-        found = self.adjacency.edge_lists()
+        found = _by_input(self.lists, self.adjacency)
         return {item.name: as_input(found[item.name], item) for item in self.lists}
 
 
@@ -47,21 +49,28 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
     lists = tuple(filter(is_edge_list, (declared_input(info) for info in proto.input if info.name not in constants)))
     if not lists:
         raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
-    found = adjacency.edge_lists()
+    found = _by_input(lists, adjacency)
     missing = [item.name for item in lists if item.name not in found]
+    names = [relation.name for relation in adjacency.relations]
     if missing:
         raise ModelError(
             f"the model reads the edge lists {', '.join(item.name for item in lists)}, and the graph has no "
-            f"{', '.join(missing)}: it has {', '.join(found)}",
-            "save every edge list of the graph under the name of its input",
+            f"{', '.join(missing)}: it has {', '.join(names)}",
+            "save every edge list of the graph under the name of its input, or as SOURCE__NAME__DESTINATION",
         )
     given = dict(shapes)
     for item in lists:
         _bind(given, item, found[item.name].shape[1])
-    unread = sorted(found.keys() - {item.name for item in lists})
+    unread = sorted(set(names) - {called(item.name, names) for item in lists})
     return BoundRelations(
         adjacency, given, lists, tuple(f"{name}: the model does not read this list" for name in unread)
     )
+
+
+def _by_input(lists: Sequence[Declared], adjacency: Adjacency) -> dict[str, Array]:
+    """The edge lists of a graph by the inputs that they take the place of."""
+    found = adjacency.edge_lists()
+    return {item.name: found[name] for item in lists if (name := called(item.name, found))}
 
 
 def _bind(given: dict[str, tuple[int, ...] | int], item: Declared, edges: int) -> None:

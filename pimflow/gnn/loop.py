@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +10,16 @@ import numpy as np
 
 from pimflow.data import Limits
 from pimflow.errors import OptionError, choice
-from pimflow.gnn.rehearsal import ELEMENT_BYTES, LOADERS, Loader, Rehearsal, Rehearsed
-from pimflow.gnn.steps import Stepper
+from pimflow.gnn.rehearsal import ELEMENT_BYTES, LOADERS, Loader, Rehearsal, Rehearsed, table_bytes
+from pimflow.gnn.steps import stepper
 from pimflow.gnn.workloads import Workload, workload
 from pimflow.options import read_argument
 from pimflow.report.epoch import Epoch
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import FeatureAccess, TableRead
-from pimflow.sparse import Graph
 from pimflow.sparse.checks import Longs
-from pimflow.sparse.sampling import Batch, sample
+from pimflow.sparse.relations import called
+from pimflow.sparse.sampling import TypedBatch, sample_typed
 from pimflow.targets import Target, load_target
 
 _Columns = Annotated[int, Limits(least=1, most=1 << 20)]
@@ -27,21 +27,33 @@ _ARGUMENTS: Mapping[str, Any] = {
     "fan_outs": tuple[Annotated[int, Limits(least=1, most=1 << 10)], ...],
     "batch": Annotated[int, Limits(least=1, most=1 << 24)],
     "features": _Columns | None,
+    "kind": str | None,
+    "vertices": dict[str, Annotated[int, Limits(least=1, most=1 << 31)]] | None,
     "hidden": _Columns,
     "classes": _Columns | None,
     "train": Annotated[int, Limits(least=1)] | None,
     "batches": Annotated[int, Limits(least=0, most=1 << 24)],
     "seed": Annotated[int, Limits(least=0)],
 }
+_BY_NAME: Mapping[str, Any] = {
+    "fan_outs": dict[str, tuple[Annotated[int, Limits(least=0, most=1 << 10)], ...]],
+    "features": dict[str, _Columns],
+}
+"""The same by relation and by kind."""
+
+OTHERS = "*"
+"""Of fan-outs by relation, and of features by kind, those of all that are not named."""
 
 
 def epoch(
-    graph: str | Path | Graph,
+    graph: object,
     model: str | Path = "sage",
     *,
-    fan_outs: Sequence[int] = (25, 10),
+    fan_outs: Sequence[int] | Mapping[str, Sequence[int]] = (25, 10),
     batch: int = 1000,
-    features: int | None = None,
+    features: int | Mapping[str, int] | None = None,
+    kind: str | None = None,
+    vertices: Mapping[str, int] | None = None,
     hidden: int = 256,
     classes: int | None = None,
     train: int | None = None,
@@ -57,12 +69,16 @@ def epoch(
     times the mean of those that were drawn.
 
     Args:
-        graph: a file, a graph, or the name of one of PyTorch-Direct's, of which a random one of that size is used.
-        model: `sage`, `gcn` or `gat`, of a layer a hop; or an ONNX model or "zoo:NAME" of a graph network, which runs
-            over all vertices of a batch.
-        fan_outs: neighbours that are drawn of every vertex, by hop, beginning with the vertices that are trained.
+        graph: a file, what `pimflow.compile` takes for a graph, or the name of one of PyTorch-Direct's, of which a
+            random one of that size is used. Several edge lists are called SOURCE__RELATION__DESTINATION.
+        model: `sage`, `gcn` or `gat` (over several edge lists `rgcn` too), of a layer a hop; or an ONNX model or
+            "zoo:NAME" of a graph network, which runs over all vertices of a batch.
+        fan_outs: neighbours that are drawn of every vertex, by hop, beginning with the vertices that are trained; along
+            every relation so many, or by relation, "*" for all others.
         batch: vertices that a step trains.
-        features: columns of a vertex, of 4 bytes; the named graph's, or the ONNX model's, where None.
+        features: columns of a vertex, of 4 bytes, maybe by kind; the named graph's, or the ONNX model's, where None.
+        kind: of the vertices that are trained; None where there is one alone.
+        vertices: how many there are, by kind; of the others one more than the largest id.
         hidden, classes: columns between layers and of the result, of `sage`, `gcn` and `gat`.
         train: vertices that an epoch trains; the named graph's, or all, where None.
         target: a machine that says its memory tiers.
@@ -78,13 +94,13 @@ def epoch(
         PimflowError: the ONNX model cannot be read for the batch.
     """
     machine = load_target(target)
-    columns = {"features": features, "hidden": hidden, "classes": classes}
+    columns = {"features": features, "hidden": hidden, "classes": classes, "kind": kind, "vertices": vertices}
     amounts = {"fan_outs": fan_outs, "batch": batch, "train": train, "batches": batches, "seed": seed}
     return rehearse(graph, model, machine, loader, progress, **columns, **amounts).on(machine)
 
 
 def rehearse(
-    graph: str | Path | Graph,
+    graph: object,
     model: str | Path,
     machine: Target,
     loader: Loader = "sampling",
@@ -96,39 +112,95 @@ def rehearse(
     Raises:
         PimflowError: as `epoch`.
     """
-    asked = {name: read_argument(name, form, amounts[name]) for name, form in _ARGUMENTS.items()}
-    if not asked["fan_outs"]:
-        raise OptionError("'fan_outs' is empty", "give how many neighbours are drawn, a number a hop")
+    asked = {name: _read(name, amounts.get(name)) for name in _ARGUMENTS}
     loader = choice("loader", loader, LOADERS)
-    found = workload(graph, asked["seed"])
-    costs = CostModel(machine)
-    stepper = Stepper(model, machine, costs, asked["features"], asked["hidden"], asked["classes"], found)
-    trained, say = _trained(found, asked["train"]), progress or (lambda line: None)
-    table_bytes = found.graph.num_vertices * stepper.features * ELEMENT_BYTES
-    FeatureAccess(machine, costs.host_only().host).placements(table_bytes, 0, found.bytes)
-    count = -(-trained // asked["batch"])
+    found = workload(graph, asked["seed"], asked["vertices"])
+    fan_outs, kind = _fan_outs(asked["fan_outs"], found), _kind(asked["kind"], found)
+    costs, features = CostModel(machine), _features(asked["features"], found)
+    priced = stepper(model, machine, costs, features, asked["hidden"], asked["classes"], found, kind)
+    trained, say = _trained(found, kind, asked["train"]), progress or (lambda line: None)
+    FeatureAccess(machine, costs.host_only().host).placements(table_bytes(found.graph, priced.features), 0, found.bytes)
+    batch = asked["batch"]
+    count = -(-trained // batch)
     wanted = min(asked["batches"] or count, count)
-    drawn = []
-    for number, sampled in enumerate(_batches(found, trained, asked, wanted), 1):
-        say(f"batch {number} of {wanted}")
-        step = stepper.step(sampled)
-        drawn.append(Rehearsed(sampled, TableRead(sampled.vertices, stepper.features * ELEMENT_BYTES), step))
-    fan_outs, batch = asked["fan_outs"], asked["batch"]
-    return Rehearsal(found, stepper.name, stepper.features, fan_outs, batch, trained, loader, tuple(drawn))
+    random, drawn = np.random.default_rng(asked["seed"]), []
+    order = _distinct(found.graph.vertices[kind], trained, random)
+    for number in range(wanted):
+        say(f"batch {number + 1} of {wanted}")
+        seeds = order[number * batch : (number + 1) * batch]
+        sampled = sample_typed(found.graph, kind, seeds, fan_outs, random, once=priced.once)
+        step = priced.step(sampled)
+        drawn.append(Rehearsed(sampled, tuple(_reads(sampled, priced.features)), step))
+    return Rehearsal(found, priced.name, priced.features, fan_outs, kind, batch, trained, loader, tuple(drawn))
 
 
-def _batches(found: Workload, trained: int, asked: Mapping[str, Any], wanted: int) -> Iterator[Batch]:
-    """The first batches of an epoch, in the order that the seed draws."""
-    random, size = np.random.default_rng(asked["seed"]), asked["batch"]
-    order = _distinct(found.graph.num_vertices, trained, random)
-    for first in range(0, wanted * size, size):
-        yield sample(found.graph, order[first : first + size], asked["fan_outs"], random)
+def _read(name: str, value: Any) -> Any:
+    """An argument, by name where it may be."""
+    forms = _BY_NAME if isinstance(value, Mapping) and name in _BY_NAME else _ARGUMENTS
+    return read_argument(name, forms[name], value)
 
 
-def _trained(found: Workload, train: int | None) -> int:
-    known = found.published.train if found.published else found.graph.num_vertices
-    if train is not None and train > found.graph.num_vertices:
-        raise OptionError(f"'train' is {train}", f"the graph has {found.graph.num_vertices:,} vertices")
+def _reads(sampled: TypedBatch, features: Mapping[str, int]) -> Iterator[TableRead]:
+    """What is read of each kind's table."""
+    for kind, vertices in sampled.vertices.items():
+        if len(vertices):
+            yield TableRead(vertices, features[kind] * ELEMENT_BYTES)
+
+
+def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
+    """What is drawn along each relation."""
+    relations = found.graph.relations
+    by_name = dict(given) if isinstance(given, Mapping) else {OTHERS: given}
+    others = by_name.pop(OTHERS, None)
+    known = {}
+    for name, hops in by_name.items():
+        relation = called(name, relations)
+        if relation is None:
+            raise OptionError(
+                f"'fan_outs' has {name!r}, which is no relation of the graph", f"it has {_list(relations)}"
+            )
+        known[relation] = hops
+    missing = [name for name in relations if name not in known]
+    if missing and others is None:
+        raise OptionError(f"'fan_outs' does not say what is drawn along {_list(missing)}", f"name it, or {OTHERS!r}")
+    asked = {name: known.get(name, others or ()) for name in relations}
+    if len(set(map(len, asked.values()))) > 1:
+        raise OptionError("'fan_outs' has relations of different numbers of hops", "give each as many; 0 draws none")
+    if not all(asked.values()):
+        raise OptionError("'fan_outs' is empty", "give how many neighbours are drawn, a number a hop")
+    return asked
+
+
+def _kind(given: str | None, found: Workload) -> str:
+    kinds = found.graph.vertices
+    if given is not None:
+        return choice("kind", given, kinds)
+    if len(kinds) > 1:
+        raise OptionError(
+            "the graph has several kinds of vertices", f"say which are trained: --kind {' or '.join(kinds)}"
+        )
+    return next(iter(kinds))
+
+
+def _features(given: Any, found: Workload) -> dict[str, int]:
+    """Columns by kind, as far as they are said."""
+    kinds = found.graph.vertices
+    by_kind = dict(given) if isinstance(given, Mapping) else {OTHERS: given}
+    others = by_kind.pop(OTHERS, None)
+    known = {choice("kind", kind, kinds): columns for kind, columns in by_kind.items()}
+    return (dict.fromkeys(kinds, others) if others else {}) | known
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _trained(found: Workload, kind: str, train: int | None) -> int:
+    vertices = found.graph.vertices[kind]
+    known = found.published.train if found.published else vertices
+    if train is not None and train > vertices:
+        of = f" of kind {kind}" if found.is_typed else ""
+        raise OptionError(f"'train' is {train}", f"the graph has {vertices:,} vertices{of}")
     return train or known
 
 

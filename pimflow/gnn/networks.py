@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,50 +35,70 @@ class Network:
         x = build.input(len(batch.vertices), self.features, name="x")
         for number, hop in enumerate(batch.hops, 1):
             last = number == len(batch.hops)
-            x = LAYERS[self.kind](build, x, hop, self, self.classes if last else self.hidden)
+            x = LAYERS[self.kind](build, Ends(x), hop, self, self.classes if last else self.hidden)
             x = x if last else build.relu(x)
         return build.graph(x)
 
 
-Layer = Callable[[Builder, str, Edges, Network, int], str]
+Layer = Callable[[Builder, "Ends", Edges, Network, int], str]
 
 
-def _sage(build: Builder, x: str, hop: Edges, network: Network, columns: int) -> str:
+class Ends(NamedTuple):
+    """What the vertices at both ends of edges have.
+
+    Args:
+        sources: rows of all sources.
+        destinations: rows of all destinations; "" where these are the first of the sources.
+    """
+
+    sources: str
+    destinations: str = ""
+
+
+def _sage(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
     """GraphSAGE with means (Hamilton et al., NeurIPS 2017): W1 x + W2 mean(neighbours) + b."""
-    own, mean = _destinations(build, x, hop), _mean(build, x, hop)
-    return build.add(_linear(build, own, columns), _linear(build, mean, columns))
+    own, mean = x.destinations or _destinations(build, x.sources, hop), _mean(build, x.sources, hop)
+    return build.add(linear(build, own, columns), linear(build, mean, columns))
 
 
-def _gcn(build: Builder, x: str, hop: Edges, network: Network, columns: int) -> str:
+def _gcn(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
     """A convolution over means, whichever of product and mean is first makes fewer columns of it."""
-    narrow = columns < build.shape(x)[1]
+    narrow = columns < build.shape(x.sources)[1]
     if narrow:
-        return _mean(build, _linear(build, x, columns), hop)
-    return _linear(build, _mean(build, x, hop), columns)
+        return _mean(build, linear(build, x.sources, columns), hop)
+    return linear(build, _mean(build, x.sources, hop), columns)
 
 
-def _gat(build: Builder, x: str, hop: Edges, network: Network, columns: int) -> str:
+def _gat(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
     """Attention (Velickovic et al., ICLR 2018): heads of `columns` each, beside one another or, of classes, one."""
     heads = 1 if columns == network.classes else network.heads
-    rows = build.shape(x)[0]
-    wide = build.reshape(_linear(build, x, heads * columns), rows, heads, columns)
-    ends = []
-    for _ in range(2):
-        weighed = build.mul(wide, _weights(build, 1, heads, columns))
-        axes = build.constant(np.array([2], np.int64), "axes")
-        ends.append(build.onnx("ReduceSum", weighed, axes, shape=(rows, heads), keepdims=0))
+    wide = _heads(build, x.sources, heads, columns)
+    scores = _scores(build, wide)
+    own = _scores(build, _heads(build, x.destinations, heads, columns) if x.destinations else wide)
     rowptr, col = _rows(build, hop)
-    scores = build.op(Sddmm("add"), ends[0], _destinations(build, ends[1], hop), rowptr, col)
-    shares = build.op(EdgeSoftmax(), build.elementwise("LeakyRelu", scores, alpha=0.2), rowptr)
+    both = build.op(Sddmm("add"), scores, own if x.destinations else _destinations(build, own, hop), rowptr, col)
+    shares = build.op(EdgeSoftmax(), build.elementwise("LeakyRelu", both, alpha=0.2), rowptr)
     summed = build.op(Spmm(), wide, rowptr, col, shares)
     return build.reshape(summed, hop.num_dst, heads * columns)
+
+
+def _heads(build: Builder, x: str, heads: int, columns: int) -> str:
+    return build.reshape(linear(build, x, heads * columns), build.shape(x)[0], heads, columns)
+
+
+def _scores(build: Builder, wide: str) -> str:
+    """A number for every row and head: its product with a vector."""
+    rows, heads, columns = build.shape(wide)
+    weighed = build.mul(wide, _weights(build, 1, heads, columns))
+    axes = build.constant(np.array([2], np.int64), "axes")
+    return build.onnx("ReduceSum", weighed, axes, shape=(rows, heads), keepdims=0)
 
 
 LAYERS: Mapping[str, Layer] = {"sage": _sage, "gcn": _gcn, "gat": _gat}
 """The networks that there are, by name: a layer of each."""
 
 
-def _linear(build: Builder, x: str, columns: int) -> str:
+def linear(build: Builder, x: str, columns: int) -> str:
     """x W + b."""
     return build.op(Gemm(), x, _weights(build, build.shape(x)[1], columns), _weights(build, columns))
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from pimflow.errors import TargetError
 from pimflow.gnn.training import StepCost
 from pimflow.gnn.workloads import Workload
 from pimflow.ir import Refusal
-from pimflow.report.epoch import Epoch, Loop, PlacementRow
+from pimflow.report.epoch import Epoch, Kind, Loop, PlacementRow, Relation
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Placement, TableRead
-from pimflow.sparse.sampling import Batch
+from pimflow.sparse.sampling import Heterogeneous, TypedBatch
 from pimflow.targets import Target
+
+T = TypeVar("T")
 
 Loader = Literal["none", "sampling", "all"]
 LOADERS: tuple[Loader, ...] = get_args(Loader)
@@ -28,10 +30,10 @@ _READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: Py
 
 @dataclass(frozen=True, eq=False)
 class Rehearsed:
-    """One batch that was drawn: its vertices and edges, what is read for them, what its step takes."""
+    """One batch that was drawn: its vertices and edges, what is read of each kind's table, what its step takes."""
 
-    batch: Batch
-    read: TableRead
+    batch: TypedBatch
+    reads: tuple[TableRead, ...]
     step: StepCost
 
     @property
@@ -51,15 +53,17 @@ class Rehearsal:
 
     Args:
         workload: the graph.
-        model, features: what is trained, and columns of a vertex.
-        fan_outs, batch, train, loader: of the loop, as `pimflow.gnn.epoch` has them.
+        model, features: what is trained, and columns of a vertex by kind.
+        fan_outs: neighbours that are drawn of a vertex, by relation and hop.
+        kind, batch, train, loader: of the loop, as `pimflow.gnn.epoch` has them.
         drawn: the batches.
     """
 
     workload: Workload
     model: str
-    features: int
-    fan_outs: tuple[int, ...]
+    features: Mapping[str, int]
+    fan_outs: Mapping[str, tuple[int, ...]]
+    kind: str
     batch: int
     train: int
     loader: Loader
@@ -68,7 +72,7 @@ class Rehearsal:
     @property
     def table_bytes(self) -> int:
         """Of all features."""
-        return self.workload.graph.num_vertices * self.features * ELEMENT_BYTES
+        return table_bytes(self.workload.graph, self.features)
 
     @property
     def step_bytes(self) -> int:
@@ -104,18 +108,20 @@ class Rehearsal:
         return Loop(
             graph=self.workload.name,
             is_estimate=self.workload.is_estimate,
-            vertices=self.workload.graph.num_vertices,
-            edges=self.workload.edges,
+            vertices=sum(self.workload.graph.vertices.values()),
+            edges=self.workload.graph.num_edges,
             model=self.model,
-            features=self.features,
+            features=_one(self.features.values()),
             feature_bytes=self.table_bytes,
-            fan_outs=self.fan_outs,
+            fan_outs=_one(self.fan_outs.values()),
+            kinds=tuple(self._kinds()),
+            relations=tuple(self._relations()),
             batch=self.batch,
             train=self.train,
             loader=self.loader,
             batches=self.batches,
             drawn=len(self.drawn),
-            batch_vertices=tuple(len(one.batch.vertices) for one in self.drawn),
+            batch_vertices=tuple(one.batch.num_vertices for one in self.drawn),
             batch_edges=tuple(one.batch.edges for one in self.drawn),
             sampling_us=mean(one.sampling_us for one in priced),
             structure_us=mean(one.structure_us for one in priced),
@@ -125,6 +131,17 @@ class Rehearsal:
             issuing_us=priced[0].issuing_us,
             step_bytes=self.step_bytes,
         )
+
+    def _kinds(self) -> Iterator[Kind]:
+        """What is known of each kind, where the graph came as several edge lists."""
+        for kind, count in self.workload.graph.vertices.items() if self.workload.is_typed else ():
+            drawn = mean(len(one.batch.vertices[kind]) for one in self.drawn)
+            yield Kind(kind, count, self.features[kind], kind == self.kind, drawn)
+
+    def _relations(self) -> Iterator[Relation]:
+        for name, relation in self.workload.graph.relations.items() if self.workload.is_typed else ():
+            drawn = mean(sum(hop[name].num_edges for hop in one.batch.hops) for one in self.drawn)
+            yield Relation(name, relation.source, relation.destination, relation.num_edges, self.fan_outs[name], drawn)
 
     def _row(self, placement: Placement, refusal: Refusal | None, priced: Sequence[_Batch]) -> PlacementRow:
         if refusal is not None:
@@ -146,6 +163,17 @@ class Rehearsal:
         )
 
 
+def table_bytes(graph: Heterogeneous, features: Mapping[str, int]) -> int:
+    """Of the features of all vertices."""
+    return sum(count * features[kind] * ELEMENT_BYTES for kind, count in graph.vertices.items())
+
+
+def _one(values: Iterable[T]) -> T | None:
+    """What all values are; None where they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
 def _mean_by_part(amounts: Sequence[dict[str, float]]) -> dict[str, float]:
     return {part: mean(one[part] for one in amounts) for part in amounts[0]}
 
@@ -158,12 +186,12 @@ class _Batch:
         self._drawn, self._loader, self._access, self._machine = drawn, loader, access, machine
         self.sampling_us = drawn.batch.edges / tier.sampled_edges_per_us
         copied_us = drawn.structure_bytes / (link.copy_gb_per_s * 1e3)
-        self.structure_us = len(drawn.batch.hops) * link.copy_us + copied_us
+        self.structure_us = sum(map(len, drawn.batch.hops)) * link.copy_us + copied_us
         self.issuing_us = tier.step_us
 
     def access(self, placement: Placement) -> Access:
         """What bringing its features to the GPU's kernels costs."""
-        return self._access.cost(placement, self._drawn.read)
+        return self._access.cost_of_all(placement, self._drawn.reads)
 
     def period_us(self, access: Access) -> float:
         """From one batch to the next: what follows one another is added, what overlaps takes the longest."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,78 +12,201 @@ from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_up
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, choice
+from pimflow.frontend.binding import Declared, declared_input
+from pimflow.frontend.reading import read_source
 from pimflow.gnn.networks import LAYERS, Network
 from pimflow.gnn.training import StepCost, step_cost
+from pimflow.gnn.typed_networks import TYPED_LAYERS, TypedNetwork
 from pimflow.gnn.workloads import Workload
+from pimflow.ir import Graph as Program
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.sparse import Graph
-from pimflow.sparse.sampling import Batch
+from pimflow.sparse.checks import Longs
+from pimflow.sparse.sampling import VERTICES, Batch, TypedBatch
 from pimflow.targets import Target
 
+_ANY_CLASSES = 16
 
-class Stepper:
+
+class Stepper(ABC):
     """Prices the step of a model over a batch.
 
     Args:
-        model: one of `LAYERS`, or an ONNX model.
-        machine, costs: where it runs.
-        features, hidden, classes: columns, as `pimflow.gnn.epoch` has them.
-        found: the graph.
+        name: of the model.
+        costs: of the machine.
+        features: columns of a vertex by kind; 0 where the first step will say.
+        once: whether the model runs over all vertices of a batch, so that neighbours of each are drawn once.
     """
 
+    name: str
+    costs: CostModel
+    features: dict[str, int]
+    once: bool
+
+    def step(self, drawn: TypedBatch) -> StepCost:
+        """Forward, backward and update."""
+        return step_cost(self.over(drawn), self.costs)
+
+    @abstractmethod
+    def over(self, drawn: TypedBatch) -> Program:
+        """The forward pass."""
+
+
+def stepper(
+    model: str | Path,
+    machine: Target,
+    costs: CostModel,
+    features: Mapping[str, int],
+    hidden: int,
+    classes: int | None,
+    found: Workload,
+    kind: str,
+) -> Stepper:
+    """What prices steps of a model.
+
+    Args:
+        model: one of `LAYERS` or `TYPED_LAYERS`, or an ONNX model.
+        machine, costs: where it runs.
+        features: columns by kind, as far as they are said.
+        hidden, classes, kind: as `pimflow.gnn.epoch` has them.
+        found: the graph.
+
+    Raises:
+        OptionError: nobody says how many features there are, or the graph has no relations to tell apart.
+        ModelError: the model cannot be read, or lacks features of a kind.
+    """
+    if str(model) not in TYPED_LAYERS:
+        whole = _TypedModel if found.is_typed else _Model
+        return whole(model, machine, costs, features, found)
+    published = found.published
+    columns = {name: features.get(name) or (published.features if published else 0) for name in found.graph.vertices}
+    if not all(columns.values()):
+        missing = ", ".join(name for name, count in columns.items() if not count)
+        of = f" of {missing}" if found.is_typed else ""
+        raise OptionError(f"the graph says nothing of features{of}", "give their number: --features")
+    logits = classes or (published.classes if published else _ANY_CLASSES)
+    network = Network(str(model), max(columns.values()), hidden, logits)
+    if found.is_typed:
+        return _Typed(TypedNetwork(network, found.graph, kind, columns), costs)
+    choice("network of one edge list", network.kind, LAYERS)
+    return _Named(network, costs)
+
+
+class _Named(Stepper):
+    """A network over a graph of one kind."""
+
+    once = False
+
+    def __init__(self, network: Network, costs: CostModel) -> None:
+        self.name, self.costs, self.features = network.kind, costs, {VERTICES: network.features}
+        self._network = network
+
+    def over(self, drawn: TypedBatch) -> Program:
+        return self._network.over(drawn.single)
+
+
+class _Typed(Stepper):
+    """A network over several relations."""
+
+    once = False
+
+    def __init__(self, network: TypedNetwork, costs: CostModel) -> None:
+        self.name, self.costs, self.features = network.network.kind, costs, dict(network.features)
+        self._network = network
+
+    def over(self, drawn: TypedBatch) -> Program:
+        return self._network.over(drawn)
+
+
+class _Model(Stepper):
+    """An ONNX model over a graph of one kind."""
+
+    once = True
+
     def __init__(
-        self,
-        model: str | Path,
-        machine: Target,
-        costs: CostModel,
-        features: int | None,
-        hidden: int,
-        classes: int | None,
-        found: Workload,
+        self, model: str | Path, machine: Target, costs: CostModel, features: Mapping[str, int], found: Workload
     ) -> None:
-        self.name = str(model)
-        self.costs = costs
-        self._network: Network | None = None
-        published = found.published
-        if self.name in LAYERS:
-            columns = features or (published.features if published else 0)
-            if not columns:
-                raise OptionError("the graph says nothing of features", "give their number: --features")
-            kinds = classes or (published.classes if published else 16)
-            self._network = Network(self.name, columns, hidden, kinds)
-            self.features = columns
-            return
+        self.name, self.costs = str(model), costs
+        self.features = {kind: features.get(kind, 0) for kind in found.graph.vertices}
         self._machine = Machine.of(Options.of(target=machine))
         self._source = model_source(model)
-        self.features = features or 0
 
-    def step(self, drawn: Batch) -> StepCost:
-        """Forward, backward and update."""
-        if self._network is not None:
-            return step_cost(self._network.over(drawn), self.costs)
-        options = Options.of(target=self._machine.target, graph=_as_one(drawn))
-        program = clean_up(read_model(self._source, options).graph, self._machine, options).graph
+    def over(self, drawn: TypedBatch) -> Program:
+        program = self._read(Options.of(target=self._machine.target, graph=_as_one(drawn.single)))
+        (vertices,) = drawn.vertices.values()
         columns = {
-            shape[-1]
-            for name in program.inputs
-            if len(shape := program.shape(name)) == 2 and shape[0] == len(drawn.vertices)
+            shape[-1] for name in program.inputs if len(shape := program.shape(name)) == 2 and shape[0] == len(vertices)
         }
         if len(columns) != 1:
             raise OptionError(f"{self.name} has no input of features of every vertex", "choose a graph network")
-        (found,) = columns
-        if self.features not in (0, found):
-            reads = f"{self.name} reads {found} features of a vertex, not {self.features}"
+        self._reads(VERTICES, *columns)
+        return program
+
+    def _read(self, options: Options) -> Program:
+        return clean_up(read_model(self._source, options).graph, self._machine, options).graph
+
+    def _reads(self, kind: str, columns: int) -> None:
+        """Notes how many features of a kind the model reads.
+
+        Raises:
+            OptionError: others were asked for.
+        """
+        if self.features[kind] not in (0, columns):
+            of = "a vertex" if kind == VERTICES else kind
+            reads = f"{self.name} reads {columns} features of {of}, not {self.features[kind]}"
             raise OptionError(reads, "leave out --features")
-        self.features = found
-        return step_cost(program, self.costs)
+        self.features[kind] = columns
+
+
+class _TypedModel(_Model):
+    """An ONNX model over several relations, each an input, and a table of features for every kind."""
+
+    def __init__(
+        self, model: str | Path, machine: Target, costs: CostModel, features: Mapping[str, int], found: Workload
+    ) -> None:
+        super().__init__(model, machine, costs, features, found)
+        inputs = [declared_input(info) for info in read_source(self._source.content).proto.graph.input]
+        self._tables = {kind: self._table(kind, inputs) for kind in self.features}
+        for kind, table in self._tables.items():
+            columns = (table.dims or ())[1]
+            if isinstance(columns, int):
+                self._reads(kind, columns)
+
+    def _table(self, kind: str, inputs: list[Declared]) -> Declared:
+        """The input that has the features of a kind.
+
+        Raises:
+            OptionError: there is none by that name.
+        """
+        for item in inputs:
+            if item.name in (kind, f"x_{kind}") and item.dims is not None and len(item.dims) == 2:
+                return item
+        names = ", ".join(item.name for item in inputs)
+        raise OptionError(
+            f"{self.name} has no table of features called {kind} or x_{kind}: its inputs are {names}",
+            "export it with such names",
+        )
+
+    def over(self, drawn: TypedBatch) -> Program:
+        lists = {name: _pairs([hop[name] for hop in drawn.hops]) for name in drawn.hops[0]}
+        shapes = {
+            self._tables[kind].name: (len(vertices), self.features[kind]) for kind, vertices in drawn.vertices.items()
+        }
+        return self._read(Options.of(target=self._machine.target, graph=lists, shapes=shapes))
 
 
 def _as_one(drawn: Batch) -> Graph:
     """All hops as one graph over the batch's vertices, as PyTorch Geometric's loader has it."""
-    src = np.concatenate([hop.col for hop in drawn.hops])
-    dst = np.concatenate([hop.destinations() for hop in drawn.hops])
+    src, dst = _pairs(drawn.hops)
     kinds = [hop.edge_type for hop in drawn.hops if hop.edge_type is not None]
     types = np.concatenate(kinds) if len(kinds) == len(drawn.hops) else None
     return Graph.from_edges(src, dst, len(drawn.vertices), len(drawn.vertices), edge_type=types)
+
+
+def _pairs(hops: Sequence[Graph]) -> Longs:
+    """Sources and destinations of the edges of all hops."""
+    return np.stack(
+        [np.concatenate(ends) for ends in zip(*((hop.col, hop.destinations()) for hop in hops), strict=True)]
+    )

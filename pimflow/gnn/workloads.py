@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pimflow.errors import GraphDataError, did_you_mean, kind_of
+from pimflow.errors import GraphDataError, OptionError, did_you_mean, kind_of
+from pimflow.gnn.kinds import heterogeneous
+from pimflow.options import graph_of
 from pimflow.sparse import Graph
 from pimflow.sparse.hashed import HashedGraph
-from pimflow.sparse.sampling import InMemory, Neighbourhood
+from pimflow.sparse.sampling import EDGES, Heterogeneous, InMemory, of_one_kind
 
 
 @dataclass(frozen=True)
@@ -55,45 +58,80 @@ class Workload:
     Args:
         name: for readers.
         graph: where neighbours are drawn.
-        edges: how many it has.
         is_estimate: whether it is a random one of a published graph's size.
         published: what is known of it; None of a graph of the user's.
     """
 
     name: str
-    graph: Neighbourhood
-    edges: int
+    graph: Heterogeneous
     is_estimate: bool
     published: Published | None = None
 
     @property
+    def is_typed(self) -> bool:
+        """Whether it came as several edge lists."""
+        return EDGES not in self.graph.relations
+
+    @property
     def bytes(self) -> int:
         """Of its edges as the loader has them: a pointer a row, an id an edge, 8 bytes each."""
-        return 8 * (self.graph.num_vertices + 1 + self.edges)
+        rows = sum(relation.edges.num_vertices + 1 for relation in self.graph.relations.values())
+        return 8 * (rows + self.graph.num_edges)
 
 
-def workload(graph: str | Path | Graph, seed: int = 0) -> Workload:
+def workload(graph: object, seed: int = 0, vertices: Mapping[str, int] | None = None) -> Workload:
     """A graph by name, from a file, or as it is.
+
+    Args:
+        graph: a name, a file, or what `pimflow.compile` takes for a graph.
+        seed: of a random graph.
+        vertices: how many there are of each kind, of a graph of several edge lists.
 
     Raises:
         GraphDataError: there is no such file or name, or no graph in the file.
     """
-    if isinstance(graph, Graph):
-        return Workload("graph", InMemory(_square(graph)), graph.num_edges, is_estimate=False)
     if not isinstance(graph, (str, Path)):
-        raise GraphDataError(f"graph is {kind_of(graph)}", "give a file, a name, or a pimflow.sparse.Graph")
+        return _given("graph", _graph(graph), vertices or _counts(graph))
     known = WORKLOADS.get(str(graph).lower())
     if known is not None:
         drawn = HashedGraph(known.vertices, known.edges, known.max_degree, seed)
-        return Workload(str(graph).lower(), drawn, known.edges, is_estimate=True, published=known)
+        return Workload(str(graph).lower(), of_one_kind(drawn, known.edges), is_estimate=True, published=known)
     path = Path(graph)
     if not path.exists() and not path.suffix:
         raise GraphDataError(
             f"no graph and no file is called {str(graph)!r}",
             f"{did_you_mean(str(graph), WORKLOADS)} give a file, or one of {', '.join(WORKLOADS)}".lstrip(),
         )
-    read = Graph.load(path)
-    return Workload(path.name, InMemory(_square(read)), read.num_edges, is_estimate=False)
+    return _given(path.name, Graph.load(path), vertices or {})
+
+
+def _graph(given: object) -> Graph:
+    """What is no name and no file, as a graph.
+
+    Raises:
+        GraphDataError: it is none.
+    """
+    try:
+        found: Graph = graph_of(given)
+    except OptionError:
+        raise GraphDataError(
+            f"graph is {kind_of(given)}", "give a file, a name, a pimflow.sparse.Graph, or edge lists by name"
+        ) from None
+    return found
+
+
+def _counts(graph: Any) -> Mapping[str, int]:
+    """Vertices by kind, where a HeteroData of PyTorch Geometric's says them."""
+    kinds = getattr(graph, "node_types", ())
+    return {kind: int(graph[kind].num_nodes) for kind in kinds if graph[kind].num_nodes is not None}
+
+
+def _given(name: str, graph: Graph, vertices: Mapping[str, int]) -> Workload:
+    if graph.relations:
+        return Workload(name, heterogeneous(graph, vertices, name), is_estimate=False)
+    if vertices:
+        raise GraphDataError(f"{name} has one edge list", "say how many vertices there are of a kind of several lists")
+    return Workload(name, of_one_kind(InMemory(_square(graph)), graph.num_edges), is_estimate=False)
 
 
 def _square(graph: Graph) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import mean
 from typing import Any
@@ -14,14 +14,50 @@ _BASELINE = "gather-pageable"
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Vertices of a kind of a heterogeneous graph.
+
+    Args:
+        name, vertices, features: of the graph.
+        is_trained: whether batches begin with these.
+        drawn: vertices of a batch, in the mean.
+    """
+
+    name: str
+    vertices: int
+    features: int
+    is_trained: bool
+    drawn: float
+
+
+@dataclass(frozen=True)
+class Relation:
+    """An edge list of a heterogeneous graph.
+
+    Args:
+        name, source, destination, edges: of the graph.
+        fan_outs: neighbours that are drawn along it, by hop.
+        drawn: edges of a batch, in the mean.
+    """
+
+    name: str
+    source: str
+    destination: str
+    edges: int
+    fan_outs: tuple[int, ...]
+    drawn: float
+
+
+@dataclass(frozen=True)
 class Loop:
     """What is trained on what, and what of it no placement changes; times are means of a batch.
 
     Args:
         graph, model, loader: by name.
         is_estimate: whether the graph is a random one of a published size.
-        vertices, edges, features, feature_bytes: of the graph.
-        fan_outs, batch, train: of the loop.
+        vertices, edges, features, feature_bytes: of the graph; no features where those of its kinds differ.
+        kinds, relations: of a graph of several edge lists; else none.
+        fan_outs, batch, train: of the loop; no fan-outs where those of relations differ.
         batches, drawn: steps of an epoch, and how many of them were drawn and counted.
         batch_vertices, batch_edges: of every batch that was drawn.
         sampling_us: drawing a batch on the host.
@@ -36,9 +72,11 @@ class Loop:
     vertices: int
     edges: int
     model: str
-    features: int
+    features: int | None
     feature_bytes: int
-    fan_outs: tuple[int, ...]
+    fan_outs: tuple[int, ...] | None
+    kinds: tuple[Kind, ...]
+    relations: tuple[Relation, ...]
     batch: int
     train: int
     loader: str
@@ -132,16 +170,18 @@ class Epoch:
         """A table of the placements, and what they are about."""
         loop = self.loop
         known = " (random, of this size)" if loop.is_estimate else ""
-        size = f"{loop.vertices:,} vertices, {loop.edges:,} edges, {loop.features} features"
-        fan_outs = ", ".join(map(str, loop.fan_outs))
+        columns = "" if loop.features is None else f", {loop.features} features"
+        size = f"{loop.vertices:,} vertices, {loop.edges:,} edges{columns}"
+        fan_outs = "" if loop.fan_outs is None else f" with fan-outs {_hops(loop.fan_outs)}"
         read = f"{mean(loop.batch_vertices):,.0f} vertices and {mean(loop.batch_edges):,.0f} edges each"
         passes = f"{_ms(loop.forward_us)} forward, {_ms(loop.backward_us)} backward, {_ms(loop.update_us)} update"
         before = f"{_ms(loop.sampling_us)} sampling, {_ms(loop.structure_us)} copying edges"
         lines = [
             f"{loop.graph}{known}: {size}: {number(loop.feature_bytes / 1e9, 2)} GB, on {self.target}",
-            f"{loop.model}, batches of {loop.batch:,} with fan-outs {fan_outs}: {read}",
+            f"{loop.model}, batches of {loop.batch:,}{fan_outs}: {read}",
             f"an epoch has {loop.batches:,} of them; {loop.drawn} were drawn",
             f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} beside kernels",
+            *self._typed(),
             "",
             self._table(),
             "",
@@ -149,6 +189,22 @@ class Epoch:
             f"best: {self.best.placement}{self._gain()}",
         ]
         return "\n".join(lines)
+
+    def _typed(self) -> Iterator[str]:
+        """Tables of the kinds and relations of a heterogeneous graph."""
+        if not self.loop.kinds:
+            return
+        kinds = [
+            (kind.name, f"{kind.vertices:,}", str(kind.features), f"{kind.drawn:,.0f}", "trained" * kind.is_trained)
+            for kind in self.loop.kinds
+        ]
+        yield ""
+        yield render_table(("vertices", "in all", "features", "of a batch", ""), kinds, right=(1, 2, 3))
+        relations = [
+            (one.name, f"{one.edges:,}", _hops(one.fan_outs), f"{one.drawn:,.0f}") for one in self.loop.relations
+        ]
+        yield ""
+        yield render_table(("edges", "in all", "fan-outs", "of a batch"), relations, right=(1, 3))
 
     def _table(self) -> str:
         header = ("features", "transfer ms", "batch ms", "epoch s", "power W", "mostly")
@@ -171,6 +227,10 @@ class Epoch:
             return ""
         transfer, speedup, power = self.against(self.best.placement)
         return f": transfers {transfer:+.1f} %, epoch {speedup:.2f}x, power {power:+.1f} % against {_BASELINE}"
+
+
+def _hops(fan_outs: tuple[int, ...]) -> str:
+    return ", ".join(map(str, fan_outs))
 
 
 def _ms(time_us: float) -> str:

@@ -15,8 +15,9 @@ et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, get_args
 
 from pimflow.codegen.backend import Copy, Parts, SumOfParts, Transfer
@@ -140,6 +141,17 @@ class FeatureAccess:
             return self._gathered(placement, read, self.link.pageable_gb_per_s, 2 * read.bytes)
         return self._read(placement, read)
 
+    def cost_of_all(self, placement: Placement, reads: Sequence[TableRead]) -> Access:
+        """Reading rows of several tables, one after the other."""
+        found = [self.cost(placement, read) for read in reads]
+        return Access(
+            placement,
+            _added([one.time_parts_us for one in found]),
+            _added([one.energy_parts_mj for one in found]),
+            sum(one.requests for one in found),
+            sum(one.bytes for one in found),
+        )
+
     def least_us(self, size: int) -> float:
         """What no way of bringing so many bytes takes less than: all of them cross the link."""
         rates = (self.link.copy_gb_per_s, self.link.pageable_gb_per_s, self.link.zero_copy_gb_per_s)
@@ -194,6 +206,10 @@ class FeatureAccess:
         if on_gpu is not None and in_host is not None:
             raise TargetError(f"features fit nowhere: {on_gpu.reason}; {in_host.reason}", "choose a larger machine")
         return {placement: on_gpu if placement == "resident" else in_host for placement in PLACEMENTS}
+
+
+def _added(parts: Sequence[Parts]) -> Parts:
+    return {name: sum(one.get(name, 0.0) for one in parts) for name in dict.fromkeys(chain.from_iterable(parts))}
 
 
 def tiers_of(target: Target) -> tuple[Memory, HostMemory, PcieLink]:

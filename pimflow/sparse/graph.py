@@ -160,15 +160,18 @@ class Graph:
         return cls(rowptr, col, num_src, order, _arranged(weight, order), _arranged(kinds, order))
 
     @classmethod
-    def from_edge_lists(cls, lists: Mapping[str, npt.ArrayLike], *, where: str = "graph") -> Graph:
+    def from_edge_lists(cls, lists: Mapping[Any, npt.ArrayLike], *, where: str = "graph") -> Graph:
         """A heterogeneous graph, from the edge lists of its relations: integers [2, E] each, by name.
+
+        A triple (source, relation, destination), as PyTorch Geometric has it, is the name
+        SOURCE__RELATION__DESTINATION.
 
         Raises:
             GraphDataError: there is none, or they are not those of a graph.
         """
-        from pimflow.sparse.relations import joined
+        from pimflow.sparse.relations import joined, spelled
 
-        src, dst, relations = joined({name: _as_array(pairs) for name, pairs in lists.items()}, where)
+        src, dst, relations = joined({spelled(name): _as_array(pairs) for name, pairs in lists.items()}, where)
         sizes = (sum(item.num_src for item in relations), sum(item.num_dst for item in relations))
         return replace(cls.from_edges(src, dst, *sizes, where=where), relations=relations)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Ids
 from pimflow.sparse.forms import Relation
+
+SEPARATOR = "__"
+"""Of the name SOURCE__RELATION__DESTINATION that a list may have, as PyTorch Geometric writes types of edges."""
 
 
 def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids, tuple[Relation, ...]]:
@@ -42,3 +45,17 @@ def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids,
         offsets += sizes
     src, dst = (np.concatenate(side) for side in zip(*ends, strict=True))
     return src, dst, tuple(found)
+
+
+def spelled(name: str | tuple[str, ...]) -> str:
+    """The name of a list, of which PyTorch Geometric's triples are one too."""
+    return name if isinstance(name, str) else SEPARATOR.join(name)
+
+
+def called(name: str, lists: Iterable[str]) -> str | None:
+    """The one of some lists that is called so: by its whole name, or by its relation where that is one list's alone."""
+    names = tuple(lists)
+    alike = [known for known in names if known.split(SEPARATOR)[1:2] == [name]]
+    if name in names:
+        return name
+    return alike[0] if len(alike) == 1 else None

@@ -185,5 +185,5 @@ def test_what_cannot_be_is_one_line(changes: dict[str, object], error: type[Pimf
 )
 def test_a_graph_that_is_none_is_told(graph: object, message: str) -> None:
     with pytest.raises(GraphDataError) as caught:
-        gnn.epoch(graph)  # type: ignore[arg-type]
+        gnn.epoch(graph)
     assert message in str(caught.value)

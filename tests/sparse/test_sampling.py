@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pimflow.sparse import Graph
 from pimflow.sparse.generate import power_law
 from pimflow.sparse.hashed import HashedGraph
-from pimflow.sparse.sampling import InMemory, sample
+from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory, TypedBatch, sample, sample_typed
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,3 +96,80 @@ def test_a_hashed_graph_of_any_size_draws_sources_by_their_degree() -> None:
     expected = graph.edges / graph.vertices * np.exp(graph.width**2 / 2)
     assert np.median(drawn) == pytest.approx(expected, rel=0.06)
     assert np.median(graph.degrees(owners)) == pytest.approx(expected * np.exp(-(graph.width**2)), rel=0.2)
+
+
+def typed_graph(draw: st.DrawFn) -> tuple[Heterogeneous, dict[str, list[tuple[int, int]]]]:
+    """Up to three kinds and four relations, some without edges, and the edges of each as pairs."""
+    sizes = {kind: draw(st.integers(1, 8)) for kind in "abc"[: draw(st.integers(1, 3))]}
+    kinds = st.sampled_from(sorted(sizes))
+    relations, pairs = {}, {}
+    for number in range(draw(st.integers(1, 4))):
+        source, destination = draw(kinds), draw(kinds)
+        ends = st.tuples(st.integers(0, sizes[source] - 1), st.integers(0, sizes[destination] - 1))
+        edges = draw(st.lists(ends, max_size=20))
+        src, dst = np.array(edges, np.int64).reshape(-1, 2).T
+        rows = InMemory(Graph.from_edges(src, dst, sizes[source], sizes[destination]))
+        relations[f"r{number}"] = EdgeType(source, destination, rows, len(edges))
+        pairs[f"r{number}"] = edges
+    return Heterogeneous(sizes, relations), pairs
+
+
+typed_graphs = st.composite(typed_graph)()
+
+
+def drawn_edges(graph: Heterogeneous, batch: TypedBatch, hop: int, name: str) -> list[tuple[int, int]]:
+    """The edges of a hop, counted from the seeds, as pairs of the graph's own ids."""
+    relation, edges = graph.relations[name], batch.hops[-1 - hop][name]
+    src = batch.vertices[relation.source][edges.col]
+    dst = batch.vertices[relation.destination][edges.destinations()]
+    return list(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(typed_graphs, st.integers(1, 3), st.booleans(), st.integers(0, 99))
+def test_all_neighbours_of_every_relation_are_those_that_a_walk_finds(
+    given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], hops: int, once: bool, seed: int
+) -> None:
+    """With fan-outs that no vertex passes nothing is left to chance: a walk along all edges, hop by hop."""
+    graph, pairs = given_graph
+    kind = sorted(graph.vertices)[seed % len(graph.vertices)]
+    fan_outs = dict.fromkeys(graph.relations, (32,) * hops)
+    seeds = np.arange(1 + seed % graph.vertices[kind])
+    batch = sample_typed(graph, kind, seeds, fan_outs, np.random.default_rng(seed), once=once)
+    known = {name: set[int]() for name in graph.vertices} | {kind: set(seeds.tolist())}
+    walked = {name: set[int]() for name in graph.vertices}
+    for hop in range(hops):
+        asked = {name: known[name] - walked[name] if once else known[name] for name in known}
+        walked = {name: set(vertices) for name, vertices in known.items()}
+        for name, relation in graph.relations.items():
+            expected = [pair for pair in pairs[name] if pair[1] in asked[relation.destination]]
+            assert Counter(drawn_edges(graph, batch, hop, name)) == Counter(expected)
+            known[relation.source] = known[relation.source] | {src for src, _ in expected}
+    assert {name: set(vertices.tolist()) for name, vertices in batch.vertices.items()} == known
+    assert batch.num_vertices == sum(map(len, known.values())), "each is read once"
+    assert batch.edges == sum(len(drawn_edges(graph, batch, hop, name)) for hop in range(hops) for name in pairs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(typed_graphs, st.data(), st.booleans(), st.integers(0, 99))
+def test_every_relation_has_a_fan_out_of_its_own(
+    given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], data: st.DataObject, once: bool, seed: int
+) -> None:
+    graph, pairs = given_graph
+    kind = min(graph.vertices)
+    fan_outs = {name: data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for name in graph.relations}
+    batch = sample_typed(graph, kind, np.arange(1), fan_outs, np.random.default_rng(seed), once=once)
+    for name, relation in graph.relations.items():
+        degrees = Counter(dst for _, dst in pairs[name])
+        for hop, most in enumerate(fan_outs[name]):
+            edges = drawn_edges(graph, batch, hop, name)
+            assert not Counter(edges) - Counter(pairs[name])
+            of_each = Counter(dst for _, dst in edges)
+            assert all(count == min(degrees[vertex], most) for vertex, count in of_each.items())
+            rows = batch.hops[-1 - hop][name].num_dst
+            asked = batch.vertices[relation.destination][:rows].tolist()
+            if not once:
+                assert sum(of_each.values()) == sum(min(degrees[vertex], most) for vertex in asked)
+    if once:
+        every = [Counter(dst for _, dst in drawn_edges(graph, batch, hop, name)) for name in pairs for hop in (0, 1)]
+        assert all(not first.keys() & second.keys() for first, second in zip(every[::2], every[1::2], strict=True))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from pimflow import gnn
 from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of, whole_number
+from pimflow.gnn.loop import OTHERS
 
 _DEFAULTS = {name: argument.default for name, argument in inspect.signature(gnn.epoch).parameters.items()}
 _NUMBERS = {
     "batch": "vertices of a step",
-    "features": "columns of a vertex's features",
     "hidden": "columns between layers",
     "classes": "columns of the result",
     "train": "vertices that an epoch trains",
@@ -29,8 +29,14 @@ def add(verbs: Any) -> None:
         "features in the GPU's memory, gathered by the CPU and copied, or read by the GPU from the host's memory.",
     )
     parser.add_argument("graph", metavar="GRAPH", help="a graph's file, or a published one's name: twitter7")
-    _argument(parser, "model", "sage, gcn, gat, or a model", metavar="MODEL", nargs="?")
-    _argument(parser, "fan_outs", "neighbours drawn, by hop", metavar="K,..", type=_fan_outs)
+    _argument(parser, "model", "sage, gcn, gat, rgcn, or a model", metavar="MODEL", nargs="?")
+    hops = "neighbours drawn, by hop; along one relation (repeatable)"
+    _argument(parser, "fan_outs", hops, metavar="[NAME=]K,..", type=_fan_outs, action="append")
+    columns = "columns of a vertex's features; of one kind's (repeatable)"
+    _argument(parser, "features", columns, metavar="[KIND=]N", type=_count, action="append")
+    _argument(parser, "kind", "of the vertices that are trained, where there are several", metavar="KIND")
+    counts = "how many vertices of a kind there are (repeatable)"
+    _argument(parser, "vertices", counts, metavar="KIND=N", type=_count, action="append")
     for name, meaning in _NUMBERS.items():
         _argument(parser, name, meaning, metavar="N", type=positive_int)
     _argument(parser, "loader", "what overlaps with the step before", choices=gnn.LOADERS)
@@ -44,11 +50,20 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws, prices, prints."""
-    asked = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
+    given = {name: _by_name(value) for name, value in vars(arguments).items() if name in _DEFAULTS}
+    asked = {name: value for name, value in given.items() if value is not None}
     with Progress(quiet=arguments.quiet) as progress:
         found = gnn.epoch(**asked | {"target": target_of(arguments), "progress": progress})
     show("gnn-epoch", found, arguments)
     return 0
+
+
+def _by_name(value: Any) -> Any:
+    """What an option that is repeated says: by name, or for all alike."""
+    if not isinstance(value, list):
+        return value
+    found = dict(value)
+    return found[OTHERS] if found.keys() == {OTHERS} else found
 
 
 def _argument(parser: Parser, name: str, meaning: str, **how: Any) -> None:
@@ -57,11 +72,27 @@ def _argument(parser: Parser, name: str, meaning: str, **how: Any) -> None:
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     called = name if "nargs" in how else f"--{name.replace('_', '-')}"
     help = meaning if default is None else f"{meaning} (default: {shown})"
-    parser.add_argument(called, default=default, help=help, **how)
+    parser.add_argument(called, default=None if "action" in how else default, help=help, **how)
 
 
-def _fan_outs(text: str) -> tuple[int, ...]:
+class _Named(NamedTuple):
+    """A value of an option that may be given by name; `OTHERS` where no name is."""
+
+    name: str
+    value: Any
+
+
+def _fan_outs(text: str) -> _Named:
+    name, _, hops = text.rpartition("=")
     try:
-        return tuple(int(part) for part in text.split(","))
+        return _Named(name or OTHERS, tuple(int(part) for part in hops.split(",")))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers like 25,10") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers like 25,10 or writes=25,10") from None
+
+
+def _count(text: str) -> _Named:
+    name, _, number = text.rpartition("=")
+    try:
+        return _Named(name or OTHERS, positive_int(number))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number like 128 or paper=128") from None

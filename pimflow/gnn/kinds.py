@@ -1,0 +1,72 @@
+"""Heterogeneous graphs whose edge lists say by their names which kinds of vertices they join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.errors import GraphDataError
+from pimflow.sparse import Graph
+from pimflow.sparse.relations import SEPARATOR
+from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory
+
+
+class _Ends(NamedTuple):
+    """The kinds that a list leads from and to."""
+
+    source: str
+    destination: str
+
+
+def heterogeneous(graph: Graph, vertices: Mapping[str, int], where: str) -> Heterogeneous:
+    """The relations of a graph of several edge lists, called SOURCE__RELATION__DESTINATION.
+
+    Args:
+        graph: the lists.
+        vertices: how many there are, by kind; of the others one more than the largest id.
+        where: what it is, for errors.
+
+    Raises:
+        GraphDataError: a name says no kinds, or an id is larger than there are vertices.
+    """
+    ends = {relation.name: _ends(relation.name, where) for relation in graph.relations}
+    least: dict[str, int] = {}
+    for relation in graph.relations:
+        for kind, count in zip(ends[relation.name], (relation.num_src, relation.num_dst), strict=True):
+            least[kind] = max(least.get(kind, 0), count)
+    _check(vertices, least, where)
+    counts = {kind: vertices.get(kind, count) for kind, count in least.items()}
+    lists = graph.edge_lists()
+    return Heterogeneous(
+        counts,
+        {
+            name: EdgeType(
+                *kinds, _rows(lists[name], counts[kinds.source], counts[kinds.destination]), lists[name].shape[1]
+            )
+            for name, kinds in ends.items()
+        },
+    )
+
+
+def _ends(name: str, where: str) -> _Ends:
+    source, *middle = name.split(SEPARATOR)
+    if len(middle) != 2 or not all((source, *middle)):
+        raise GraphDataError(
+            f"{where}: the edge list {name!r} does not say which kinds of vertices it joins",
+            "call it SOURCE__RELATION__DESTINATION, as in author__writes__paper",
+        )
+    return _Ends(source, middle[1])
+
+
+def _check(vertices: Mapping[str, int], least: Mapping[str, int], where: str) -> None:
+    for kind, count in vertices.items():
+        if kind not in least:
+            raise GraphDataError(f"{where} has no vertices of kind {kind!r}", f"it has {', '.join(least)}")
+        if count < least[kind]:
+            raise GraphDataError(f"{where} has an edge of {kind} {least[kind] - 1}, of {count}", "number them from 0")
+
+
+def _rows(pairs: np.ndarray[tuple[int, ...], np.dtype[np.int64]], sources: int, destinations: int) -> InMemory:
+    return InMemory(Graph.from_edges(pairs[0], pairs[1], sources, destinations))
