@@ -32,21 +32,20 @@ def spill_text(spill: Spill) -> str:
     run, plan = spill.found.run, spill.found.plan
     moved, again = len(plan.offloaded), len(plan.recomputed)
     if not moved and not again:
-        return f"all {len(spill.trace.saved)} kept: nothing that was tried helps{_impossible(spill)}"
-    verdict = "" if spill.fits else f", the least that was found{_impossible(spill)}"
+        return f"all {len(spill.trace.saved)} kept: nothing that was tried helps{_bounded(spill)}"
+    verdict = "" if spill.fits else f", the least that was found{_bounded(spill)}"
     written = f" ({gigabytes(run.bytes_of('store', spill.trace))} written)" if moved else ""
     costs = f"waits {run.stall_us:,.1f}, recomputes {run.recompute_us:,.1f}, slowed by {run.slowed_us:,.1f} us"
-    done = f"of {len(spill.trace.saved)}, {moved} offloaded{written} and {again} recomputed"
+    done = f"of {len({*spill.trace.saved, *plan.offloaded})}, {moved} offloaded{written} and {again} recomputed"
     return f"{done}: {gigabytes(spill.arena_bytes)} at their peak{verdict}; {run.time_us:,.1f} us: {costs}"
 
 
-def _impossible(spill: Spill) -> str:
-    """Why nothing can make them fit, where one step alone says so."""
-    step, least = spill.largest_step
-    if least <= spill.room_bytes:
-        return ""
-    taken, room = gigabytes(least), gigabytes(spill.room_bytes)
-    return f" (what {step} reads and writes takes {taken}, there are {room})"
+def _bounded(spill: Spill) -> str:
+    """What nothing goes below, and whether that makes it impossible."""
+    taken, room = gigabytes(spill.least.bytes), gigabytes(spill.room_bytes)
+    if spill.is_impossible:
+        return f" (impossible: for {spill.least.step} {taken} have to be there, there are {room})"
+    return f" (whether less will do is not known; for {spill.least.step} {taken} have to be there)"
 
 
 def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
@@ -57,6 +56,9 @@ def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
         "fits": spill.fits,
         "arena_bytes": spill.arena_bytes,
         "room_bytes": spill.room_bytes,
+        "limit_bytes": spill.limit_bytes,
+        "least_bytes": spill.least.bytes,
+        "least_step": spill.least.step,
         "time_us": run.time_us,
         "stall_us": run.stall_us,
         "recompute_us": run.recompute_us,
@@ -74,7 +76,9 @@ def _moving(spill: Spill) -> list[Row]:
 
 def marked(graph: Graph, spill: Spill) -> Graph:
     """The graph with a note on every node that makes what is moved or made again: what becomes of it, and when."""
-    notes = {row["name"]: _note(row) for row in _moving(spill)}
+    notes: dict[str, str] = {}
+    for row in _moving(spill):
+        notes[row["name"]] = "; ".join(filter(None, (notes.get(row["name"]), _note(row))))
     return graph.replace(nodes=[_noted(node, notes) for node in graph.nodes])
 
 

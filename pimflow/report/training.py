@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Literal
 
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
-from pimflow.runtime.offload.run import Run, follow
+from pimflow.runtime.offload.run import Kind, Run, Trip, follow
 from pimflow.runtime.offload.search import Found
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
@@ -189,32 +191,65 @@ class Training(Records):
 
 
 def activation_rows(trace: Trace, found: Found) -> list[Row]:
-    """A row per saved activation, in the order in which they are made; times from the start of the step.
+    """A row per saved activation, and for every time that one leaves, in the order in which they are made; times from
+    the start of the step.
 
     What is offloaded is asked back as the kernel `before` is about to start, what is recomputed is made `again` by
     these kernels then: this is all that a replay has to know.
     """
-    run, plan, kernels = found.run, found.plan, trace.kernels
-    before = dict(plan.loads) | {buffer: trace.returns(buffer) for buffer in plan.recomputed}
-    ends = {(transfer.kind, transfer.buffer): transfer for transfer in run.transfers}
-    rows = []
-    for buffer in trace.saved:
-        stored, loaded = ends.get(("store", buffer)), ends.get(("load", buffer))
-        fate = "offloaded" if buffer in plan.offloaded else "kept"
-        rows.append(
-            {
-                "name": trace.buffers[buffer].name,
-                "bytes": trace.buffers[buffer].bytes,
-                "made_us": run.ends_us[trace.made(buffer)],
-                "read_us": run.starts_us[trace.returns(buffer)],
-                "becomes": "recomputed" if buffer in plan.recomputed else fate,
-                "before": kernels[before[buffer]].name if buffer in before else None,
-                "again": [kernels[place].name for place in plan.recomputed.get(buffer, ())],
-                "store_us": None if stored is None else [stored.begin_us, stored.end_us],
-                "load_us": None if loaded is None else [loaded.begin_us, loaded.end_us],
-            }
-        )
-    return rows
+    trips: dict[int, list[Trip]] = {}
+    for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.returns):
+        trips.setdefault(trip.buffer, []).append(trip)
+    rows = [(trace.made(buffer), buffer, _stays(trace, found, buffer)) for buffer in trace.saved if buffer not in trips]
+    rows += [
+        (trip.made, buffer, _leaves(trace, found, trip, before))
+        for buffer, some in trips.items()
+        for before, trip in pairwise((None, *some))
+        if trip is not None
+    ]
+    return [row for _, _, row in sorted(rows, key=itemgetter(0, 1))]
+
+
+def _stays(trace: Trace, found: Found, buffer: int) -> Row:
+    """Of an activation that is kept or made again."""
+    again = found.plan.recomputed.get(buffer, ())
+    returns = trace.returns(buffer)
+    becomes, before = ("recomputed", trace.kernels[returns].name) if again else ("kept", None)
+    chain = [trace.kernels[place].name for place in again]
+    return _row(trace, found.run, buffer, (trace.made(buffer), returns), becomes, before, chain)
+
+
+def _leaves(trace: Trace, found: Found, trip: Trip, last: Trip | None) -> Row:
+    """Of one that is offloaded, this time; what it held the last time need not be stored again."""
+    run = found.run
+    stored = run.ends_us[trip.made] if last is None else max(run.ends_us[trip.made], run.starts_us[last.returns])
+    spans: dict[Kind, float] = {"store": stored, "load": run.ends_us[trip.leaves]}
+    moved = {
+        transfer.kind: [transfer.begin_us, transfer.end_us]
+        for transfer in run.transfers
+        if transfer.buffer == trip.buffer and spans[transfer.kind] <= transfer.begin_us <= run.starts_us[trip.returns]
+    }
+    before = trace.kernels[trip.before].name
+    return _row(trace, run, trip.buffer, (trip.made, trip.returns), "offloaded", before, []) | {
+        f"{kind}_us": moved.get(kind) for kind in spans
+    }
+
+
+def _row(
+    trace: Trace, run: Run, buffer: int, stay: tuple[int, int], becomes: str, before: str | None, again: list[str]
+) -> Row:
+    made, returns = stay
+    return {
+        "name": trace.buffers[buffer].name,
+        "bytes": trace.buffers[buffer].bytes,
+        "made_us": run.ends_us[made],
+        "read_us": run.starts_us[returns],
+        "becomes": becomes,
+        "before": before,
+        "again": again,
+        "store_us": None,
+        "load_us": None,
+    }
 
 
 def _ms(time_us: float) -> str:

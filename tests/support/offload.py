@@ -50,8 +50,13 @@ def residual_step() -> bytes:
 
 @cache
 def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
-    """That step where memory is so short that a plan takes both: something is offloaded, something is made again."""
-    target = machine(0.327 * 1024)
+    """That step where memory is so short, and drives so slow, that a plan takes both: something is offloaded, something
+    is made again."""
+    target = machine(310)
+    assert target.memory is not None
+    assert target.memory.ssd is not None
+    ssd = replace(target.memory.ssd, write_gb_per_s=2.44, read_gb_per_s=2.88)
+    target = replace(target, memory=replace(target.memory, ssd=ssd))
     model = pimflow.compile(residual_step(), target=target, policy="gpu", spill=way, use_cache=False, check=False)
     assert model.spill is not None
     return model, model.spill

@@ -64,15 +64,14 @@ class _SpilledRun:
     def outputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs all moments; results are read before the last step gives them back."""
         stays = {(stay.first, stay.buffer): stay for stay in self.spill.stays}
-        for stay in self.spill.stays:
-            if self.spill.trace.buffers[stay.buffer].fixed:
-                self._begin(stay)
-        self.inference.take(inputs)
+        given, last = self.spill.trace.given, len(self.spill.trace.kernels) - 1
         found: dict[str, Array] = {}
         for place, moment in enumerate(self.spill.found.run.log):
             if moment.what == "take":
                 self._begin(stays[place, moment.which])
-            elif moment.what == "run" and moment.which == len(self.steps):
+            elif moment.what == "run" and moment.which < given:
+                self.inference.take(inputs)
+            elif moment.what == "run" and moment.which == last:
                 found = self.inference.outputs()
             else:
                 self._happen(moment)
@@ -80,12 +79,12 @@ class _SpilledRun:
 
     def _happen(self, moment: Moment) -> None:
         if moment.what in ("run", "again"):
-            for node in self.steps[moment.which]:
+            for node in self.steps[moment.which - self.spill.trace.given]:
                 self.inference.execute_node(node)
         elif moment.what == "stored" and moment.which in self.there:  # else it is in vain, and ends late
             self.away[moment.which] = self._bytes(moment.which).copy()
         elif moment.what == "loaded":
-            self._bytes(moment.which)[:] = self.away.pop(moment.which)
+            self._bytes(moment.which)[:] = self.away[moment.which]
         elif moment.what == "give":
             self._bytes(moment.which)[:] = POISON
             del self.there[moment.which]

@@ -14,8 +14,8 @@ memory bound all of them.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,12 +60,40 @@ class Channel:
         return self.latency_us + size / self.read_bytes_per_us
 
 
+class Trip(NamedTuple):
+    """A buffer leaves memory and comes back.
+
+    Args:
+        buffer: which.
+        made: the last kernel that writes it before: from then on it may be stored.
+        leaves: the last kernel that touches it before.
+        before: the kernel before which it is asked back.
+        returns: the first kernel that touches it behind.
+    """
+
+    buffer: int
+    made: int
+    leaves: int
+    before: int
+    returns: int
+
+    @classmethod
+    def of(cls, trace: Trace, buffer: int, before: int) -> Trip:
+        """The one from which a buffer is asked back before a kernel."""
+        uses = trace.uses[buffer]
+        behind = bisect_left(uses, before)
+        ahead = uses[:behind]
+        written = (place for place in reversed(ahead) if buffer in trace.kernels[place].writes)
+        return cls(buffer, next(written, ahead[0]), ahead[-1], before, uses[behind])
+
+
 @dataclass(frozen=True)
 class ActivationPlan:
     """What becomes of the saved buffers; those that are named nowhere are kept.
 
     Args:
-        loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking.
+        loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking; of one that
+            leaves more than once, each time.
         recomputed: of every recomputed buffer the kernels that make it again, right before the backward pass reads it.
     """
 
@@ -76,6 +104,10 @@ class ActivationPlan:
     def offloaded(self) -> frozenset[int]:
         """The offloaded buffers."""
         return frozenset(buffer for buffer, _ in self.loads)
+
+    def trips(self, trace: Trace) -> list[Trip]:
+        """Every time that a buffer is offloaded, in the order in which they are asked back."""
+        return [Trip.of(trace, buffer, before) for buffer, before in self.loads]
 
 
 @dataclass(frozen=True)
@@ -177,7 +209,7 @@ class Most:
 
 @dataclass
 class _Queue:
-    """The channel: requests wait in order until it is free."""
+    """The channel: requests wait in order until it is free. `done` has the last of every kind and buffer."""
 
     channel: Channel
     trace: Trace
@@ -200,6 +232,14 @@ class _Queue:
         while (kind, buffer) not in self.done:
             self._begin()
         return self.done[kind, buffer].end_us
+
+    def forget(self, kind: Kind, buffer: int) -> None:
+        """An earlier transfer no longer counts: the buffer is written anew, or leaves again."""
+        self.done.pop((kind, buffer), None)
+
+    def is_stored(self, buffer: int) -> bool:
+        """Whether a store of what the buffer holds has begun or waits."""
+        return ("store", buffer) in self.done or any(request[1:] == ("store", buffer) for request in self.waiting)
 
     def next_stored(self, buffers: Container[int]) -> float:
         """When the first store of one of some buffers ends that all have been asked for; none behind it has begun."""
@@ -284,19 +324,21 @@ class _Follower:
         self.alive_bytes = 0
         self.highest_bytes = 0  # as kernels start: the peak is no lower
         self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was through with them
-        self.forwarded: set[int] = set()
         self.left: list[int] = []  # buffers that may have been left or stored since memory was given back
         self.taken = self.ended = 0  # transfers of which the memory is accounted for, as they begin and as they end
+        self.coming: set[int] = set()  # asked back, and not yet read
+        self.again_away = {buffer for buffer, count in Counter(buffer for buffer, _ in plan.loads).items() if count > 1}
         self.stores: dict[int, list[int]] = {}
-        for buffer in plan.offloaded:
-            self.stores.setdefault(trace.made(buffer), []).append(buffer)
+        trips = plan.trips(trace)
+        for made, buffer in sorted({(trip.made, trip.buffer) for trip in trips}):
+            self.stores.setdefault(made, []).append(buffer)
         self.asks: dict[int, list[int]] = {}
         for buffer, before in plan.loads:
             self.asks.setdefault(before, []).append(buffer)
         self.again: dict[int, list[int]] = {}
         for buffer in plan.recomputed:
             self.again.setdefault(trace.returns(buffer), []).append(buffer)
-        self.later, self.away_ends, self.made_of = _ends(trace, plan)
+        self.later, self.away_ends, self.made_of = _ends(trace, plan, trips)
 
     def run(self, most: Most) -> Run | None:
         kernels = self.trace.kernels
@@ -312,8 +354,6 @@ class _Follower:
                 self._give_back(buffer, self.now)
             self.starts.append(self._execute(place, place))
             self.through.append(self.now)
-            for buffer in self.stores.get(place, ()):
-                self.queue.ask(self.now, "store", buffer)
         log = tuple(map(Moment._make, sorted(self.log, key=itemgetter(0))))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
@@ -333,9 +373,9 @@ class _Follower:
                 if ("store", buffer) not in self.queue.done:
                     self.queue.withdraw(buffer)
                 del self.leaving[buffer]
-                self.forwarded.add(buffer)
                 continue
             self.queue.ask(self.now, "load", buffer)
+            self.coming.add(buffer)
 
     def _release(self, now: float) -> None:
         """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
@@ -375,8 +415,8 @@ class _Follower:
     def _execute(self, place: int, original: int | None) -> float:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
         kernel, start = self.trace.kernels[place], self.now
-        if self.plan.offloaded and (original is None or original >= self.trace.turn):
-            for buffer in self.plan.offloaded.intersection(self.trace.touched[place]) - self.forwarded:
+        if self.coming:
+            for buffer in self.coming.intersection(self.trace.touched[place]):
                 start = max(start, self._arrival(buffer))
         start = self._with_room(start, place)
         self.stall_us += start - self.now
@@ -389,11 +429,14 @@ class _Follower:
         self.slowed_us += slowed_us
         self.log.append((self.now, "run" if original is not None else "again", place, 0))
         if original is not None:
+            for buffer in self.stores.get(original, ()):
+                self.queue.forget("store", buffer)
+                self.queue.ask(self.now, "store", buffer)
             for buffer in self.trace.ends[original]:
                 if buffer not in self.later:
-                    self._leave(buffer, original)
+                    self._give_back(buffer, self.now)
             for buffer in self.away_ends.get(original, ()):
-                self._leave(buffer, original)
+                self._leave(buffer)
         return start
 
     def _with_room(self, start: float, place: int) -> float:
@@ -412,6 +455,7 @@ class _Follower:
         end, begin = self.queue.finish("load", buffer), self.queue.done["load", buffer].begin_us
         self._release(begin)
         self._take(buffer, begin)
+        self.coming.discard(buffer)
         return end
 
     def _take(self, buffer: int, now: float) -> None:
@@ -426,13 +470,16 @@ class _Follower:
             self.alive_bytes -= self.trace.buffers[buffer].bytes
             self.log.append((now, "give", buffer, -self.trace.buffers[buffer].bytes))
 
-    def _leave(self, buffer: int, place: int) -> None:
-        """A buffer is touched for the last time, or for the last time in the forward pass."""
-        if place < self.trace.turn and buffer in self.plan.offloaded:
-            self.leaving[buffer] = self.now
-            self.left.append(buffer)
+    def _leave(self, buffer: int) -> None:
+        """A buffer was touched for the last time before it is made again, or asked back."""
+        if buffer in self.plan.recomputed:
+            self._give_back(buffer, self.now)
             return
-        self._give_back(buffer, self.now)
+        self.leaving[buffer] = self.now
+        self.left.append(buffer)
+        self.queue.forget("load", buffer)
+        if buffer in self.again_away and not self.queue.is_stored(buffer):
+            self.queue.ask(self.now, "store", buffer)
 
 
 def _peak(log: Iterable[Moment]) -> tuple[int, float]:
@@ -446,7 +493,9 @@ def _peak(log: Iterable[Moment]) -> tuple[int, float]:
     return peak, when
 
 
-def _ends(trace: Trace, plan: ActivationPlan) -> tuple[set[int], dict[int, list[int]], dict[int, list[int]]]:
+def _ends(
+    trace: Trace, plan: ActivationPlan, trips: Iterable[Trip]
+) -> tuple[set[int], dict[int, list[int]], dict[int, list[int]]]:
     """What stays behind the last kernel that touches it, as something is recomputed from it later; by kernel what is
     touched for the last time before it leaves; and by kernel what is last read by what is recomputed before that."""
     last: dict[int, int] = {}
@@ -460,6 +509,7 @@ def _ends(trace: Trace, plan: ActivationPlan) -> tuple[set[int], dict[int, list[
     for buffer in sorted(later):
         made_of.setdefault(last[buffer], []).append(buffer)
     away: dict[int, list[int]] = {}
-    for buffer in sorted({*plan.offloaded, *plan.recomputed}):
-        away.setdefault(trace.leaves(buffer), []).append(buffer)
+    left = {(trip.leaves, trip.buffer) for trip in trips}
+    for place, buffer in sorted(left | {(trace.leaves(buffer), buffer) for buffer in plan.recomputed}):
+        away.setdefault(place, []).append(buffer)
     return later, away, made_of

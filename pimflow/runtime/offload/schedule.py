@@ -70,8 +70,9 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
     """
     run = spill.found.run
     runs = [Rerun(place, *span) for place, span in enumerate(zip(run.starts_us, run.ends_us, strict=True))]
-    uses = list(_uses(runs, "run", kept, target))
-    uses += _uses(run.reruns, "again", kept, target)
+    given = spill.trace.given
+    uses = list(_uses(runs, given, "run", kept, target))
+    uses += _uses(run.reruns, given, "again", kept, target)
     moved = list(_moved(spill, target))
     energy = dict.fromkeys(kept.timeline.energy_mj, 0.0) | {STATIC: static_mj}
     if moved:
@@ -83,21 +84,25 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
 
 
 def _uses(
-    runs: Sequence[Rerun], kind: Literal["run", "again"], kept: Schedule, target: Target
+    runs: Sequence[Rerun], given: int, kind: Literal["run", "again"], kept: Schedule, target: Target
 ) -> Iterator[SpilledEvent]:
-    """The events of steps at the times at which these run; where they take longer all of them do, evenly."""
+    """The events of steps at the times at which these run; where they take longer all of them do, evenly.
+
+    The first `given` hand over inputs, the last one results.
+    """
     lengths = kept.timeline.region_us
     begins = [0.0, *accumulate(lengths)]
     steps: list[list[EventCost]] = [[] for _ in lengths]
     for cost in kept.events:
         steps[cost.event.region].append(cost)
     for step in runs:
-        if step.place == len(steps):  # hands over the results
+        place = step.place - given
+        if not 0 <= place < len(steps):
             continue
-        slower = (step.end_us - step.begin_us) / lengths[step.place] if lengths[step.place] else 1.0
-        for cost in steps[step.place]:
+        slower = (step.end_us - step.begin_us) / lengths[place] if lengths[place] else 1.0
+        for cost in steps[place]:
             event = cost.event
-            start, end = (step.begin_us + (us - begins[step.place]) * slower for us in (event.start_us, event.end_us))
+            start, end = (step.begin_us + (us - begins[place]) * slower for us in (event.start_us, event.end_us))
             energy_mj = sum(cost.energy_parts_mj.values())
             if slower > 1 and cost.place == target.host:
                 longer_us = (end - start) - (event.end_us - event.start_us)

@@ -243,7 +243,9 @@ def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int,
     while waiting:
         current = waiting.pop()
         made = [
-            kernel for kernel in trace.uses[current] if kernel < trace.turn and current in trace.kernels[kernel].writes
+            kernel
+            for kernel in trace.uses[current]
+            if trace.given <= kernel < trace.turn and current in trace.kernels[kernel].writes
         ]
         if not made:
             return None

@@ -8,7 +8,7 @@ or recomputed. The plan is replayed, and what is alive packed into an arena, gap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -16,6 +16,8 @@ from pimflow.errors import TargetError
 from pimflow.ir import Graph, Node
 from pimflow.runtime.memory.packing import Block, pack
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
+from pimflow.runtime.offload.least import Least, least_room
+from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Moment, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
@@ -48,6 +50,8 @@ class Spill:
         found: what becomes of the activations, and what that comes to.
         arena_bytes: what activations, inputs and results take then, gaps included.
         room_bytes: what there is for them.
+        limit_bytes: for what is alive at a time, gaps left out: a kernel that would pass it waits for stores.
+        least: what no plan goes below.
         stays: where everything lies, and from when to when; what leaves and comes back may lie elsewhere then. None
             where nothing helps: all is kept, as the memory plan has it.
     """
@@ -56,6 +60,8 @@ class Spill:
     found: Found
     arena_bytes: int
     room_bytes: int
+    limit_bytes: int
+    least: Least
     stays: tuple[Stay, ...] = ()
 
     @property
@@ -64,12 +70,9 @@ class Spill:
         return self.arena_bytes <= self.room_bytes
 
     @property
-    def largest_step(self) -> tuple[str, int]:
-        """What no arena goes below: the step that reads and writes most, and these bytes."""
-        touched = [{*kernel.reads, *kernel.writes} for kernel in self.trace.kernels]
-        sizes = [sum(_aligned(self.trace.buffers[buffer].bytes) for buffer in buffers) for buffers in touched]
-        place = max(range(len(sizes)), key=sizes.__getitem__)
-        return self.trace.kernels[place].name, sizes[place]
+    def is_impossible(self) -> bool:
+        """Whether no plan at all fits."""
+        return self.least.bytes > self.room_bytes
 
 
 def channel_of(target: Target) -> Channel | None:
@@ -100,28 +103,49 @@ def spilled(
         way: what may be done.
     """
     trace = steps_of(graph, memory, timeline)
-    fixed = sum(_aligned(buffer.bytes) for buffer in trace.buffers if buffer.fixed)
-    best = Spill(trace, _kept(trace), memory.arena_bytes, room_bytes)
+    drives = channel is not None and way != "recompute"
+    best = Spill(
+        trace, _kept(trace), memory.arena_bytes, room_bytes, room_bytes, _least(trace, room_bytes, drives=drives)
+    )
     if way == "never":
         return best
-    limit = max(0, room_bytes - fixed)
+    limit = max(0, room_bytes)
     for _ in range(MOST_ROUNDS):
         wish = Wish(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
         found = plan_activations(trace, channel, wish)
-        tried = _packed(trace, found, room_bytes)
+        tried = _packed(replace(best, limit_bytes=limit), found)
         best = min(best, tried, key=lambda spill: spill.arena_bytes)
         if tried.fits or found.run.peak_bytes > limit:
             break
         limit = max(0, min(limit, found.run.peak_bytes) - (tried.arena_bytes - room_bytes))
+    if not best.fits and channel is not None and drives:
+        best = _paged(best, channel)
+    return best
+
+
+def _least(trace: Trace, room_bytes: int, *, drives: bool) -> Least:
+    return least_room(trace, [_aligned(buffer.bytes) for buffer in trace.buffers], drives=drives, enough=room_bytes)
+
+
+def _paged(best: Spill, channel: Channel) -> Spill:
+    """What the search did not make fit, if it does where all leaves for which there is no room."""
+    touched = max(sum(best.trace.buffers[buffer].bytes for buffer in kernel) for kernel in best.trace.touched)
+    for spared in range(MOST_ROUNDS):
+        limit = best.room_bytes - (best.room_bytes - touched) * spared // (MOST_ROUNDS - 1)
+        found = paged(best.trace, channel, limit)
+        if found is None:
+            break
+        tried = _packed(replace(best, limit_bytes=limit), found)
+        best = min(best, tried, key=lambda spill: spill.arena_bytes)
+        if tried.fits:
+            break
     return best
 
 
 def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
-    """The steps of a schedule as kernels, turning where most is alive; the last one hands over the results.
-
-    Inputs are there throughout.
-    """
-    fixed = {memory.places[name].region for name in graph.inputs if name in memory.places}
+    """The steps of a schedule as kernels, turning where most is alive; the first one hands over the inputs, the last
+    one the results."""
+    inputs = dict.fromkeys(memory.places[name].region for name in graph.inputs if name in memory.places)
     results = dict.fromkeys(memory.places[name].region for name in graph.outputs if name in memory.places)
     names: dict[int, str] = {}
     elements: dict[int, int] = {}
@@ -130,16 +154,17 @@ def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
         elements[spot.region] = max(elements.get(spot.region, 0), graph.value(name).elements)
     names |= {region: f"workspace of {node}" for node, region in memory.workspaces.items()}
     buffers = tuple(
-        Buffer(names[index], region.bytes, elements.get(index, region.bytes), index in fixed)
+        Buffer(names[index], region.bytes, elements.get(index, region.bytes))
         for index, region in enumerate(memory.regions)
     )
-    there: set[int] = set(fixed)
-    kernels = tuple(
-        _kernel(nodes, time_us, memory, there)
-        for nodes, time_us in zip(regions(graph), timeline.region_us, strict=True)
+    there = {*inputs}
+    steps = zip(regions(graph), timeline.region_us, strict=True)
+    kernels = (
+        Kernel("inputs", 0.0, (), tuple(inputs)),
+        *(_kernel(nodes, time_us, memory, there) for nodes, time_us in steps),
+        Kernel("results", 0.0, tuple(results), ()),
     )
-    kernels += (Kernel("results", 0.0, tuple(results), ()),)
-    return Trace(kernels, _busiest(kernels, buffers), buffers)
+    return Trace(kernels, _busiest(kernels, buffers), buffers, given=1)
 
 
 def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[int]) -> Kernel:
@@ -166,9 +191,8 @@ def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
             last[buffer] = place
     change = [0] * (len(kernels) + 1)
     for buffer, place in first.items():
-        if not buffers[buffer].fixed:
-            change[place] += buffers[buffer].bytes
-            change[last[buffer] + 1] -= buffers[buffer].bytes
+        change[place] += buffers[buffer].bytes
+        change[last[buffer] + 1] -= buffers[buffer].bytes
     alive = list(accumulate(change))
     return max(range(len(kernels)), key=lambda place: alive[place], default=0)
 
@@ -177,18 +201,13 @@ def _kept(trace: Trace) -> Found:
     return Found(ActivationPlan(), follow(trace, ActivationPlan()))
 
 
-def _packed(trace: Trace, found: Found, room_bytes: int) -> Spill:
-    """An arena in which everything lies that is alive at some time of a run; what is there throughout comes first."""
-    log = found.run.log
-    stays, end = [], 0
-    for number, buffer in enumerate(trace.buffers):
-        if buffer.fixed:
-            stays.append(Stay(number, end, 0, len(log)))
-            end += _aligned(buffer.bytes)
-    lives = list(_lives(log))
+def _packed(spill: Spill, found: Found) -> Spill:
+    """An arena in which everything lies that is alive at some time of a run."""
+    trace = spill.trace
+    lives = list(_lives(found.run.log))
     offsets, taken = pack([Block(_aligned(trace.buffers[which].bytes), *span) for which, *span in lives])
-    stays += [Stay(which, end + offset, *span) for (which, *span), offset in zip(lives, offsets, strict=True)]
-    return Spill(trace, found, end + taken, room_bytes, tuple(stays))
+    stays = tuple(Stay(which, offset, *span) for (which, *span), offset in zip(lives, offsets, strict=True))
+    return replace(spill, found=found, arena_bytes=taken, stays=stays)
 
 
 def _lives(log: Sequence[Moment]) -> Iterator[tuple[int, int, int]]:

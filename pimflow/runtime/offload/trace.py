@@ -53,12 +53,14 @@ class Trace:
         turn: how many of them are the forward pass.
         buffers: what they touch.
         modules: kernels of the forward pass at which a module begins: those of contractions.
+        given: how many kernels at the start hand over inputs: they do not run again.
     """
 
     kernels: tuple[Kernel, ...]
     turn: int
     buffers: tuple[Buffer, ...]
     modules: tuple[int, ...] = ()
+    given: int = 0
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:

@@ -13,7 +13,7 @@ from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.offload.run import ActivationPlan, follow
 from pimflow.runtime.offload.spill import SpillWay, channel_of
-from support.offload import Clock, machine, step
+from support.offload import Clock, machine, residual_step, step
 
 
 def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", policy: str = "gpu") -> CompiledModel:
@@ -30,11 +30,10 @@ def test_a_plan_that_fits() -> None:
     assert spill is not None
     assert spill.fits
     run, room = spill.found.run, round(0.75 * needed / 1024 / 2**20 * 2**30) - tight.memory.weight_bytes
-    fixed = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
-    assert run.peak_bytes + fixed <= spill.arena_bytes <= room == spill.room_bytes
+    assert run.peak_bytes <= spill.arena_bytes <= room == spill.room_bytes
     channel = channel_of(tight.machine.target)
     assert channel is not None
-    time_us, peak = Clock(spill.trace, spill.found.plan, channel, room - fixed, tick_us=0.05).run()
+    time_us, peak = Clock(spill.trace, spill.found.plan, channel, room, tick_us=0.05).run()
     assert run.time_us == pytest.approx(time_us, rel=0.05)
     assert run.peak_bytes == pytest.approx(peak, rel=0.05)
     told = dict(tight.about)
@@ -47,14 +46,13 @@ def test_a_plan_that_fits() -> None:
 
 
 def test_the_steps_are_those_of_the_schedule() -> None:
-    """With all kept they take as long; no less is alive than the memory planner finds, nor more but for inputs."""
+    """With all kept they take as long, and as much is alive as the memory planner finds."""
     spill = compiled(400, "recompute").spill
     assert spill is not None
     model = compiled(1 << 20)
     kept = follow(spill.trace, ActivationPlan())
-    fixed = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
     assert kept.time_us == pytest.approx(model.timeline.makespan_us)
-    assert model.memory.live_bytes <= kept.peak_bytes + fixed <= model.memory.live_bytes + fixed
+    assert kept.peak_bytes == pytest.approx(model.memory.live_bytes, rel=1e-3)  # which aligns what it counts
 
 
 def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
@@ -62,13 +60,37 @@ def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
     model = compiled(150)
     told, spill = dict(model.about), model.spill
     assert told["GPU memory"].startswith("DOES NOT FIT")
-    assert "the least that was found (what " in told["activations"]
+    assert "the least that was found (impossible: for " in told["activations"]
     assert spill is not None
-    name, least = spill.largest_step
-    (place,) = (place for place, kernel in enumerate(spill.trace.kernels) if kernel.name == name)
-    touched = [spill.trace.buffers[b] for b in {*spill.trace.kernels[place].reads, *spill.trace.kernels[place].writes}]
-    assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == least > spill.room_bytes
-    assert "(what " not in spill_text(replace(spill, room_bytes=least))
+    assert spill.is_impossible
+    (kernel,) = (kernel for kernel in spill.trace.kernels if kernel.name == spill.least.step)
+    touched = [spill.trace.buffers[buffer] for buffer in {*kernel.reads, *kernel.writes}]
+    assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == spill.least.bytes > spill.room_bytes
+    assert "whether less will do is not known" in spill_text(replace(spill, room_bytes=spill.least.bytes))
+
+
+@pytest.mark.parametrize("more", [2 << 10, 16 << 10])
+def test_with_drives_all_fits_that_can(more: int) -> None:
+    """In what one step reads and writes, or little more: inputs leave too, and buffers more than once; by value."""
+
+    def at(kib: float) -> CompiledModel:
+        return pimflow.compile(residual_step(), target=machine(kib), policy="gpu", use_cache=False, check=False)
+
+    tight = at(150)
+    spill, weights = tight.spill, tight.memory.weight_bytes
+    assert spill is not None
+    model = at((spill.least.bytes + more + weights) / 1024)
+    assert model.spill is not None
+    assert model.spill.fits
+    assert model.spill.arena_bytes <= spill.least.bytes + more
+    trips = [buffer for buffer, _ in model.spill.found.plan.loads]
+    assert len(trips) > len(set(trips))
+    assert model.verify(arena=True).passed
+    rows = model.document()["memory"]["spill"]["activations"]
+    assert len(rows) == len(trips)
+    assert sum(row["bytes"] for row in rows if row["store_us"]) == model.spill.found.run.bytes_of(
+        "store", model.spill.trace
+    )
 
 
 def test_one_way_alone_or_none() -> None:
@@ -94,7 +116,7 @@ def test_a_plan_with_pim_is_followed_step_by_step() -> None:
     assert tight.spill is not None
     kept = follow(tight.spill.trace, ActivationPlan())
     assert kept.time_us == pytest.approx(tight.timeline.makespan_us)
-    assert len(tight.spill.trace.kernels) == len(tight.timeline.region_us) + 1
+    assert len(tight.spill.trace.kernels) == len(tight.timeline.region_us) + 2
     assert tight.spill.found.plan.offloaded == frozenset()
 
 
