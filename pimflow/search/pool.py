@@ -14,7 +14,8 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import add
+from functools import cached_property
+from operator import add, itemgetter
 from typing import Generic, TypeVar
 
 Payload = TypeVar("Payload")
@@ -58,6 +59,32 @@ class Stretch(Generic[Payload]):
     shifts: Sequence[int]
 
 
+class _Ending:
+    """The stretches that end at a position: where each starts, and its number."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.numbers: list[int] = []
+
+    def add(self, start: int, number: int) -> None:
+        """One more."""
+        self.starts.append(start)
+        self.numbers.append(number)
+        self.__dict__.pop("_picks", None)
+
+    def totals(self, before: Sequence[float], least: Sequence[float]) -> Iterator[float]:
+        """What the covers up to the position cost that end with each; where there is but one, it comes twice."""
+        if not self.starts:
+            return iter(())
+        starts, numbers = self._picks
+        return map(add, starts(before), numbers(least))
+
+    @cached_property
+    def _picks(self) -> tuple[Callable[[Sequence[float]], Sequence[float]], ...]:
+        """Take what is known of the starts, and of the numbers, out of lists by those."""
+        return itemgetter(*self.starts, self.starts[-1]), itemgetter(*self.numbers, self.numbers[-1])
+
+
 class Pool(Generic[Payload]):
     """Candidates over positions 0 .. size-1. Of those for the same positions only the cheapest is ever looked at."""
 
@@ -66,10 +93,8 @@ class Pool(Generic[Payload]):
         self._at: dict[tuple[int, int], int] = {}
         self._least: list[float] = []
         """By stretch, what its cheapest takes."""
-        self._ending: list[tuple[list[int], list[int]]] = [([], []) for _ in range(size + 1)]
-        """By position, where stretches start that end there, and which these are: so costs are added up quickly."""
+        self._ending = [_Ending() for _ in range(size + 1)]
         self._best = [0.0] + [math.inf] * size
-        self._last: list[tuple[int, int]] = [(-1, -1)] * (size + 1)
         self._solved = 0
         """Up to here the cheapest covers are known: no candidate that ends there has changed."""
 
@@ -82,9 +107,7 @@ class Pool(Generic[Payload]):
             self.stretches.append(Stretch([], entry.start, entry.stop, shifts))
             self._least.append(math.inf)
             for shift in shifts:
-                starts, numbers = self._ending[entry.stop + shift]
-                starts.append(entry.start + shift)
-                numbers.append(number)
+                self._ending[entry.stop + shift].add(entry.start + shift, number)
         heapq.heappush(self.stretches[number].entries, entry)
         self._changed(number)
 
@@ -103,8 +126,9 @@ class Pool(Generic[Payload]):
     def cheapest(self) -> tuple[Taken[Payload], ...]:
         """The cheapest cover, as far as is known, in order; () if there is none."""
         first, self._solved = self._solved + 1, len(self._ending) - 1
-        self._solve(self._least, self._first, self._best, self._last, first)
-        return tuple([Taken(self.stretches[number].entries[0], shift) for number, shift in self._back(self._last)])
+        self._solve(self._least, self._best, first)
+        chosen = self._back(self._least, self._first, self._best)
+        return tuple([Taken(self.stretches[number].entries[0], shift) for number, shift in chosen])
 
     def cheapest_priced(self) -> tuple[float, tuple[Taken[Payload], ...]]:
         """What the cheapest cover by what is priced costs, and that cover; infinite if there is none."""
@@ -119,58 +143,46 @@ class Pool(Generic[Payload]):
 
         `rank` says which of equally cheap ones comes first.
         """
-        size = len(self._ending) - 1
-        best, last = [0.0] + [math.inf] * size, [(-1, -1)] * (size + 1)
-        self._solve(least, rank, best, last, 1)
-        return best[-1], self._back(last)
+        best = self.before(least)
+        return best[-1], self._back(least, rank, best)
 
     def before(self, least: Sequence[float]) -> list[float]:
         """By position, what the cheapest cover of those before it costs if every stretch costs what is given."""
         best = [0.0] + [math.inf] * (len(self._ending) - 1)
-        self._solve(least, int, best, [(-1, -1)] * len(best), 1)
+        self._solve(least, best, 1)
         return best
 
     def behind(self, least: Sequence[float]) -> list[float]:
         """The same of the position and those behind it."""
         best = [math.inf] * (len(self._ending) - 1) + [0.0]
         for stop in range(len(best) - 1, 0, -1):
-            for start, number in zip(*self._ending[stop], strict=True):
+            for start, number in zip(self._ending[stop].starts, self._ending[stop].numbers, strict=True):
                 best[start] = min(best[start], best[stop] + least[number])
         return best
 
-    def _solve(
-        self,
-        least: Sequence[float],
-        rank: Callable[[int], int],
-        best: list[float],
-        last: list[tuple[int, int]],
-        first: int,
-    ) -> None:
-        """The cheapest covers up to the positions from the first on: what they cost, and where and what their last
-        stretch is."""
+    def _solve(self, least: Sequence[float], best: list[float], first: int) -> None:
+        """What the cheapest covers up to the positions from the first on cost."""
         for stop in range(first, len(self._ending)):
-            starts, numbers = self._ending[stop]
-            totals = list(map(add, map(best.__getitem__, starts), map(least.__getitem__, numbers)))
-            total = best[stop] = min(totals, default=math.inf)
-            if math.isinf(total):
-                last[stop] = (-1, -1)
-                continue
-            at = totals.index(total)
-            if totals.count(total) > 1:
-                at = min((rank(numbers[at]), at) for at, cost in enumerate(totals) if cost == total)[1]
-            last[stop] = starts[at], numbers[at]
+            best[stop] = min(self._ending[stop].totals(best, least), default=math.inf)
 
     def _first(self, number: int) -> int:
         """Where the cheapest of a stretch is in the list of candidates."""
         return self.stretches[number].entries[0].place
 
-    def _back(self, last: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The stretches of a cover, each with its shift, in order."""
+    def _back(self, least: Sequence[float], rank: Callable[[int], int], best: Sequence[float]) -> list[tuple[int, int]]:
+        """The stretches of the cheapest cover, each with its shift, in order; none if there is no cover.
+
+        `rank` says which of equally cheap ones comes first.
+        """
         found = []
-        start, number = last[-1]
-        while start >= 0:
+        stop = len(best) - 1 if math.isfinite(best[-1]) else 0
+        while stop:
+            ending = self._ending[stop]
+            pairs = zip(ending.starts, ending.numbers, ending.totals(best, least), strict=False)
+            alike = [(start, number) for start, number, total in pairs if total == best[stop]]
+            start, number = alike[0] if len(alike) == 1 else min(alike, key=lambda pair: rank(pair[1]))
             found.append((number, start - self.stretches[number].start))
-            start, number = last[start]
+            stop = start
         return found[::-1]
 
     def priced(self) -> Iterator[tuple[Entry[Payload], Sequence[int]]]:
