@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 
 from pimflow.ir import (
     Concat,
@@ -80,15 +81,35 @@ class Bounds:
 
     def shares_us(self, node: Node, on_host: int, device: str, choice: str) -> tuple[float, float]:
         """What the host takes at least for the first rows of a node, and a unit for the others; 0 where it cannot."""
-        rows, found = node_rows(self._graph, node), []
-        part_of = part_finder(self._graph)
-        for where, start, stop in ((self._host, 0, on_host), (device, on_host, rows)):
-            made = part_of(node, start, stop)
-            if isinstance(made, Refusal):
-                return 0.0, 0.0
-            part = self._prices.of_rows(node, (start, stop), made, where, choice)
-            found.append(part.us - part.avoidable_us)
-        return found[0], found[1]
+        host_rows, unit_rows = (0, on_host), (on_host, node_rows(self._graph, node))
+        return self._rows_us(node, host_rows, self._host, choice), self._rows_us(node, unit_rows, device, choice)
+
+    def run_busy_us(self, pipeline: Pipeline) -> dict[str, float]:
+        """How long a pipeline keeps every device busy at least, told before its parts are laid out.
+
+        What is fused into other nodes is left out, and all where the rows of the stages cannot be told.
+        """
+        end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
+        if end is None:
+            return {}
+        busy_us: dict[str, float] = {}
+        divided = pipeline.host_rows or repeat(())
+        for name, device, on_host in zip(pipeline.run, pipeline.devices, divided, strict=False):
+            layer = end.layers[end.place[name]]
+            if layer.node.placement.fused_into is not None:
+                continue
+            for (start, stop), count in zip(layer.rows, on_host or repeat(0), strict=False):
+                for where, rows in ((self._host, (start, start + count)), (device, (start + count, stop))):
+                    busy_us[where] = busy_us.get(where, 0.0) + self._rows_us(layer.node, rows, where, pipeline.choice)
+        return busy_us
+
+    def _rows_us(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> float:
+        """What some rows of a node take at least by themselves; 0 where that cannot be told."""
+        made = None if rows[0] == rows[1] else part_finder(self._graph)(node, *rows)
+        if made is None or isinstance(made, Refusal):
+            return 0.0
+        part = self._prices.of_rows(node, rows, made, device, choice)
+        return part.us - part.avoidable_us
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""

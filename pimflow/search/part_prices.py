@@ -255,6 +255,8 @@ class PartPrices:
 
     def _padded_part(self, alone: Graph, placed: Node) -> Part:
         """What a node takes on the host with what its padding may need."""
+        if not any(uneven_padding(placed.op)):
+            return self._host_part(alone, [placed])
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
         return self._host_part(alone, priced, whole=len(priced) == len(alone.nodes))

@@ -165,11 +165,14 @@ class Pricer:
         return known, False
 
     def _by_rows(self, decision: Decision) -> float:
-        """What a decision takes at least by the rows of its parts, where nothing said so when it was listed; else 0."""
+        """What a decision takes at least by the rows of its parts, where not all of that was told when it was listed;
+        else 0."""
         if isinstance(decision, SplitRows):
             return self._bounds.split_us(decision)
         if isinstance(decision, Pipeline) and len(self.graph.nodes) > LONG:
             return self._stages.least_us(decision)
+        if isinstance(decision, Pipeline) and decision.host_rows:
+            return max(self._bounds.run_busy_us(decision).values(), default=0.0)
         return 0.0
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:

@@ -96,7 +96,7 @@ class End:
         self._behind: list[list[list[int]]] = []
         self._grids: dict[int, Grid] = {}
         self._runs: set[int] = set()
-        fits = len(stage_rows) > 1 and min(stage_rows) > 0 and sum(stage_rows) == node_rows(graph, node)
+        fits = min(stage_rows, default=0) > 0 and sum(stage_rows) == node_rows(graph, node)
         self._is_told = fits and self._add(node)
 
     def reaches(self, run: Sequence[str]) -> bool:
@@ -144,9 +144,10 @@ class End:
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
-        """The devices of the nodes of a run that ends so; None if a node is on two in one stage."""
+        """The devices of the nodes of a run that ends so; None if a node is on two in one stage, or if there is but one
+        stage and nothing divided in it."""
         if not pipeline.host_rows:
-            return pipeline.devices
+            return pipeline.devices if self.stages > 1 else None
         found: list[Where] = []
         for name, device, counts in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
             rows = [stop - start for start, stop in self.layers[self.place[name]].rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,12 @@ def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stage
     around = [start, *(one.decisions[0] for one in candidates.variations(Interval(0, len(run), 0.0, (start,))))]
     told = 0
     for pipeline in around:
+        assert isinstance(pipeline, Pipeline)
+        laid_out, told_before = bounds.least_busy_us((pipeline,)), bounds.run_busy_us(pipeline)
+        assert told_before.get("pim", 0.0) == pytest.approx(laid_out.get("pim", 0.0)), (
+            "nothing is fused but on the host"
+        )
+        assert 0 < told_before["gpu"] <= laid_out["gpu"] * (1 + 1e-9)
         cost, by_parts = pricer.cost((pipeline,)), bounds.exactly_us((pipeline,))
         assert by_parts == (math.inf if cost is None else cost), pipeline
         if cost is not None:
@@ -117,6 +124,7 @@ def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stage
             assert pricer.least((pipeline,)) <= cost * (1 + 1e-9)
             assert bounds.least_us((pipeline,)) <= cost * (1 + 1e-9)
     assert told > 10
+    assert math.isinf(bounds.least_us((replace(start, stage_rows=(14,), host_rows=()),))), "one stage is no pipeline"
 
 
 def residual_block() -> Graph:

@@ -404,13 +404,13 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     `rates[m]` is the work per cycle of a group of m channels. A dynamic program over (groups, channels).
     """
     most = min(groups, _MOST_GROUPS)
-    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())] * (channels + 1)
-    found: list[tuple[int, ...]] = []
-    for number in range(1, most + 1):
+    best = _one_group(rates, channels)
+    found = [best[channels][1]]
+    for number in range(2, most + 1):
         following = list(best)
-        known = [rate for rate, _ in best]
+        backwards = [rate for rate, _ in reversed(best)]
         for used in range(channels if number == most else 1, channels + 1):  # of the last number all channels count
-            with_last = list(map(add, known[used - 1 :: -1], rates[1 : used + 1]))  # by the size of the last group
+            with_last = list(map(add, backwards[channels - used + 1 :], rates[1:]))  # by the size of the last group
             most_rate = max(with_last)
             if most_rate > following[used][0] * 1.0001:
                 most_size = used - with_last[::-1].index(most_rate)
@@ -424,6 +424,14 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     if groups > most:
         found += [(channels // count,) * count for count in range(most + 1, groups + 1) if channels % count == 0]
     return tuple(found)
+
+
+def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple[int, ...]]]:
+    """(work per cycle, its size) of the best single group of at most so many channels, for every number of them."""
+    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for size in range(1, channels + 1):
+        best.append((rates[size], (size,)) if rates[size] >= best[-1][0] else best[-1])
+    return best
 
 
 def _share_fills(scheme: _Scheme, shape: Geometry, prices: Sequence[Sequence[_Price]]) -> tuple[float, list[list[int]]]:
