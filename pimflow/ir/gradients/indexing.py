@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pimflow.ir.gradients.tape import (
@@ -10,6 +12,7 @@ from pimflow.ir.gradients.tape import (
     Tape,
     differentiates,
     integer,
+    integers,
     no_scatter,
     text,
 )
@@ -67,6 +70,32 @@ def _with_batch(tape: Tape, index: str, dims: int) -> str:
         return index
     own = np.moveaxis(np.indices(batch), 0, -1).reshape(*batch, *(1,) * (len(places) - dims), dims)
     return tape.op(Concat(len(places)), tape.spread(tape.constant(own, "batch"), (*places, dims)), index)
+
+
+@differentiates("Col2Im")
+def _columns_to_image(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Every element of a column was added to one element of the padded map: it has the gradient of that."""
+    (dy,), block = gradients, tape.array(tape.operand(node, 2))
+    if block is None:
+        return Refusal("Col2Im: its blocks are computed")
+    images, channels, *image = tape.shape(dy)
+    kernel, axes = tuple(map(int, block)), len(image)
+    pads = integers(op, "pads") or (0,) * 2 * axes
+    whole = [size + pads[axis] + pads[axis + axes] for axis, size in enumerate(image)]
+    starts = np.zeros((1, 1), np.int64)
+    for axis, size in enumerate(whole):
+        stride, dilation = ((integers(op, name) or (1,) * axes)[axis] for name in ("strides", "dilations"))
+        within = np.arange(kernel[axis]) * dilation
+        first = np.arange(0, size - within[-1], stride)
+        along = np.add.outer(within, first)
+        starts = (starts[:, None, :, None] * size + along[None, :, None, :]).reshape(
+            len(starts) * kernel[axis], starts.shape[1] * len(first)
+        )
+    padded = tape.pad(dy, (0, 0, *pads[:axes]), (0, 0, *pads[axes:]))
+    flat = tape.reshape(padded, (images, channels, math.prod(whole)))
+    made = (images, channels, *starts.shape)
+    read = tape.onnx("Gather", (flat, tape.constant(starts, "columns")), made, axis=2)
+    return (tape.reshape(read, tape.shape(node.inputs[0])), "", "")
 
 
 @differentiates("ScatterElements")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from string import ascii_letters
+
 from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer, integers, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.opaque import OnnxOp
@@ -119,19 +122,42 @@ def _cumulative(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 @differentiates("Einsum")
 def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Of each operand the sum of products of the result's gradient and the other one."""
+    """Of each operand the sum of products of all others and the result's gradient, alike along axes only it has."""
     equation = text(op, "equation").replace(" ", "")
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
-    plain = arrow and len(terms) == 2 and "." not in equation
-    if not plain or any(len(set(term)) < len(term) for term in (*terms, result)):
-        return Refusal(f"{op.op_type}: {equation!r} is not of two operands with letters alone and each once")
+    found = _terms(equation, [len(tape.shape(name)) for name in node.inputs])
+    dims = [] if found is None else [*zip("".join(found[0]), chain(*map(tape.shape, node.inputs)), strict=True)]
+    sizes = dict(dims)
+    if found is None or len(sizes) < len({*dims}):
+        return Refusal(f"{op.op_type}: {equation!r} reads a diagonal, or broadcasts, and has no gradient rule")
+    terms, result = found
     made = []
     for place, (name, term) in enumerate(zip(node.inputs, terms, strict=True)):
-        other, beside = node.inputs[1 - place], terms[1 - place]
-        if set(term) - set(result) - set(beside):
-            return Refusal(f"{op.op_type}: {equation!r} sums over an axis of one operand alone")
-        turned = f"{result},{beside}->{term}"
-        given = (gradients[0], other)
-        made.append(tape.onnx("Einsum", given, tape.shape(name), equation=turned) if tape.wants(name) else "")
+        others = [other for number, other in enumerate(terms) if number != place]
+        given = (gradients[0], *(one for number, one in enumerate(node.inputs) if number != place))
+        there = "".join(letter for letter in term if letter in result or any(letter in other for other in others))
+        turned = f"{','.join((result, *others))}->{there}"
+        if not tape.wants(name):
+            made.append("")
+            continue
+        dx = tape.onnx("Einsum", given, tuple(sizes[letter] for letter in there), equation=turned)
+        if there != term:
+            ones = tuple(sizes[letter] if letter in there else 1 for letter in term)
+            dx = tape.spread(tape.reshape(dx, ones), tape.shape(name))
+        made.append(dx)
     return made
+
+
+def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
+    """The letters of every operand and of the result, "..." as letters too; None where one is there twice in a term, or
+    "..." is of another rank elsewhere."""
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        result = "..." * ("..." in left) + "".join(sorted(one for one in {*left} - {*".,"} if left.count(one) == 1))
+    rest = {rank - len(term) + 3 for term, rank in zip(terms, ranks, strict=True) if "..." in term}
+    if len(rest) > 1:
+        return None
+    unused = [letter for letter in ascii_letters if letter not in equation]
+    dots = "".join(unused[: sum(rest)])
+    terms, result = [term.replace("...", dots) for term in terms], result.replace("...", dots)
+    return None if any(len({*term}) < len(term) for term in (*terms, result)) else (terms, result)

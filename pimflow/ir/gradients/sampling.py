@@ -46,11 +46,16 @@ _SOURCES: dict[str, Callable[[Places, int], Places]] = {
 
 @differentiates("Pad")
 def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """The gradient of the middle, and those of borders where they were taken from."""
-    (dx,), shape, sources = gradients, tape.shape(node.inputs[0]), _SOURCES.get(text(op, "mode", "constant"))
+    """The gradient of the middle, and those of borders where they were taken from; zeros where it cuts off."""
+    (dx,), shape, mode = gradients, tape.shape(node.inputs[0]), text(op, "mode", "constant")
     widths = _widths(tape, node, op)
-    if widths is None or sources is None:
-        return Refusal("Pad: what it puts around its input is computed, or it cuts off instead")
+    if widths is None:
+        return Refusal("Pad: what it puts around its input is computed")
+    if mode == "constant":
+        return (_cut_back(tape, dx, shape, widths),)
+    sources = _SOURCES.get(mode)
+    if sources is None or widths.min(initial=0) < 0:
+        return Refusal(f"Pad: {mode!r} that cuts off has no gradient rule")
     for axis, (before, size) in enumerate(zip(widths[0], shape, strict=True)):
         dy, total = dx, tape.shape(dx)[axis]
         dx = tape.slice(dy, axis, int(before), int(before) + size)
@@ -62,8 +67,16 @@ def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
     return (dx,)
 
 
+def _cut_back(tape: Tape, dy: str, shape: tuple[int, ...], widths: Places) -> str:
+    """The gradient of the middle where something was put around it, and zeros where something was cut off."""
+    for axis, (before, size) in enumerate(zip(widths[0].tolist(), shape, strict=True)):
+        dy = tape.slice(dy, axis, max(0, before), min(before + size, tape.shape(dy)[axis]))
+    cut = (-widths).clip(0)
+    return tape.pad(dy, cut[0].tolist(), cut[1].tolist())
+
+
 def _widths(tape: Tape, node: Node, op: OnnxOp) -> Places | None:
-    """What is put before and behind each axis, [2, rank]; None where that is computed or negative."""
+    """What is put before and behind each axis, [2, rank], negative where it cuts off; None where that is computed."""
     rank, axes = len(tape.shape(node.inputs[0])), tape.operand(node, 3)
     given = tape.array(tape.operand(node, 1)) if len(node.inputs) > 1 else np.array(integers(op, "pads") or ())
     places = tape.array(axes) if axes else np.arange(rank)
@@ -71,7 +84,7 @@ def _widths(tape: Tape, node: Node, op: OnnxOp) -> Places | None:
         return None
     widths = np.zeros((2, rank), np.int64)
     widths[:, places % rank] = given.reshape(2, -1)
-    return None if widths.min(initial=0) < 0 else widths
+    return widths
 
 
 # ---- sizes
@@ -82,8 +95,8 @@ def _resize(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     dx, shape = gradients[0], tape.shape(node.inputs[0])
     if text(op, "coordinate_transformation_mode") == "tf_crop_and_resize":
         return Refusal(f"{op.op_type} that crops has no gradient rule")
-    if integer(op, "antialias") or text(op, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return Refusal(f"{op.op_type} with antialiasing or a kept aspect ratio has no gradient rule")
+    if text(op, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return Refusal(f"{op.op_type} with a kept aspect ratio has no gradient rule")
     scales = _scales(tape, node, op)
     if scales is None:
         return Refusal(f"{op.op_type}: its scales are computed")
@@ -124,13 +137,14 @@ def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Flo
     mode = text(op, "mode", "nearest")
     if mode == "nearest":
         return np.asarray(np.eye(size)[_nearest(tape, op, places).clip(0, size - 1)])
-    first = np.floor(places)
-    beyond = (places - first).astype(np.float64)
-    taps = _cubic(beyond, number(op.attributes, "cubic_coeff_a", _CUBIC)) if mode == "cubic" else (1 - beyond, beyond)
-    start = -1 if mode == "cubic" else 0
+    squeezed = min(1.0, scale) if integer(op, "antialias") else 1.0
+    reach = math.ceil((2 if mode == "cubic" else 1) / squeezed)
+    coefficient = number(op.attributes, "cubic_coeff_a", _CUBIC)
     matrix = np.zeros((made, size))
-    for tap, weights in enumerate(taps, start):
-        read = first.astype(np.int64) + tap
+    for tap in range(1 - reach, reach + 1):
+        read = np.floor(places).astype(np.int64) + tap
+        apart = np.abs(read - places.astype(np.float64)) * squeezed
+        weights = _cubic(apart, coefficient) if mode == "cubic" else 1 - apart.clip(0, 1)
         kept = ((read >= 0) & (read < size)) | (not integer(op, "exclude_outside"))
         np.add.at(matrix, (np.arange(made), read.clip(0, size - 1)), weights * kept)
     matrix /= matrix.sum(axis=1, keepdims=True)
@@ -166,13 +180,8 @@ def _nearest(tape: Tape, op: OnnxOp, places: Floats) -> Places:
     return np.asarray(rounded, np.int64)
 
 
-def _cubic(beyond: Floats, a: float) -> tuple[Floats, ...]:
-    """Weights of the four elements around a place (Keys, "Cubic convolution interpolation", 1981)."""
-
-    def near(d: Floats) -> Floats:
-        return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
-
-    def far(d: Floats) -> Floats:
-        return np.asarray(((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
-
-    return far(beyond + 1), near(beyond), near(1 - beyond), far(2 - beyond)
+def _cubic(apart: Floats, a: float) -> Floats:
+    """Weights of elements that far from a place (Keys, "Cubic convolution interpolation", 1981)."""
+    near = ((a + 2) * apart - (a + 3)) * apart * apart + 1
+    far = ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a
+    return np.asarray(np.where(apart <= 1, near, np.where(apart < 2, far, 0)))

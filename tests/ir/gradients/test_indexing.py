@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -96,3 +99,26 @@ def test_the_largest_of_an_axis(axis: int, largest: int) -> None:
     op = OnnxOp("TopK", "", (("axis", axis), ("largest", largest)))
     top, _ = build.node(op, (x, two), [(shape, "float64"), (shape, "int64")])
     check_gradients(build.graph(build.mul(top, top)))
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "given"),
+    [
+        ((4, 5), (2, 3), {}),
+        ((5, 5), (3, 2), {"strides": (2, 1), "pads": (1, 0, 1, 1)}),
+        ((6, 5), (2, 2), {"dilations": (2, 3)}),
+        ((7,), (3,), {"strides": (2,), "pads": (1, 1)}),
+    ],
+)
+def test_columns_back_into_an_image(image: tuple[int, ...], kernel: tuple[int, ...], given: dict[str, Any]) -> None:
+    axes = len(image)
+    pads = given.get("pads", (0,) * 2 * axes)
+    strides, dilations = (given.get(name, (1,) * axes) for name in ("strides", "dilations"))
+    counts = [
+        (image[i] + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        for i in range(axes)
+    ]
+    build = Builder(opset=18)
+    x = build.input(2, 3 * math.prod(kernel), math.prod(counts), dtype="float64")
+    sizes = (build.constant(np.array(image, np.int64)), build.constant(np.array(kernel, np.int64)))
+    check_gradients(build.graph(build.onnx("Col2Im", x, *sizes, shape=(2, 3, *image), **given)))

@@ -78,11 +78,30 @@ def test_sums_by_equation(equation: str, a: tuple[int, ...], b: tuple[int, ...],
     check_gradients(build.graph(build.onnx("Einsum", left, right, shape=shape, equation=equation)))
 
 
-@pytest.mark.parametrize("equation", ["ii,ij->ij", "ij,jk->k", "ij->i"])
+@pytest.mark.parametrize(
+    ("equation", "shapes", "shape"),
+    [
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)], (2, 2)),
+        ("b,bi,bj,ij->b", [(2,), (2, 3), (2, 4), (3, 4)], (2,)),
+        ("ij,jk->k", [(2, 3), (3, 4)], (4,)),
+        ("ij->i", [(2, 3)], (2,)),
+        ("ij->", [(2, 3)], ()),
+        ("ij,jk", [(2, 3), (3, 4)], (2, 4)),
+        ("...ij,...jk->...ik", [(2, 5, 2, 3), (2, 5, 3, 4)], (2, 5, 2, 4)),
+        ("a...,ab->...b", [(2, 3, 4), (2, 2)], (3, 4, 2)),
+    ],
+)
+def test_sums_of_products_of_any_number(equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...]) -> None:
+    build = Builder()
+    names = [build.input(*one, name=f"x{place}", dtype="float64") for place, one in enumerate(shapes)]
+    check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))
+
+
+@pytest.mark.parametrize("equation", ["ii,ij->ij", "ij,jk->kk", "...ij,j...->i..."])
 def test_equations_that_have_no_gradient(equation: str) -> None:
     build = Builder()
     names = [build.input(3, 3, name=name, dtype="float64") for name in "ab"[: equation.count(",") + 1]]
-    shape = (3,) * len(equation.partition("->")[2])
+    shape = (3,) * len(equation.partition("->")[2].replace("...", ""))
     with pytest.raises(ModelError, match="Einsum"):
         check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))
 

@@ -37,8 +37,13 @@ def test_borders_before_they_were_operands() -> None:
     )
 
 
-def test_what_is_cut_off() -> None:
-    with pytest.raises(ModelError, match="cuts off"):
+@pytest.mark.parametrize("widths", [(0, -1, 0, 2, 0, 0, -2, -3), (1, 0, -2, 0, 0, 2, 1, -1)])
+def test_zeros_around_and_what_is_cut_off(widths: tuple[int, ...]) -> None:
+    check_gradients(padded("constant", "float64", widths))
+
+
+def test_borders_of_what_is_cut_off() -> None:
+    with pytest.raises(ModelError, match="'reflect' that cuts off"):
         training_step(padded("reflect", "float32", (0, 0, 0, -1, 0, 0, 0, 1)), Differentiate(inputs=True))
 
 
@@ -62,6 +67,9 @@ MODES: list[dict[str, Any]] = [
     {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"},
     {"mode": "cubic"},
     {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+    {"mode": "linear", "antialias": 1},
+    {"mode": "linear", "antialias": 1, "exclude_outside": 1},
+    {"mode": "cubic", "antialias": 1, "cubic_coeff_a": -0.5},
 ]
 
 
@@ -108,7 +116,6 @@ def test_sizes_as_onnx_runtime_has_them(given: dict[str, Any], sizes: tuple[int,
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"mode": "linear", "antialias": 1}, "antialiasing"),
         ({"keep_aspect_ratio_policy": "not_larger"}, "a kept aspect ratio"),
         ({"coordinate_transformation_mode": "tf_crop_and_resize"}, "that crops"),
     ],

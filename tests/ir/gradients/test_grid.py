@@ -1,0 +1,41 @@
+"""Gradients of GridSample, of the map and of the places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.ir import Builder, Graph
+from pimflow.passes.differentiate import Differentiate, training_step
+from support.gradients import check_gradients
+
+
+def sampled(dtype: str = "float64", opset: int = 20, **given: Any) -> Graph:
+    """Two images of three channels, read at places that lie in the map, at its border and outside."""
+    build = Builder(opset=opset)
+    x, grid = build.input(2, 3, 4, 5, name="x", dtype=dtype), build.input(2, 3, 2, 2, name="grid", dtype=dtype)
+    return build.graph(build.onnx("GridSample", x, grid, shape=(2, 3, 3, 2), **given))
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_places_between_elements(align: int, padding: str) -> None:
+    check_gradients(sampled(mode="linear", padding_mode=padding, align_corners=align))
+
+
+@pytest.mark.parametrize(
+    "given", [{"mode": "nearest"}, {"mode": "cubic"}, {"mode": "linear", "padding_mode": "reflection"}]
+)
+def test_what_has_no_rule(given: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="GridSample that is not linear"):
+        training_step(sampled("float32", **given), Differentiate(inputs=True))
+
+
+def test_constant_places_need_no_gradient() -> None:
+    build = Builder(opset=16)
+    x = build.input(1, 2, 4, 4, dtype="float64")
+    places = np.random.default_rng(0).uniform(-1.2, 1.2, (1, 3, 3, 2))
+    check_gradients(build.graph(build.onnx("GridSample", x, build.constant(places), shape=(1, 2, 3, 3))))
