@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 from pimflow.codegen.backend import Transfer
@@ -276,19 +277,20 @@ def jobs_of(
 
 
 def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
-    """Start times from 0 and the makespan: the better of two list schedules (both keep a pipeline's order of stages).
+    """Start times from 0 and the makespan: the best of three list schedules, the first of equal ones.
 
-    `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete.
-    Neither is always the better one; both are linear but for the ready queue.
+    `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete; `by level`
+    serves first what the longest chain of jobs waits for (highest level first: Adam, Chandy and Dickson, CACM 17,
+    1974). None is always the best one; all are linear but for the ready queue.
     """
     if len(jobs) == 1:
         return [0.0], jobs[0].duration_us
-    used = {job.resource for job in jobs}
-    by_stage = _list_schedule(jobs, by_arrival=False)
-    if len(used - {NO_RESOURCE}) < 2:
+    by_stage = _list_schedule(jobs, [0.0] * len(jobs))
+    levels = _levels(jobs)
+    if by_stage[1] <= _least_us(jobs, levels):
         return by_stage
-    by_arrival = _list_schedule(jobs, by_arrival=True)
-    return by_arrival if by_arrival[1] < by_stage[1] else by_stage
+    others = _list_schedule(jobs, None), _list_schedule(jobs, [-level for level in levels])
+    return min(by_stage, *others, key=itemgetter(1))
 
 
 def makespan_us(jobs: Sequence[Job]) -> float:
@@ -296,9 +298,28 @@ def makespan_us(jobs: Sequence[Job]) -> float:
     return _best_schedule(jobs)[1]
 
 
-def _list_schedule(jobs: Sequence[Job], *, by_arrival: bool) -> tuple[list[float], float]:
+def _levels(jobs: Sequence[Job]) -> list[float]:
+    """Of every job, what it and the longest chain of jobs behind it take once it has its operands."""
+    levels = [0.0] * len(jobs)
+    for index in range(len(jobs) - 1, -1, -1):
+        job = jobs[index]
+        behind = max([levels[other] for other in job.successors], default=0.0)
+        levels[index] = job.duration_us - job.ahead_us + behind
+    return levels
+
+
+def _least_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
+    """What no schedule is shorter than: the longest chain, and what each resource has to do."""
+    busy = dict.fromkeys([job.resource for job in jobs], 0.0)
+    for job in jobs:
+        busy[job.resource] += job.duration_us
+    return max(*levels, *busy.values())
+
+
+def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[list[float], float]:
     """Non-delay list schedule: an idle resource starts the first of its ready jobs at once.
 
+    First is what has the lowest rank (None: what arrived first), of these the earliest stage, then the lowest number.
     What a job needs no operands for has passed by then, as far as its resource was idle.
     """
     starts = [0.0] * len(jobs)
@@ -311,7 +332,7 @@ def _list_schedule(jobs: Sequence[Job], *, by_arrival: bool) -> tuple[list[float
     released = [index for index, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
-        _release(jobs, released, starts, waiting, queues, now, by_arrival)
+        _release(jobs, released, starts, waiting, queues, now, ranks)
         for resource, queue in queues.items():
             if queue and idle[resource]:
                 index = heapq.heappop(queue)[2]
@@ -336,7 +357,7 @@ def _release(
     waiting: list[int],
     queues: Mapping[str, list[tuple[float, int, int]]],
     now: float,
-    by_arrival: bool,
+    ranks: Sequence[float] | None,
 ) -> None:
     """Queues jobs whose inputs are complete; those that take no time are done at once."""
     while released:
@@ -346,8 +367,8 @@ def _release(
             starts[index] = now
             released.extend(_finish(job, waiting))
             continue
-        arrival = now if by_arrival else 0.0
-        heapq.heappush(queues[job.resource], (arrival, -1 if job.stage is None else job.stage, index))
+        rank = now if ranks is None else ranks[index]
+        heapq.heappush(queues[job.resource], (rank, -1 if job.stage is None else job.stage, index))
 
 
 def _finish(job: Job, waiting: list[int]) -> list[int]:

@@ -236,6 +236,15 @@ def test_the_better_order_of_issue_is_taken(
     assert timeline_of(zigzag_pipeline(stages, prices)).makespan_us == makespan
 
 
+def test_what_the_longest_chain_waits_for_is_served_first() -> None:
+    jobs = [Job("short", "gpu", 3), Job("first", "gpu", 1), Job("last", "pim", 5, ("first",))]
+    assert timeline_of(jobs).makespan_us == 6, "in order, or as work arrives, it would be 9"
+    later = [*jobs, Job("end", "gpu", 2, ("short",))]
+    assert timeline_of(later).makespan_us == 6
+    held = [Job("a", "gpu", 4), Job("b", "pim", 1), Job("c", "gpu", 1, ("b",)), Job("d", "pim", 3, ("c",))]
+    assert timeline_of(held).makespan_us == 8, "a list schedule never leaves a device idle: in 6 with the GPU waiting"
+
+
 def test_a_long_chain_takes_the_sum_of_its_nodes() -> None:
     length = 5000
     jobs = [Job("j0", "gpu", 1, region=0)]
