@@ -1,7 +1,7 @@
 """What the search decides and the passes carry out: a plan as data.
 
 A plan is a sequence of decisions that covers every node of the (cleaned-up) graph once, in an order in which the
-decisions can run one after the other: GPU and PIM meet at the end of each decision.
+decisions can run one after the other: GPU and PIM meet at the end of each decision (of `Parallel`, of all in it).
 """
 
 from __future__ import annotations
@@ -150,8 +150,12 @@ Single = OnDevice | SplitRows | SplitColumns | SplitK | SplitEdges | Pipeline
 
 @dataclass(frozen=True)
 class Parallel:
-    """Branches between a fork and its join, run at once: each is a sequence of decisions, and devices do not meet
-    before the end of all."""
+    """Decisions put together: devices meet at the end of all of them alone. What is in one waits for the values that it
+    reads, and for its device.
+
+    `branches` exchange nothing with each other and run at once; each is a sequence of decisions along the data flow.
+    Where all are connected there is one.
+    """
 
     branches: tuple[tuple[Single, ...], ...]
 

@@ -118,6 +118,8 @@ class Measure:
 
 _TOTALS = ("time_us", "energy_mj", "conv_us")
 _TOLD_EVERY = 500
+_TOGETHER = ("no meeting with its neighbours", "beside another branch")
+"""Of what is decided together in one branch, and in several."""
 """Nodes of a report after which progress says how many are done."""
 
 
@@ -406,7 +408,7 @@ class _NodeRows:
             time_us=busy_us(events),
             spent=self._spent[name].ordered(self._devices),
             commands=commands,
-            why=f"beside another branch; {why}" if isinstance(whole, Parallel) else why,
+            why=f"{_TOGETHER[len(whole.branches) > 1]}; {why}" if isinstance(whole, Parallel) else why,
             region=region,
             unknown=self._costs.unknown(self._original, node),
             violations=violations,

@@ -7,10 +7,11 @@ row of every node behind it needs some of its own (through others, each time). S
   and the same holds for all other nodes between two of them;
 - a waist in a decision of its own takes what it takes alone, and nothing else runs meanwhile. Elementwise nodes behind
   a node that is divided may be part of its decision, and count for nothing;
-- several waists in one decision are parts of a pipeline: branches that run at once have none. What has one part there
+- several waists in one decision are parts of a pipeline, or of decisions that are put together. What has one part there
   runs alone as well, as what is before it has ended and nothing behind it can begin: it is as if the decision were
   two, with a decision of its own between them. All others have two parts or more. Of those that only the host can run
-  each is a kernel of it; what a unit can run too may be divided between both, and counts at its best rate.
+  each is a kernel of it; what a unit can run too may be divided between both, and counts at its best rate. (What is
+  divided by columns or K is read whole: all of its parts run before anything behind it, as in a decision of its own.)
 
 A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for as long
 as their best rates say. At any prices of the devices' time that add up to one that takes at least what they cost

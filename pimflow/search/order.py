@@ -10,7 +10,7 @@ Hence
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -122,6 +122,24 @@ def branches_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...]
                     group[member] = large
     groups = sorted(sorted(members) for members in {id(members): members for members in group}.values())
     return tuple(tuple(nodes[index] for index in members) for members in groups)
+
+
+def unordered(graph: Graph, order: Sequence[Node], reach: int) -> Iterator[tuple[int, int]]:
+    """Positions less than `reach` apart of which the one behind does not wait for the one before."""
+    place = {node.name: index for index, node in enumerate(order)}
+    near = (1 << reach) - 2
+    awaited: list[int] = []
+    """By position, a bit for every distance at which it waits for a position before it."""
+    for index, node in enumerate(order):
+        found = 0
+        for maker in _makers(graph, node):
+            away = index - place[maker.name]
+            found |= (1 | awaited[index - away]) << away if away < reach else 0
+        awaited.append(found & near)
+        others = near & ~found
+        for away in range(1, min(reach, index + 1)) if others else ():
+            if others >> away & 1:
+                yield index - away, index
 
 
 def _flow(graph: Graph, order: tuple[Node, ...]) -> dict[int, list[int]]:

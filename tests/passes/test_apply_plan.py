@@ -8,6 +8,8 @@ import pytest
 
 from pimflow.errors import PlanError
 from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Placement, Slice, SplitRows
+from pimflow.runtime.timeline import build_timeline
+from support.costs import FakeCosts
 from support.passes import applied
 from support.values import assert_same_values
 
@@ -53,6 +55,27 @@ def test_parallel_branches_get_devices_in_one_region() -> None:
         ("left", "pim", 0), ("right", "gpu", 0), ("join", "gpu", 1),
     ]  # fmt: skip
     assert_same_values(graph, placed)
+
+
+def test_decisions_put_together_wait_for_what_they_read_alone() -> None:
+    build = Builder()
+    x = build.input(1, 4, 8, 8)
+    left, right = build.conv(x, 4, name="left"), build.conv(x, 4, 3, 1, 1, name="right")
+    behind = build.conv(right, 4, name="behind")
+    graph = build.graph(build.add(left, behind, name="join"))
+    each = [OnDevice("left", "pim", "auto"), OnDevice("right", "gpu"), OnDevice("behind", "pim", "auto")]
+    together = applied(graph, Parallel((tuple(each),)), OnDevice("join", "gpu"))
+    assert {node.name: node.placement.region for node in together.nodes} == {
+        "left": 0, "right": 0, "behind": 0, "join": 1,
+    }  # fmt: skip
+    assert_same_values(graph, together)
+    costs = FakeCosts()
+    us = {node.name: costs.node_cost(together, node).time_us for node in together.nodes}
+    timeline = build_timeline(together, costs.target, costs)
+    starts = {event.node: event.start_us for event in timeline.events}
+    assert starts["left"] == starts["right"] == 0, "on two devices"
+    assert starts["behind"] == max(us["left"], us["right"]), "its device is free, and what it reads is there"
+    assert starts["join"] == starts["behind"] + us["behind"]
 
 
 def one_conv(*shape: int) -> Graph:

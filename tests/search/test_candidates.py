@@ -20,7 +20,7 @@ from pimflow.search import policies
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
-from pimflow.search.candidates.pipelines import equal_stages, moved_rows
+from pimflow.search.candidates.pipelines import equal_stages, half_first, moved_rows
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
@@ -83,6 +83,8 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     stages = {len(one[0].stage_rows) for one in larger if isinstance(one[0], Pipeline)}
     assert max(lengths) >= 8
     assert stages == {1, 2, 3, 4, 5}
+    listed = {one[0].stage_rows for one in larger if isinstance(one[0], Pipeline) and not one[0].bottom_first}
+    assert {(7, 7), (5, 9), (4, 5, 5)} <= listed, "equal ones, and two of which the first is half as large"
 
 
 def feed_forward(rows: int) -> Graph:
@@ -187,10 +189,31 @@ def test_chosen_neighbours_in_different_branches_are_joined() -> None:
     each: list[Decision] = [*first, other, behind]
     payloads: list[tuple[Decision, ...]] = [(decision,) for decision in each]
     chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
-    joined = {(one.start, one.stop, one.decisions) for one in maker.joins(chosen)}
-    assert joined == {(0, 3, (Parallel((first, (other,))),)), (1, 3, (Parallel((first[1:], (other,))),))}
+    windows = [(0, 3, Parallel((first, (other,)))), (1, 3, Parallel((first[1:], (other,))))]
+    joined = [(one.start, one.stop, one.decisions[0]) for one in maker.joins(chosen)]
+    assert set(windows) <= set(joined)
+    for start, stop, parallel in joined:
+        (window,) = [window for window in windows if window[:2] == (start, stop)]
+        assert isinstance(parallel, Parallel)
+        changed = set(window[2].decisions) ^ set(parallel.decisions)
+        assert len({node for decision in changed for node in decision.nodes}) <= 1, "one unit decided otherwise"
     assert list(maker.joins(chosen)) == [], "each once"
     assert list(candidates_of(downsampled(), "pimflow")[0].joins(chosen)) == []
+
+
+def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    branch, other, behind = (OnDevice("conv0", "gpu"),), (OnDevice("conv2", "pim", "auto"),), OnDevice("add3", "gpu")
+    run = SplitRows("conv1", 3, "auto")
+    payloads: list[tuple[Decision, ...]] = [branch, (run,), (*other, behind)]
+    chosen = [
+        Interval(at, stop, 1.0, payload) for at, stop, payload in zip((0, 1, 2), (1, 2, 4), payloads, strict=True)
+    ]
+    joined = {one.decisions[0] for one in maker.joins(chosen)}
+    assert Parallel(((run, *other, behind),)) in joined, "the sum waits for both, conv2 does not wait for conv1"
+    chain, _ = candidates_of(heavy_chain(), "auto")
+    alone: list[tuple[Decision, ...]] = [(OnDevice(node.name, "pim", "auto"),) for node in chain.order]
+    assert list(chain.joins([Interval(at, at + 1, 1.0, payload) for at, payload in enumerate(alone)])) == []
 
 
 def test_units_in_branches_are_decided_anew() -> None:
@@ -228,6 +251,12 @@ def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
             assert (len(other), sum(other)) == (stages, rows)
             assert min(other) >= 1
             assert sorted(abs(a - b) for a, b in zip(option, other, strict=True))[:-2] == [0] * (stages - 2)
+    for first, *others in half_first(rows, stages):
+        assert first + sum(others) == rows
+        assert max(others) - min(others) <= 1
+        assert abs(2 * first - min(others)) <= 2
+        assert min(first, *others) > 0
+    assert half_first(rows, stages) or rows < 3 * stages
 
 
 def test_content_tells_apart_what_costs_differently() -> None:

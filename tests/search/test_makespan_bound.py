@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, combinations, pairwise, product
+from itertools import chain, combinations, islice, pairwise, product
 
 import networkx as nx
 import pulp
@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Pipeline, SplitColumns, SplitK, SplitRows
+from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.ir.analysis.regions import node_rows
+from pimflow.ir.plan import Single
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
@@ -113,12 +114,26 @@ def neighbours_divided(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int,
             yield first.start, second.stop, (Pipeline(names, devices, rows[1:], "auto", host_rows=host_rows),)
 
 
+def put_together(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
+    """Decisions over units that follow each other, without a meeting between them: some of all pairs."""
+    found = [one for one in every_decision(graph, pricer) if not isinstance(one[2][0], Pipeline) or one[0] == 0]
+    pairs = (pair for pair in product(found, found) if pair[0][1] == pair[1][0])
+    for (start, _, first), (_, stop, second) in islice(pairs, 0, None, 37):
+        yield start, stop, (Parallel((tuple(map(_single, (*first, *second))),)),)
+
+
+def _single(decision: Decision) -> Single:
+    assert not isinstance(decision, Parallel)
+    return decision
+
+
 def cheapest_of_all(graph: Graph, costs: Costs) -> float:
     """What the cheapest of all plans takes: as regions add up, the cheapest cover is found node by node."""
     pricer = Pricer(graph, costs, PriceCache(None, ""))  # type: ignore[arg-type]
     size = len(graph.nodes)
     ending: dict[int, list[tuple[int, float]]] = {stop: [] for stop in range(size + 1)}
-    for start, stop, decisions in chain(every_decision(graph, pricer), neighbours_divided(graph, pricer)):
+    ways = every_decision(graph, pricer), neighbours_divided(graph, pricer), put_together(graph, pricer)
+    for start, stop, decisions in chain(*ways):
         try:
             us = pricer.cost(decisions)
         except (KeyError, AssertionError):

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from pimflow.ir import Elementwise, Graph, Node, Value
-from pimflow.search.order import ForkJoin, branches_of, execution_order, fork_joins, units_of
+from pimflow.search.order import ForkJoin, branches_of, execution_order, fork_joins, units_of, unordered
 
 
 def toy(wiring: dict[str, str], outputs: str = "", fused: dict[str, str] | None = None) -> Graph:
@@ -202,6 +202,28 @@ def fork_joins_by_networkx(order: tuple[Node, ...], ends: tuple[str, ...]) -> li
         if flow.out_degree(fork) > 1 and dominator[post[fork]] == fork and post[fork] - fork > 2
     ]
     return sorted(found, key=lambda region: (region.stop - region.start, region.start))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_does_not_wait_for_what_is_before_it_is_that_of_networkx(seed: int) -> None:
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnop"
+    wiring = {
+        letter: "".join({rng.choice(f"x{letters[max(0, index - 6) : index]}") for _ in range(rng.randint(1, 2))})
+        for index, letter in enumerate(letters)
+    }
+    graph = toy(wiring, outputs=letters)
+    order = execution_order(graph)
+    flow = nx.DiGraph([(source, letter) for letter, reads in wiring.items() for source in reads])
+    before = [{other for other in letters if nx.has_path(flow, other, node.name)} for node in order]
+    expected = {
+        (at, behind)
+        for behind in range(len(order))
+        for at in range(max(0, behind - 4), behind)
+        if order[at].name not in before[behind]
+    }
+    assert sorted(unordered(graph, order, 5)) == sorted(expected)
+    assert expected
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -64,4 +64,6 @@ def _kind(decision: Decision, host: str) -> str:
         return f"stays on {host.upper()}" if decision.device == host else f"moved to {decision.device.upper()}"
     if isinstance(decision, Pipeline):
         return "pipelined"
-    return "branches at once" if isinstance(decision, Parallel) else f"split, {decision.device.upper()} helps"
+    if isinstance(decision, Parallel):
+        return "branches at once" if len(decision.branches) > 1 else "put together"
+    return f"split, {decision.device.upper()} helps"

@@ -141,6 +141,7 @@ def _words(run: Run) -> Markup:
             "nodes in a row are cut into stages: one unit makes a stage while another makes the next, or a part of it",
         ),
         ("branches at once", "nodes that do not depend on each other run on two units at the same time"),
+        ("put together", "neighbours of which not all wait for each other: units do not meet between them"),
         ("fused", "a node is computed as the results of another are written, and takes no time of its own"),
         ("origin", "nodes are those of the original model; what they were cut into is told together"),
     ]

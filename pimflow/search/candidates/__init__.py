@@ -19,12 +19,13 @@ from pimflow.ir import Decision, Graph
 from pimflow.ir.plan import renamed
 from pimflow.search.candidates import branches as concurrent
 from pimflow.search.candidates import columns, divided, edges, inner, pipelines
-from pimflow.search.candidates.base import Candidate, Destination, Scene
-from pimflow.search.candidates.branches import MAX_REGION_NODES, branches
+from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene
+from pimflow.search.candidates.branches import branches
 from pimflow.search.candidates.columns import column_splits
 from pimflow.search.candidates.divided import divided_runs
 from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
+from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
 from pimflow.search.candidates.pipelines import patterns, runs, variations
 from pimflow.search.candidates.placed import on_device, on_host
@@ -144,9 +145,9 @@ class Candidates:
         yield from concurrent.variations(self.scene, chosen)
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-        """Decisions of a cover without a meeting point between them; each once."""
+        """Decisions of a cover without meeting points between them, and what is a step away from these; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
-        for candidate in concurrent.joins(self.scene, chosen) if concurrently else ():
+        for candidate in joins(self.scene, chosen) if concurrently else ():
             if candidate not in self._joined:
                 self._joined.add(candidate)
                 yield candidate

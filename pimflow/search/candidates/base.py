@@ -12,8 +12,11 @@ from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.search.alike import Alike, Apart
 from pimflow.search.epilogues import own_kernels
-from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of
+from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered
 from pimflow.search.pricing import Pricer
+
+MAX_REGION_NODES = 24
+"""What runs at once, or is put together, has no more nodes than that."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,27 @@ class Scene:
         """Where branches are that may run at once; not where rows are brought from the host's memory, which have room
         one after the other alone."""
         found = fork_joins(self.graph, self.order)
-        return tuple(region for region in found if not any(map(_brings_rows, self.order[region.start : region.stop])))
+        return tuple(region for region in found if not self.brings_rows(region.start, region.stop))
+
+    def brings_rows(self, start: int, stop: int) -> bool:
+        """Whether rows are brought from the host's memory at some positions."""
+        return any(node.placement.access is not None for node in self.order[start:stop])
+
+    @cached_property
+    def unordered(self) -> Sequence[tuple[int, int]]:
+        """Where two units near each other begin of which the one behind does not wait for the one before, and either
+        can leave the host."""
+        kernels = {unit.start: unit.anchor for unit in self.units if not unit.anchor.op.is_movement}
+        able = {
+            start
+            for start, node in kernels.items()
+            if any(self.can_run(node, destination) for destination in self.destinations("auto"))
+        }
+        return [
+            (before, behind)
+            for before, behind in unordered(self.graph, self.order, MAX_REGION_NODES)
+            if before in kernels and behind in kernels and not able.isdisjoint((before, behind))
+        ]
 
     def find_alike(self, reach: int, *, concurrently: bool) -> None:
         """From now on candidates are listed once for stretches alike, of at most so many units.
@@ -134,10 +157,6 @@ class Destination:
 
     device: str
     choice: str
-
-
-def _brings_rows(node: Node) -> bool:
-    return node.placement.access is not None
 
 
 def is_heavy(unit: Unit) -> bool:

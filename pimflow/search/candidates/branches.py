@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 
 from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
-from pimflow.ir.plan import Single, singles
+from pimflow.ir.plan import Single
 from pimflow.search.candidates import columns
-from pimflow.search.candidates.base import Candidate, Destination, Scene
+from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene
 from pimflow.search.chain import Interval
 from pimflow.search.order import branches_of
 from pimflow.search.parts import divides_by_k
 from pimflow.search.policy import Space
 
-MAX_REGION_NODES = 24
 MAX_BRANCHES = 4
 Branches = tuple[tuple[Node, ...], ...]
 """The nodes of each of several branches, in order."""
@@ -87,35 +85,6 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
             for branch in split
         )
     )
-
-
-def joins(scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-    """Chosen decisions that follow each other in different branches, without a meeting point between them."""
-    starts = [one.start for one in chosen]
-    for region in scene.fork_joins:
-        if region.stop - region.start > MAX_REGION_NODES:
-            continue
-        begun = chosen[bisect_left(starts, region.start) : bisect_left(starts, region.stop)]
-        inside = [one for one in begun if one.stop <= region.stop]
-        for first, last in combinations(range(len(inside)), 2):
-            yield from _joined(scene, inside[first : last + 1])
-
-
-def _joined(scene: Scene, window: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-    start, stop = window[0].start, window[-1].stop
-    split = branches_of(scene.graph, scene.order[start:stop])
-    items = [item for interval in window for decision in interval.payload for item in singles(decision)]
-    if not 2 <= len(split) <= MAX_BRANCHES or all(_stays(item, scene.host) for item in items):
-        return
-    branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
-    branches = tuple(
-        tuple(item for item in items if branch_of[item.nodes[0]] == branch) for branch in range(len(split))
-    )
-    yield Candidate(start, stop, (Parallel(branches),))
-
-
-def _stays(item: Single, host: str) -> bool:
-    return isinstance(item, OnDevice) and item.device == host
 
 
 def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:

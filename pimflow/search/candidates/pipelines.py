@@ -160,6 +160,8 @@ def _pipelines(
         options = equal_stages(rows, stages)
         for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
             yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
+    for stage_rows in () if long or space.runs == "patterns" else half_first(rows, space.stages[0]):
+        yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
 
 
 def _names(run: Sequence[Unit]) -> tuple[str, ...]:
@@ -217,6 +219,14 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     small, extra = divmod(rows, stages)
     first = (small + 1,) * extra + (small,) * (stages - extra)
     return (first,) if not extra else (first, first[::-1])
+
+
+def half_first(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Stages of which the first, which fills the pipeline, is about half as large as each other; none if there are too
+    few rows, or that is how equal ones are."""
+    cuts = [0, *(round(rows * (2 * stage - 1) / (2 * stages - 1)) for stage in range(1, stages + 1))]
+    found = tuple(stop - start for start, stop in pairwise(cuts))
+    return (found,) if min(found) > 0 and found not in equal_stages(rows, stages)[-1:] else ()
 
 
 def all_stages(rows: int, stages: int) -> Iterator[tuple[int, ...]]:
