@@ -31,6 +31,7 @@ from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace, trace_of
+from pimflow.search.pricing import host_alone
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
@@ -151,8 +152,9 @@ def _step(model: Graph, options: Differentiate) -> TrainingStep:
 
 
 def _priced(step: TrainingStep, costs: CostModel) -> tuple[Trace, int]:
-    """The step as the host goes through it, and the bytes that stay throughout."""
-    clean = BEHIND.run(step.graph).graph
+    """The step as the host goes through it, with the Pads of its library, and the bytes that stay throughout."""
+    alone = host_alone(BEHIND.run(step.graph).graph, costs)
+    clean = alone.replace(nodes=[node.placed(region=None) for node in alone.nodes])  # each a kernel by itself
     trace = trace_of(clean, step.forward, costs)
     return trace, clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
 

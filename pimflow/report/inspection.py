@@ -17,6 +17,7 @@ from pimflow.report.roofline import RooflineRow, least_us, node_bytes, roofline_
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import node_work
+from pimflow.search.pricing import alone_times_us
 from pimflow.targets import TargetRecord
 
 
@@ -200,15 +201,15 @@ def inspect_graph(
     network: Network | None = None,
 ) -> Inspection:
     """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
-    verdicts = tuple(_verdict(graph, node, costs) for node in graph.nodes)
+    alone_us = alone_times_us(graph, costs)
+    verdicts = tuple(_verdict(graph, node, costs, alone_us[node.name]) for node in graph.nodes)
     found = None if network is None else NetworkReport.of(network, graph, costs)
     machine, roofs = TargetRecord.of(costs.target), {costs.target.host: costs.host_only().host.roof}
     return Inspection(model, model_sha256, machine, verdicts, graph, notes, found, roofs)
 
 
-def _verdict(graph: Graph, node: Node, costs: CostModel) -> NodeVerdict:
+def _verdict(graph: Graph, node: Node, costs: CostModel, host_us: float) -> NodeVerdict:
     found = {device: _cost_on(device, costs, graph, node) for device in costs.units}
-    host_us = costs.host_only().node_cost(graph, node).time_us
     times = {device: None if isinstance(cost, Refusal) else cost.time_us for device, cost in found.items()}
     macs, part = _macs(graph, node), is_expandable(node.op)
     moved = 0 if node.op.is_movement else node_bytes(graph, node, costs.host.element_bytes)

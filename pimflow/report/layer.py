@@ -17,6 +17,7 @@ from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import energies, render_fields
 from pimflow.runtime.costs import CostModel
+from pimflow.search.pricing import alone_times_us
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.origin import by_key
 
@@ -102,8 +103,8 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand:
         hint = f"choose another layer, or {report.remedy or 'another target'}"
         raise OptionError(f"the layer cannot run on {device.upper()}: {report.reason}{gap}", hint)
     graph = _graph_of(work)
-    baseline = costs.host_only().node_cost(graph, graph.nodes[0])
-    return LayerReport(TargetRecord.of(target), device, work, report, target.host, baseline.time_us)
+    (baseline_us,) = alone_times_us(graph, costs).values()
+    return LayerReport(TargetRecord.of(target), device, work, report, target.host, baseline_us)
 
 
 def _check(work: Any) -> None:

@@ -281,6 +281,16 @@ def host_alone(graph: Graph, costs: Costs) -> Graph:
     return graph
 
 
+def alone_times_us(graph: Graph, costs: Costs) -> dict[str, float]:
+    """What every node of a cleaned-up graph takes by itself on the host, with the Pad that is put before it there."""
+    alone, host = host_alone(graph, costs), costs.host_only()
+    times = {node.name: 0.0 for node in graph.nodes}
+    for node in alone.nodes:
+        name = node.placement.origin or node.name
+        times[name] = times.get(name, 0.0) + host.node_cost(alone, node).time_us
+    return times
+
+
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:
     """What the cost of decisions depends on, free of names: ops, shapes, types, wiring, and what is decided.
 
