@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from pimflow.compiled import Machine
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, ReorderLinear, SegmentGemm
+from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, SegmentGemm
 from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.search.fastest import Fastest
-from pimflow.search.relational_form import RELATIONAL, relational_form
+from pimflow.search.relational_form import RELATIONAL, relational_form, training_form
 from pimflow.sparse import Graph as Adjacency
 from pimflow.sparse import generate
 from pimflow_zoo.builder import Net
@@ -133,15 +132,14 @@ def measure(data: DataSet, layer: str, costs: CostModel, edges: Adjacency, share
 
 
 def training(layer: str, data: DataSet, edges: Adjacency, costs: CostModel) -> Forms:
-    """A training step, forward and backward, under all sets of the passes."""
+    """A training step, forward and backward: as exported, with the best set of `FUSED`, and in the cheapest form."""
     plain, fastest = as_exported(layer, data, edges), Fastest.of(costs, Options.of(target=TARGET, policy="gpu"))
-    prices: dict[tuple[type[Pass], ...], float] = {}
-    for chosen in product((False, True), repeat=len(RELATIONAL)):
-        kinds = tuple(compress(RELATIONAL, chosen))
-        passes: list[Pass] = [ReorderLinear(fold=False) if kind is ReorderLinear else kind() for kind in kinds]
-        prices[kinds] = fastest.us(carried_out(plain, (*passes, Differentiate(), *CLEANUP)))
-    fused = min(price for kinds, price in prices.items() if set(kinds) <= set(FUSED))
-    return Forms(prices[()], fused, min(prices.values()))
+
+    def step_us(graph: Graph) -> float:
+        return fastest.us(carried_out(graph, (Differentiate(), *CLEANUP)))
+
+    fused, best = (carried_out(plain, training_form(plain, step_us, kinds)) for kinds in (FUSED, RELATIONAL))
+    return Forms(step_us(plain), step_us(fused), step_us(best))
 
 
 def as_exported(layer: str, data: DataSet, edges: Adjacency) -> Graph:
@@ -185,7 +183,7 @@ types by Zipf's law and independent of an edge's ends: "pairs" are pairs of a ve
 of `segment-gemm` and `fuse-traversal`, "chosen" the form that prices choose of all four passes
 ([gnn.md](gnn.md#relational-layers)): over "fused" is what compaction and reordering gain. Peaks are of the arena that
 the memory planner packs. A training step is the forward pass and the gradients of all weights, whose product changes
-from step to step, on a graph of {most_trained:,} edges at most; of it each pass runs everywhere or not at all.
+from step to step, on a graph of {most_trained:,} edges at most; its form is chosen by the price of the step.
 
 In "fused" and "chosen" products read rows by an index themselves where that pays, as Hector's do (`fuse-traversal`):
 rows pass the second-level cache as those of a gather do, and are written nowhere.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from pimflow.errors import OptionError, choice
 from pimflow.frontend.binding import Declared, declared_input
 from pimflow.frontend.reading import read_source
 from pimflow.gnn.networks import LAYERS, Network
-from pimflow.gnn.training import StepCost, step_cost
+from pimflow.gnn.training import StepCost, cheapest_step
 from pimflow.gnn.typed_networks import TYPED_LAYERS, TypedNetwork
 from pimflow.gnn.workloads import Workload
 from pimflow.ir import Graph as Program
@@ -47,7 +48,7 @@ class Stepper(ABC):
 
     def step(self, drawn: TypedBatch) -> StepCost:
         """Forward, backward and update."""
-        return step_cost(self.over(drawn), self.costs)
+        return cheapest_step(self.over(drawn), self.costs)
 
     @abstractmethod
     def over(self, drawn: TypedBatch) -> Program:
@@ -134,7 +135,7 @@ class _Model(Stepper):
         self._source = model_source(model)
 
     def over(self, drawn: TypedBatch) -> Program:
-        program = self._read(Options.of(target=self._machine.target, graph=_as_one(drawn.single)))
+        program = self._read(graph=_as_one(drawn.single))
         (vertices,) = drawn.vertices.values()
         columns = {
             shape[-1] for name in program.inputs if len(shape := program.shape(name)) == 2 and shape[0] == len(vertices)
@@ -144,7 +145,9 @@ class _Model(Stepper):
         self._reads(VERTICES, *columns)
         return program
 
-    def _read(self, options: Options) -> Program:
+    def _read(self, **given: Any) -> Program:
+        """The program for a graph, in the form of the export: which one is trained the step's price says."""
+        options = Options.of(target=self._machine.target, relations="never", **given)
         return clean_up(read_model(self._source, options).graph, self._machine, options).graph
 
     def _reads(self, kind: str, columns: int) -> None:
@@ -194,7 +197,7 @@ class _TypedModel(_Model):
         shapes = {
             self._tables[kind].name: (len(vertices), self.features[kind]) for kind, vertices in drawn.vertices.items()
         }
-        return self._read(Options.of(target=self._machine.target, graph=lists, shapes=shapes))
+        return self._read(graph=lists, shapes=shapes)
 
 
 def _as_one(drawn: Batch) -> Graph:

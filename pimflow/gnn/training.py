@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pimflow.ir import Graph
+from pimflow.passes import PassManager
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
+from pimflow.search.relational_form import training_form
 
 ADAM_PASSES = 7
 """Over the bytes of all weights: four are read, three written."""
@@ -40,6 +42,16 @@ class StepCost:
     def time_us(self) -> float:
         """All three."""
         return self.forward_us + self.backward_us + self.update_us
+
+
+def cheapest_step(graph: Graph, costs: CostModel) -> StepCost:
+    """What a step takes with relational layers in the form in which it costs least.
+
+    Raises:
+        ModelError: as `step_cost`.
+    """
+    passes = training_form(graph, lambda form: step_cost(form, costs).time_us)
+    return step_cost(PassManager(passes).run(graph).graph, costs)
 
 
 def step_cost(graph: Graph, costs: CostModel) -> StepCost:

@@ -14,6 +14,7 @@ from pimflow.ir import (
     Array,
     BatchNorm,
     Conv2d,
+    Elementwise,
     Gemm,
     Graph,
     GraphEditor,
@@ -178,14 +179,24 @@ def _multiplies(op: Op) -> bool:
 
 
 def _sources(graph: Graph, name: str) -> Iterator[str]:
-    """The constants that movements alone bring to a value."""
+    """The constants that movements, and sums of constants, bring to a value."""
     if not name or graph.is_constant(name):
         yield name
         return
     maker = graph.producer(name)
-    if maker is not None and (maker.op.is_movement or maker.kind in ("Cast", "Expand")):
+    if maker is not None and _is_sum_of_constants(graph, maker):
+        for source in maker.inputs:
+            yield from _sources(graph, source)
+    elif maker is not None and (maker.op.is_movement or maker.kind in ("Cast", "Expand")):
         for source in maker.inputs[: 1 if isinstance(maker.op, OnnxOp) else None]:
             yield from _sources(graph, source)
+
+
+def _is_sum_of_constants(graph: Graph, node: Node) -> bool:
+    """As of weights that are multiplied with the same rows; clean-up folds all others."""
+    makers = (graph.producer(name) for name in node.inputs if name and not graph.is_constant(name))
+    added = isinstance(node.op, Elementwise) and node.op.kind == "Add"
+    return added and all(maker is not None and _is_sum_of_constants(graph, maker) for maker in makers)
 
 
 def _is_trainable(graph: Graph, name: str) -> bool:

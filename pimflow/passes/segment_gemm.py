@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,21 +35,23 @@ class SegmentGemm(Pass):
 
     Args:
         leave: products, and last Adds of sums, that stay as they are.
+        fold: whether weights of the same rows are added up here. Where they are trained each stays.
     """
 
     name: ClassVar[str] = "segment-gemm"
 
     leave: tuple[str, ...] = ()
+    fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrites the graph; the notes say of every product with matrices of types, and every sum, why it stays."""
-        return rewritten(graph, self.leave, _segmented)
+        return rewritten(graph, self.leave, partial(_segmented, self.fold))
 
 
-def _segmented(graph: Graph, node: Node) -> Graph | Refusal | None:
+def _segmented(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if node.op.is_matrix_product:
         return _picked_matrices(graph, node)
-    return heads_in_rows(graph, node) or _loop(graph, node)
+    return heads_in_rows(graph, node) or _loop(fold, graph, node)
 
 
 # ---- a matrix for every row
@@ -100,7 +103,7 @@ class Relation(NamedTuple):
     weights: Weights
 
 
-def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
+def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     """A sum of products behind sums over edges of the same rows."""
     if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
         return None
@@ -114,7 +117,7 @@ def _loop(graph: Graph, node: Node) -> Graph | Refusal | None:
     rows = {relation.total.inputs[0] for relation in relations.values()}
     shapes = {relation.weights.shape for relation in relations.values()}
     if len(relations) < 2 or len(rows) > 1 or len(shapes) > 1:
-        joined = joined_products(graph, node, terms)
+        joined = joined_products(graph, node, terms, fold=fold)
         if joined is not None:
             return joined
     if len(relations) < 2:

@@ -7,8 +7,8 @@ and where, is settled before plans are made, with every node on the device that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import compress, product
 from typing import NamedTuple
 
@@ -45,19 +45,28 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """Which of the passes run, and what each leaves as it is."""
+    """Which of the passes run, and what each leaves as it is.
+
+    Args:
+        kinds: the passes.
+        leave: what each leaves.
+        is_trained: whether weights are parameters, so that what passes make of them are nodes.
+    """
 
     kinds: tuple[Kind, ...]
     leave: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
+    is_trained: bool = False
 
     def without(self, kind: Kind, node: str) -> Form:
         """The form in which a pass leaves a node as it is."""
-        return Form(self.kinds, {**self.leave, kind: (*self.leave.get(kind, ()), node)})
+        return replace(self, leave={**self.leave, kind: (*self.leave.get(kind, ()), node)})
 
     def steps(self, graph: Graph) -> Iterator[tuple[RelationalPass, Graph]]:
         """The passes, and what each makes of what the one before made."""
         for kind in self.kinds:
             made = kind(tuple(name for name in self.leave.get(kind, ()) if name in graph.node_by_name))
+            if self.is_trained and isinstance(made, SegmentGemm | ReorderLinear):
+                made = replace(made, fold=False)
             graph = made.run(graph).graph
             yield made, graph
 
@@ -78,36 +87,75 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
         return Chosen(())
     if options.relations == "always":
         return Chosen((*(made for made, _ in everything.steps(graph)), *_MARKS))
-    return _cheapest(graph, kinds, Fastest.of(costs, options))
+    fastest = Fastest.of(costs, options)
+    return _with_records(graph, everything, _cheapest(graph, everything, lambda form: _price(graph, form, fastest)))
 
 
-def _cheapest(graph: Graph, kinds: Sequence[Kind], fastest: Fastest) -> Chosen:
+def training_form(
+    graph: Graph, step_us: Callable[[Graph], float], kinds: Sequence[Kind] = RELATIONAL
+) -> tuple[Pass, ...]:
+    """The passes that bring relational layers into the form whose training step costs least.
+
+    Args:
+        graph: the forward pass.
+        step_us: what the training step of a forward pass takes.
+        kinds: the passes that may run.
+    """
+    everything = Form(tuple(kinds), is_trained=True)
+    if not any(node.op.is_sparse for node in graph.nodes) or not any(True for _ in _sites(graph, everything)):
+        return ()
+    found = _cheapest(graph, everything, lambda form: step_us(_made(graph, form)))
+    return tuple(made for made, _ in found.best.steps(graph))
+
+
+class _Found(NamedTuple):
+    """The best form and its price, and those of all sets of the passes."""
+
+    best: Form
+    least: float
+    prices: Mapping[tuple[Kind, ...], float]
+
+
+def _cheapest(graph: Graph, everything: Form, price: Callable[[Form], float]) -> _Found:
     """The best set of passes, and then of each the nodes that had better stay as they are."""
-    forms = [Form(tuple(compress(kinds, chosen))) for chosen in product((True, False), repeat=len(kinds))]
-    prices = [_price(graph, form, fastest) for form in forms]
-    least = min(prices)
-    best = forms[prices.index(least)]
+    sets = [
+        tuple(compress(everything.kinds, chosen)) for chosen in product((True, False), repeat=len(everything.kinds))
+    ]
+    prices = {kinds: price(replace(everything, kinds=kinds)) for kinds in sets}
+    best = replace(everything, kinds=min(prices, key=prices.__getitem__))
+    least = prices[best.kinds]
     for kind, name in tuple(_sites(graph, best)):
         candidate = best.without(kind, name)
-        price = _price(graph, candidate, fastest)
-        if price < least:
-            best, least = candidate, price
+        cost = price(candidate)
+        if cost < least:
+            best, least = candidate, cost
+    return _Found(best, least, prices)
+
+
+def _with_records(graph: Graph, everything: Form, found: _Found) -> Chosen:
+    """The passes of the best form, and what those that do not pay would cost."""
     records = []
-    for kind in kinds:
-        others = [price for form, price in zip(forms, prices, strict=True) if kind in form.kinds]
-        if kind not in best.kinds:
-            note = f"everything: {min(others):.2f} us with it, {least:.2f} us without"
+    for kind in everything.kinds:
+        others = [price for kinds, price in found.prices.items() if kind in kinds]
+        if kind not in found.best.kinds:
+            note = f"everything: {min(others):.2f} us with it, {found.least:.2f} us without"
             records.append(PassRecord(kind.name, 0.0, False, len(graph.nodes), (note,)))
-    passes = tuple(made for made, _ in best.steps(graph))
+    passes = tuple(made for made, _ in found.best.steps(graph))
     return Chosen((*passes, *_MARKS) if passes else (), tuple(records))
 
 
-def _price(graph: Graph, form: Form, fastest: Fastest) -> float:
+def _made(graph: Graph, form: Form) -> Graph:
+    """The graph in a form."""
     for _, made in form.steps(graph):
         graph = made
+    return graph
+
+
+def _price(graph: Graph, form: Form, fastest: Fastest) -> float:
+    made = _made(graph, form)
     for mark in _MARKS:
-        graph = mark.run(graph).graph
-    return fastest.us(graph)
+        made = mark.run(made).graph
+    return fastest.us(made)
 
 
 def _sites(graph: Graph, form: Form) -> Iterator[tuple[Kind, str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.gnn.training import ADAM_PASSES, step_cost
+from pimflow.gnn.training import ADAM_PASSES, cheapest_step, step_cost
 from pimflow.ir import Builder, Graph
 from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target
+from support.relational import LAYERS, random_edges
 
 COSTS = CostModel(load_target("rtx3090"))
 ALONE = COSTS.host_only()
@@ -42,6 +43,14 @@ def test_nothing_is_computed_for_the_features() -> None:
     """Two products forward; backward two for weights and one for what lies between them."""
     whole = Differentiate(loss="cross-entropy").run(network()).graph
     assert sum(node.op.is_contraction for node in whole.nodes) == 5
+
+
+def test_relational_layers_are_trained_in_the_form_that_costs_least() -> None:
+    graph = LAYERS["attention"](random_edges(300, 3, 20_000))
+    plain, best = step_cost(graph, COSTS), cheapest_step(graph, COSTS)
+    assert best.time_us < plain.time_us
+    assert best.update_us == plain.update_us, "the same weights"
+    assert cheapest_step(network(), COSTS) == step_cost(network(), COSTS)
 
 
 def test_a_network_without_weights_is_not_trained() -> None:

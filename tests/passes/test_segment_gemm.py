@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, Spmm, Transpose, TypedLinear
 from pimflow.passes import SegmentGemm
+from pimflow.passes.differentiate import Differentiate, parameters
 from support.relational import LAYERS, TypedEdges, by_destination, loop, matrices, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
 from support.values import assert_same_values
@@ -204,6 +207,25 @@ def test_sums_over_edges_of_different_tables_are_one_product() -> None:
     (joined,) = (node for node in made.nodes if isinstance(node.op, Gemm))
     assert made.shape(joined.inputs[1]) == (6 + 5 + 4, 8)
     assert_same_values(graph, made)
+
+
+def test_weights_that_are_trained_are_added_up_by_nodes() -> None:
+    """Each stays a parameter; the gradient of the sum, which is that of both, is one product."""
+    graph = of_tables()
+    made = SegmentGemm(fold=False).run(graph).graph
+    assert Counter(kinds(made)) == Counter(
+        ["Spmm", "Spmm", "Concat", "Concat", "Gemm"] + ["Add"] * len(("other", "bias", "weights of itself"))
+    )
+    assert_same_values(graph, made)
+    elements = [sum(one.constants[name].size for name in parameters(one)) for one in (graph, made)]
+    assert elements[0] == elements[1]
+    products = [
+        sum(node.op.is_contraction for node in Differentiate(wrt=parameters(one)).run(one).graph.nodes)
+        for one in (graph, made)
+    ]
+    assert products[1] < products[0]
+    folded = SegmentGemm().run(graph).graph
+    assert sum(folded.constants[name].size for name in parameters(folded)) < elements[0]
 
 
 def test_weights_that_make_rows_of_a_sum_shorter_stay_with_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,11 @@ import pimflow
 from pimflow.compiled import Machine
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import Pass, PassManager, ReorderLinear, SegmentGemm
+from pimflow.passes import CompactMaterialization, FuseTraversal, Pass, PassManager, ReorderLinear, SegmentGemm
+from pimflow.passes.differentiate import Differentiate, parameters
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
-from pimflow.search.relational_form import RELATIONAL, relational_form
+from pimflow.search.relational_form import RELATIONAL, relational_form, training_form
 from pimflow.sparse import Graph as Adjacency
 from support.relational import LAYERS, TypedEdges, attention, by_destination, random_edges
 
@@ -77,6 +78,21 @@ def test_options_say_always_and_never_and_which() -> None:
     only = relational_form(graph, COSTS, Options(policy="gpu", relations="always"), (ReorderLinear,))
     assert [type(made) for made in only.passes[:-2]] == [ReorderLinear]
     assert relational_form(LAYERS["convolution"](SPARSE), COSTS, OPTIONS, (SegmentGemm,)).passes == ()
+
+
+def step_us(graph: Graph) -> float:
+    return us(carried_out(graph, (Differentiate(),)))
+
+
+@pytest.mark.parametrize("name", ["attention", "loop", "heads"])
+def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -> None:
+    graph = LAYERS[name](DENSE)
+    trained = (SegmentGemm(fold=False), ReorderLinear(fold=False), CompactMaterialization(), FuseTraversal())
+    sets = (tuple(compress(trained, chosen)) for chosen in product((False, True), repeat=len(trained)))
+    found = carried_out(graph, training_form(graph, step_us))
+    assert step_us(found) <= min(step_us(carried_out(graph, passes)) for passes in sets) * (1 + 1e-12)
+    elements = [sum(one.constants[item].size for item in parameters(one)) for one in (graph, found)]
+    assert elements[0] == elements[1], "what is trained is the same"
 
 
 def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:

@@ -24,7 +24,7 @@ class _Product(NamedTuple):
     bias: _Weights
 
 
-def joined_products(graph: Graph, node: Node, terms: Sequence[str]) -> Graph | None:
+def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
     """A sum over relations of (A_r X_r) W_r + b_r, X_r of different tables, as [A_1 X_1, A_2 X_2, ...] times all W_r.
 
     So heterogeneous networks are exported. Products of the same rows, as of the vertex itself for every relation, have
@@ -35,6 +35,7 @@ def joined_products(graph: Graph, node: Node, terms: Sequence[str]) -> Graph | N
         graph: what it is part of.
         node: the last Add.
         terms: what it and those before add up.
+        fold: whether weights of the same rows, and biases, are added up here. Where they are trained nodes have to.
     """
     shape = graph.shape(node.output)
     found = {term: _product(graph, term) if graph.shape(term) == shape else None for term in terms}
@@ -47,20 +48,51 @@ def joined_products(graph: Graph, node: Node, terms: Sequence[str]) -> Graph | N
     if len(summed) < 2 or len(products) < 2:
         return None
     tables = list(dict.fromkeys(product.x for product in products.values()))
-    weights = [np.sum([one.weights for one in products.values() if one.x == table], axis=0) for table in tables]
     write, made = RowWriter(graph), list[Node]()
     if len(tables) > 1:
         made.append(write.node(Concat(1), tables, f"{node.name}_rows"))
-    operands = [made[-1].output if made else tables[0], write.constant("weights", np.concatenate(weights))]
-    bias = np.sum([product.bias for product in products.values()], axis=0)
-    if bias.any():
-        operands.append(write.constant("bias", bias))
+    rows = made[-1].output if made else tables[0]
+    total = _Total(write, made, node.name, fold)
+    weights = [total.of([one.weights for one in products.values() if one.x == table], "weights") for table in tables]
+    operands = [rows, total.one_below_another(weights)]
+    biases = [product.bias for product in products.values() if product.bias.any()]
+    if biases:
+        operands.append(total.of(biases, "bias"))
     made.append(write.node(Gemm(), operands, f"{node.name}_joined"))
     for term in (term for term in terms if term not in products):
         made.append(write.node(Elementwise("Add"), (made[-1].output, term), node.name))
     made[-1] = replace(made[-1], outputs=node.outputs)
     write.editor.replace_node(node.name, made)
     return write.finish()
+
+
+class _Total(NamedTuple):
+    """Writes sums of weights, as constants or, unless they are to be folded, by nodes."""
+
+    write: RowWriter
+    made: list[Node]
+    name: str
+    fold: bool
+
+    def of(self, arrays: Sequence[_Weights], what: str) -> str:
+        """The name of their sum."""
+        if self.fold:
+            return self.write.constant(what, np.sum(arrays, axis=0))
+        total, *rest = (self.write.constant(what, array) for array in arrays)
+        for item in rest:
+            self.made.append(self.write.node(Elementwise("Add"), (total, item), f"{self.name}_{what}"))
+            total = self.made[-1].output
+        return total
+
+    def one_below_another(self, names: Sequence[str]) -> str:
+        """The rows of several weights as those of one."""
+        if len(names) == 1:
+            return names[0]
+        known = [array for array in map(self.write.array, names) if array is not None]
+        if len(known) == len(names):
+            return self.write.constant("weights", np.concatenate(known))
+        self.made.append(self.write.node(Concat(0), names, f"{self.name}_weights"))
+        return self.made[-1].output
 
 
 def _product(graph: Graph, name: str) -> _Product | None:
