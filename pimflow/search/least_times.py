@@ -6,6 +6,7 @@ what it takes over the share. So launches and half-empty waves count as far as n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
+from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.search import part_prices
 from pimflow.search.parts import (
@@ -54,18 +56,21 @@ class Least(NamedTuple):
     """What a node takes on a device at least.
 
     `whole_us` is all of it at the best rate of any share, `link_us` the same of copies, `first_us` the smallest share
-    with its copies.
+    with its copies. Where a unit computes the product in an operator, `beside_us` is what the host takes for the rest
+    of it, and `around_us` the longest chain of that through the product.
     """
 
     device: str
     whole_us: float
     link_us: float
     first_us: float
+    beside_us: float = 0.0
+    around_us: float = 0.0
 
     @property
     def path_us(self) -> float:
         """All of it, with its copies."""
-        return self.whole_us + self.link_us
+        return self.whole_us + self.link_us + self.around_us
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,26 @@ class LeastTimes:
         if device == self._host:
             measured_us = self._costs.measured_us(node.op)
             run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
-        return Least(device, run_us, link_us, min(first_us, run_us + link_us))
+        beside_us, around_us = (0.0, 0.0) if device == self._host else self._rest_us(node)
+        return Least(device, run_us, link_us, min(first_us, run_us + link_us), beside_us, around_us)
+
+    def _rest_us(self, node: Node) -> tuple[float, float]:
+        """What the host takes at least for an operator but for the product in it: all of that, and its longest chain
+        through the product."""
+        apart = expand(self._graph, node, elements=False) if is_expandable(node.op) else None
+        if apart is None or isinstance(apart, Refusal):
+            return 0.0, 0.0
+        others = [item for item in apart.graph.nodes if item.name != apart.product]
+        kernels = {item.name: self._kernel_us(apart.graph, item) for item in others}
+        return sum(kernels.values()), _longest_through(apart, kernels)
+
+    def _kernel_us(self, graph: Graph, node: Node) -> float:
+        """What a node takes in a kernel of its own on the host; 0 where it may be part of another kernel."""
+        if node.op.is_movement or node.op.is_elementwise:
+            return 0.0
+        placed = node.placed(device=self._host)
+        spared_us = self._costs.avoidable_us(graph, placed)
+        return min(self._costs.node_cost(graph, placed).time_us - spared_us, self._costs.measured_us(node.op))
 
     def _whole(self, device: str, node: Node) -> _Price | None:
         """What all of a node takes; on the host maybe with all memory channels, if they may be its for a while."""
@@ -294,6 +318,19 @@ def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> fl
         least = min(least, us * size / last)
         count = last + 1
     return least
+
+
+def _longest_through(apart: Expansion, kernels: Mapping[str, float]) -> float:
+    """The longest chain of kernels that wait for each other and for a product, which is not counted."""
+    ends: dict[str, float] = {}
+    through: dict[str, float] = {}
+    for node in apart.graph.nodes:
+        read = [maker.name for maker in map(apart.graph.producer, filter(None, node.inputs)) if maker is not None]
+        us = kernels.get(node.name, 0.0)
+        ends[node.name] = us + max((ends[name] for name in read), default=0.0)
+        behind = us + max((through[name] for name in read), default=-math.inf)
+        through[node.name] = ends[node.name] if node.name == apart.product else behind
+    return max(through.values())
 
 
 def _flows(graph: Graph, node: Node) -> bool:

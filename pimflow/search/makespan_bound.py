@@ -5,10 +5,11 @@ node, it takes a share x_d of the devices d, which add up to one, and keeps each
 node takes there at its best rate. Three things follow:
 
 - **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes what of
-  its epilogue the unit cannot. The least T over all shares is a linear program, the
-  load balance of unrelated machines (Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990, without
-  integrality). By duality it is the largest, over prices of the resources that add up to one, of the sum over the nodes
-  of the cheapest device at these prices; any prices give a bound, so that no solver's precision is in the result.
+  its epilogue the unit cannot, and the rest of an operator whose product alone leaves it (all steps of an LSTM). The
+  least T over all shares is a linear program, the load balance of unrelated machines (Lenstra, Shmoys and Tardos,
+  Mathematical Programming 46, 1990, without integrality). By duality it is the largest, over prices of the resources
+  that add up to one, of the sum over the nodes of the cheapest device at these prices; any prices give a bound, so that
+  no solver's precision is in the result.
 - **Path.** A node starts when what it reads is there: all of it, or as much as one row needs where both may be parts
   of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier than
   what it reads, and one row of it behind that. The longest chain of these is the critical path.
@@ -103,7 +104,7 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     least = LeastTimes(graph, costs)
     times = {node.name: least.of(node) for node in graph.nodes}
     devices = (costs.target.host, *costs.units)
-    behind = _behind(graph, costs)
+    behind = _behind(graph, times, costs)
     load_us, weights = _load(times, behind, (*devices, *map(_link, costs.units)))
     path_us, path = _critical_path(graph, times)
     meeting_us, meeting = meeting_bound(graph, times, behind, least)
@@ -130,18 +131,20 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
     return tuple(found)
 
 
-def _behind(graph: Graph, costs: Costs) -> dict[tuple[str, str], float]:
-    """By node and unit, what the host takes at least for the epilogue if the unit computes the node.
+def _behind(graph: Graph, times: Mapping[str, Times], costs: Costs) -> dict[tuple[str, str], float]:
+    """By node and unit, what the host takes at least if the unit computes the node: for the epilogue, and for the rest
+    of an operator whose product alone leaves it.
 
     What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
     """
-    found: dict[tuple[str, str], float] = {}
+    found = {(name, least.device): least.beside_us for name, time in times.items() for least in time.least}
     host = costs.target.host
     for root, members in members_by_root(graph).items():
         for device in costs.units:
             own = own_kernels(graph, root, members, device, costs.readouts, host)
             kernels = [graph.node(name).placed(device=host, fused_into=None) for name in members if own[name]]
-            found[root, device] = sum(_alone_us(graph, node, costs) for node in kernels)
+            epilogue_us = sum(_alone_us(graph, node, costs) for node in kernels)
+            found[root, device] = found.get((root, device), 0.0) + epilogue_us
     return found
 
 

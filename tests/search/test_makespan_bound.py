@@ -8,12 +8,28 @@ from dataclasses import dataclass
 from itertools import chain, combinations, islice, pairwise, product
 
 import networkx as nx
+import numpy as np
+import onnx
 import pulp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
-from pimflow.ir import Builder, Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
+from pimflow.frontend import load_model
+from pimflow.ir import (
+    Array,
+    Builder,
+    Conv2d,
+    Decision,
+    Graph,
+    OnDevice,
+    Parallel,
+    Pipeline,
+    SplitColumns,
+    SplitK,
+    SplitRows,
+)
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.ir.plan import Single
 from pimflow.options import Options
@@ -32,6 +48,8 @@ from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import override
 from support.costs import GPU_RATE, PIM_RATE, FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
+from support.onnx_models import model_of
+from support.passes import plan_of, rewritten
 
 ROUNDING = 1 + 1e-9
 
@@ -278,3 +296,38 @@ def test_a_machine_whose_units_do_not_pay_is_bound_by_its_host() -> None:
     bound = bound_of(graph, costs)
     assert bound.binding == "host"
     assert bound.time_us == bound.host_us
+
+
+def two_recurrent(op_type: str) -> Graph:
+    """Two layers on one input that wait for nothing else; each has a product of all steps, and its steps."""
+    steps, features, hidden = 12, 256, 64
+    rng = np.random.default_rng(0)
+    gates = {"LSTM": 4, "GRU": 3}[op_type] * hidden
+    nodes: list[onnx.NodeProto] = []
+    constants: dict[str, Array] = {}
+    for name in ("first", "second"):
+        shapes = {f"{name}_w": (1, gates, features), f"{name}_r": (1, gates, hidden)}
+        constants |= {weight: rng.standard_normal(shape).astype(np.float32) for weight, shape in shapes.items()}
+        nodes.append(helper.make_node(op_type, ["x", *shapes], [f"{name}_y"], name, hidden_size=hidden))
+    nodes.append(helper.make_node("Concat", ["first_y", "second_y"], ["y"], axis=3))
+    graph = load_model(model_of(nodes, {"x": (steps, 8, features)}, constants=constants))
+    return PassManager(CLEANUP).run(graph).graph
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_steps_of_recurrent_layers_stay_with_the_host(op_type: str) -> None:
+    """Whoever computes their products: no placement of both takes less, nor much more than the bound."""
+    graph, target = two_recurrent(op_type), load_target("pimflow")
+    costs = CostModel(target)
+    names = [node.name for node in graph.nodes if not node.op.is_movement]
+    makespans, busy = [], []
+    for devices in product(("gpu", "pim"), repeat=len(names)):
+        both = Parallel(tuple((OnDevice(*placed),) for placed in zip(names, devices, strict=True)))
+        others = [OnDevice(node.name, "gpu") for node in graph.nodes if node.op.is_movement]
+        timeline = build_timeline(rewritten(graph, plan_of(both, *others), costs), target, costs)
+        makespans.append(timeline.makespan_us)
+        busy.append(sum(event.end_us - event.start_us for event in timeline.events if event.resource == "gpu"))
+    bound = bound_of(graph, costs)
+    assert 0.9 * min(busy) < bound.load_us <= min(makespans) * ROUNDING
+    alone = min(solve(graph, Options.of(target=target, use_cache=False), costs=costs).predicted_us, *makespans)
+    assert 0.7 * alone < bound.time_us <= alone * ROUNDING
