@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -263,7 +263,8 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
             return cost
         operand, profile = search.profile.pim.operand, search.profile
         spent, bounds = cycle_breakdown(cost), cycle_bounds(problem, cost, profile)
-        return NewtonLayer(profile.name, operand, cost, spent, bounds, self.time_parts_us(work, choice))
+        other = partial(search.other_order, problem, cost) if choice == "auto" else None
+        return NewtonLayer(profile.name, operand, cost, spent, bounds, self.time_parts_us(work, choice), other)
 
     def execute(
         self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pimflow.runtime.newton.bounds import CycleBounds
@@ -15,7 +16,10 @@ _BOUNDS = {"comp": "COMP", "interrupted": "COMP and what interrupts it", "bus": 
 
 @dataclass(frozen=True)
 class NewtonLayer:
-    """A layer's mapping and cost, what its cycles and its time are spent on, and what no mapping is faster than."""
+    """A layer's mapping and cost, what its cycles and its time are spent on, and what no mapping is faster than.
+
+    `search_other` finds what the best mapping with window order costs if this one has none, and without if it has it.
+    """
 
     timing: str
     operand: str
@@ -23,6 +27,12 @@ class NewtonLayer:
     spent: CycleBreakdown
     bounds: CycleBounds
     time_parts_us: Mapping[str, float]
+    search_other: Callable[[], PimCost | None] | None = field(default=None, compare=False)
+
+    @cached_property
+    def other_order(self) -> PimCost | None:
+        """What it finds; None where there is no such mapping."""
+        return None if self.search_other is None else self.search_other()
 
     @property
     def setting(self) -> str:
@@ -34,6 +44,16 @@ class NewtonLayer:
         """The bounds in cycles, and how far above the highest it is."""
         bounds = ", ".join(f"{_BOUNDS[name]} {cycles:,.0f}" for name, cycles in self.bounds.cycles.items())
         return f"{bounds} cycles; within {self.bounds.within(self.cost.cycles):.2f}x of the highest"
+
+    def _orders(self, other: PimCost) -> str:
+        """Which is chosen, and what the other costs."""
+        slower = f"{other.cycles:,} cycles, {other.cycles / self.cost.cycles:.2f}x"
+        if self.cost.mapping.window_block:
+            return f"chosen (im2win); without it {slower}"
+        return f"not chosen; with it (im2win), {other.mapping.window_block} channels a block, {slower}"
+
+    def _other(self, other: PimCost) -> dict[str, Any]:
+        return {"window_order": bool(other.mapping.window_block), "pim_cycles": other.cycles, "time_us": other.time_us}
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
@@ -55,6 +75,7 @@ class NewtonLayer:
             "bounds": dict(self.bounds.cycles),
             "bound": self.bounds.longest,
             "within": self.bounds.within(cost.cycles),
+            "other_order": None if self.other_order is None else self._other(self.other_order),
             "energy_mj": cost.energy_mj,
             "energy_parts_mj": cost.energy_parts_mj,
             "channels": [
@@ -84,6 +105,8 @@ class NewtonLayer:
             ("commands", f"{commands} (all channels), {cost.ref:,} refreshes"),
             ("closed rows", f"{cost.comps_on_closed_rows:,} COMPs on rows that a refresh had closed"),
         ]
+        if self.other_order is not None:
+            rows.insert(1, ("window order", self._orders(self.other_order)))
         if cost.launch_us:
             rows.insert(3, ("launch", f"{cost.launch_us:,.2f} us of the time before the first command"))
         if cost.placement_cycles:

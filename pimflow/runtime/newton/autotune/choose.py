@@ -76,6 +76,20 @@ class MappingSearch:
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.cost
 
+    def other_order(self, problem: MatrixProblem, chosen: PimCost) -> PimCost | None:
+        """The fastest likely mapping with window order if the chosen one has none, and without if it has it; None where
+        none fits."""
+        like, windows = _unpadded(problem), not chosen.mapping.window_block
+        ranked = [entry for entry in candidates(like, self.profile) if bool(entry.mapping.window_block) == windows]
+        if not ranked:
+            return None
+        race = _Race(like, self.profile, self.timer)
+        race.enter(entry.mapping for entry in _shortlist(ranked))
+        race.enter_other_order()
+        race.enter_rebalanced()
+        found = race.result()
+        return None if isinstance(found, Refusal) else found.of(problem).cost
+
     def time_us(self, problem: MatrixProblem, policy: str) -> float | Refusal:
         """What `choose` says of the time alone."""
         chosen = self._chosen(problem, policy)
