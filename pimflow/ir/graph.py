@@ -82,7 +82,8 @@ class Node:
 
     def placed(self, **fields: Any) -> Node:
         """The same node with these fields of its placement replaced."""
-        return replace(self, placement=_with(self.placement, tuple(fields.items())))
+        placement = _with(self.placement, tuple(fields.items()))
+        return Node(self.op, self.inputs, self.outputs, self.name, placement, self.tags)
 
 
 @lru_cache(maxsize=1 << 12)

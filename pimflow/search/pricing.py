@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Protocol
 
@@ -71,6 +71,9 @@ LONG = 1_500
 """Nodes of a graph above which pipelines are listed by rates alone, and bounded by their stages only where they promise
 most: tables of the stages of every run take 130 kB a node, and as long as the rest of the search."""
 
+_TEXTS = 1_000
+"""Regions of which the text is remembered that prices are kept by."""
+
 
 class Pricer:
     """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
@@ -92,6 +95,7 @@ class Pricer:
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._balanced: dict[tuple[str, str, str], int] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
+        self._nodes_text = lru_cache(maxsize=_TEXTS)(partial(_nodes_text, graph, self._outputs))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions take at least, before anything is divided: of what is, only rates count."""
@@ -150,7 +154,7 @@ class Pricer:
             known = self._bounds.least_us(decisions)
         if known > least:
             return known, False
-        text = content_text(self.graph, self._outputs, decisions)
+        text = self.content_text(decisions)
         key, least_key = key_of(text), key_of(f"at least, above {least.hex()}\n{text}")
         if key in self._prices:
             return self._prices.get(key), True
@@ -177,8 +181,14 @@ class Pricer:
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
         """What the decisions cost; None if they cannot be made."""
-        key = key_of(content_text(self.graph, self._outputs, decisions))
+        key = key_of(self.content_text(decisions))
         return self._prices.get(key) if key in self._prices else self._price(key, decisions)
+
+    def content_text(self, decisions: Sequence[Decision]) -> str:
+        """`content_text` of decisions over nodes of the graph: what it says of nodes is told once for many ways to
+        decide them."""
+        names = _names(decisions)
+        return _content_text(self._nodes_text(names), names, decisions)
 
     def time_us(self, decisions: tuple[Decision, ...]) -> float:
         """What decisions that can be made take, from the start of the first to the end of the last."""
@@ -201,7 +211,7 @@ class Pricer:
         """What decisions that can be carried out keep in the memories of units, by device."""
         found = self._kept.get(decisions)
         if found is None:
-            text = content_text(self.graph, self._outputs, decisions)
+            text = self.content_text(decisions)
             found = self._kept[decisions] = self._kept_by(decisions, text)
         return found
 
@@ -297,8 +307,23 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
     Values are numbered as they appear; of a value from outside it matters whether it is a constant (and not which, but
     for those that `Op.content_positions` names), of one made inside whether it is read outside.
     """
-    nodes = [graph.node(name) for decision in decisions for name in decision.nodes]
-    number = {node.name: index for index, node in enumerate(nodes)}
+    names = _names(decisions)
+    return _content_text(_nodes_text(graph, graph_outputs, names), names, decisions)
+
+
+def _names(decisions: Sequence[Decision]) -> tuple[str, ...]:
+    return tuple([name for decision in decisions for name in decision.nodes])
+
+
+def _content_text(of_nodes: str, names: Sequence[str], decisions: Sequence[Decision]) -> str:
+    number = {name: index for index, name in enumerate(names)}
+    return "\n".join([of_nodes, *[_decision_text(decision, number) for decision in decisions]])
+
+
+def _nodes_text(graph: Graph, graph_outputs: frozenset[str], names: Sequence[str]) -> str:
+    """What `content_text` says of the nodes themselves."""
+    nodes = [graph.node(name) for name in names]
+    number = {name: index for index, name in enumerate(names)}
     values: dict[str, int] = {}
     lines: list[str] = []
 
@@ -329,7 +354,6 @@ def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequenc
         content = content_of(graph, node)
         moved += f" content={content}" if content else ""
         lines.append(f"{_op_text(node.op)} {inputs} -> {outputs}{into}{moved}")
-    lines.extend(_decision_text(decision, number) for decision in decisions)
     return "\n".join(lines)
 
 

@@ -7,11 +7,13 @@ the nodes in front of them, so that runs with the same end share it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import compress, repeat
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, RunParts, Where, by_stage
+from pimflow.search.run_parts import End, RunParts, Where
 
 
 class Part(Protocol):
@@ -98,21 +100,22 @@ class StageTimes:
         busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
         works, least_us, node_behind_us = list(tail.works), list(tail.least_us), list(tail.node_behind_us)
         for place in range(shared, size):
-            layer = end.layers[place]
-            us: list[float] = []
-            for part, made, device in zip(
-                parts[size - 1 - place], layer.made, by_stage(devices[size - 1 - place], end.stages), strict=True
-            ):
-                if made:
-                    us.append(part.us - part.avoidable_us)
-                    busy_us[device] = busy_us.get(device, 0.0) + us[-1]
+            layer, where = end.layers[place], devices[size - 1 - place]
+            us = [
+                part.us - part.avoidable_us
+                for part, made in zip(parts[size - 1 - place], layer.made, strict=True)
+                if made is not None
+            ]
+            at = repeat(where) if isinstance(where, str) else compress(where, layer.made)
+            for part_us, device in zip(us, at, strict=False):
+                busy_us[device] = busy_us.get(device, 0.0) + part_us
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
             works.append(max(us) > 0)
             least_us.append(min(us))
             node_behind_us.append(after_us)
-            if works[place]:
-                for device in devices_of(devices[size - 1 - place]):
-                    behind_us[device] = min(behind_us.get(device, after_us), after_us)
+            for device in devices_of(where) if works[place] else ():
+                if after_us < behind_us.get(device, math.inf):
+                    behind_us[device] = after_us
         known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
         return known
 

@@ -33,7 +33,7 @@ from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy
 from pimflow.search.price_cache import key_of
-from pimflow.search.pricing import Pricer, content_text
+from pimflow.search.pricing import Pricer
 
 if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
@@ -64,7 +64,7 @@ class LoadPricer(Pricer):
 
     def loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
         """What the decisions load resources with; None if they cannot be made."""
-        key = key_of(f"loads of\n{content_text(self.graph, self._outputs, decisions)}")
+        key = key_of(f"loads of\n{self.content_text(decisions)}")
         kept = self._prices.texts.get(key)
         if kept is not None:
             told: dict[str, str] | None = json.loads(kept)

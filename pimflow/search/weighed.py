@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pimflow.ir import Decision, Graph
 from pimflow.search.policy import Objective
 from pimflow.search.price_cache import PriceCache, key_of
-from pimflow.search.pricing import Costs, Pricer, content_text
+from pimflow.search.pricing import Costs, Pricer
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class WeighedPricer(Pricer):
 
     def spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Time and energy from the start of the first decision to the end of the last; None if they cannot be made."""
-        text = content_text(self.graph, self._outputs, decisions)
+        text = self.content_text(decisions)
         key, energy_key = key_of(text), key_of(f"energy by {self._energies} of\n{text}")
         if key not in self._prices or energy_key not in self._prices:
             rewritten = self._rewritten(decisions)
