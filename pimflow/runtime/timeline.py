@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
@@ -277,20 +277,23 @@ def jobs_of(
 
 
 def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
-    """Start times from 0 and the makespan: the best of three list schedules, the first of equal ones.
+    """Start times from 0 and the makespan: the best of five list schedules, the first of equal ones.
 
     `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete; `by level`
     serves first what the longest chain of jobs waits for (highest level first: Adam, Chandy and Dickson, CACM 17,
-    1974). None is always the best one; all are linear but for the ready queue.
+    1974); two go `backwards` from the end to the start, by level and by number. None is always the best one; all are
+    linear but for the ready queue.
     """
     if len(jobs) == 1:
         return [0.0], jobs[0].duration_us
     by_stage = _list_schedule(jobs, [0.0] * len(jobs))
     levels = _levels(jobs)
-    if by_stage[1] <= _least_us(jobs, levels):
+    least_us = _least_us(jobs, levels)
+    if by_stage[1] <= least_us:
         return by_stage
     others = _list_schedule(jobs, None), _list_schedule(jobs, [-level for level in levels])
-    return min(by_stage, *others, key=itemgetter(1))
+    best = min(by_stage, *others, key=itemgetter(1))
+    return best if best[1] <= least_us else min(best, *_backwards(jobs), key=itemgetter(1))
 
 
 def makespan_us(jobs: Sequence[Job]) -> float:
@@ -314,6 +317,36 @@ def _least_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
     for job in jobs:
         busy[job.resource] += job.duration_us
     return max(*levels, *busy.values())
+
+
+def _backwards(jobs: Sequence[Job]) -> Iterator[tuple[list[float], float]]:
+    """What list schedules of the jobs from the last to the first make of their order; in that order every job starts
+    as soon as it can."""
+    last = len(jobs) - 1
+    mirrored = [Job(job.node, job.resource, job.duration_us, None, []) for job in reversed(jobs)]
+    for index, job in enumerate(jobs):
+        mirrored[last - index].waiting = len(job.successors)
+        for other in job.successors:
+            mirrored[last - other].successors.append(last - index)
+    for ranks in ([-level for level in _levels(mirrored)], [0.0] * len(jobs)):
+        ends_us = [-start for start in _list_schedule(mirrored, ranks)[0][::-1]]
+        yield _in_order(jobs, sorted(range(len(jobs)), key=ends_us.__getitem__))
+
+
+def _in_order(jobs: Sequence[Job], order: Sequence[int]) -> tuple[list[float], float]:
+    """Every job as soon as it can behind those before it in an order along the data flow."""
+    starts, ready_us = [0.0] * len(jobs), [0.0] * len(jobs)
+    free_us: dict[str, float] = {}
+    for index in order:
+        job = jobs[index]
+        is_free = job.resource == NO_RESOURCE
+        start_us = ready_us[index] if is_free else max(free_us.get(job.resource, 0.0), ready_us[index] - job.ahead_us)
+        starts[index], end_us = start_us, start_us + job.duration_us
+        if not is_free:
+            free_us[job.resource] = end_us
+        for other in job.successors:
+            ready_us[other] = max(ready_us[other], end_us)
+    return starts, max(start + job.duration_us for start, job in zip(starts, jobs, strict=True))
 
 
 def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[list[float], float]:

@@ -242,7 +242,7 @@ def test_what_the_longest_chain_waits_for_is_served_first() -> None:
     later = [*jobs, Job("end", "gpu", 2, ("short",))]
     assert timeline_of(later).makespan_us == 6
     held = [Job("a", "gpu", 4), Job("b", "pim", 1), Job("c", "gpu", 1, ("b",)), Job("d", "pim", 3, ("c",))]
-    assert timeline_of(held).makespan_us == 8, "a list schedule never leaves a device idle: in 6 with the GPU waiting"
+    assert timeline_of(held).makespan_us == 6, "the GPU waits for c: no schedule that never leaves it idle is below 8"
 
 
 def test_a_long_chain_takes_the_sum_of_its_nodes() -> None:
