@@ -57,6 +57,7 @@ def session_options(
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits, sleeps
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     if not optimise:
