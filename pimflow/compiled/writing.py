@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,17 +20,19 @@ from pimflow.bundle.graphs import write_graph
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.programs import ProgramTable
 from pimflow.bundle.source import ModelSource, onnx_bytes
+from pimflow.compiled.data_digest import data_digest
 from pimflow.compiled.result import CompiledResult
 from pimflow.data import encode
 from pimflow.errors import ModelError
 from pimflow.ir import Graph
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.export import SplitModel
+from pimflow.onnxio.save import DATA_SUFFIX, Stored
 from pimflow.report.spill import marked
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import Tell, silent
-from pimflow.search.solver import kept_runs, kept_streams
+from pimflow.search.solver import cache_of, kept_runs, kept_streams
 from pimflow.targets import TargetRecord, to_toml
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
@@ -63,30 +65,33 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
     digests: dict[str, str] = {}
     with new_output(folder, digests) as scratch:
         progress(f"writing {PROGRAM}")
-        _save_program(model, scratch)
-        with beside(partial(_check, model, scratch / PROGRAM, digests), model.options.jobs):
+        stored = _save_program(model, scratch)
+        with beside(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
             _save_records(model, scratch, digests, progress)
             progress("checking what was written")
     return folder
 
 
-def _save_program(model: CompiledResult, folder: Path) -> None:
+def _save_program(model: CompiledResult, folder: Path) -> tuple[Stored, ...]:
     """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
-    as ONNX only where a pattern fits."""
+    as ONNX only where a pattern fits. Returns what lies beside it, in a file of weights."""
     graph = model.graph if model.spill is None else marked(model.graph, model.spill)
     if model.network is None:
-        save_onnx(graph, folder / PROGRAM)
-    else:
-        write_graph(graph, folder / SPARSE_PROGRAM)
-        model.network.adjacency.save(folder / GRAPH)
-        with suppress(ModelError):
-            save_onnx(graph, folder / PROGRAM)
+        return save_onnx(graph, folder / PROGRAM)
+    write_graph(graph, folder / SPARSE_PROGRAM)
+    model.network.adjacency.save(folder / GRAPH)
+    with suppress(ModelError):
+        return save_onnx(graph, folder / PROGRAM)
+    return ()
 
 
-def _check(model: CompiledResult, program: Path, digests: dict[str, str]) -> None:
+def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], digests: dict[str, str]) -> None:
     """Runs what was written once; if no earlier run did, and the options ask for it. Its weights are made of the
-    original's. Its digest is among `digests` then."""
+    original's. Its digest is among `digests` then, and that of a file of weights."""
     options = model.options
+    if stored:
+        data = program.with_name(program.name + DATA_SUFFIX)
+        digests[data.name] = data_digest(data, stored, model.source, cache_of(options))
     if not options.check or not program.exists():
         return
     digests[PROGRAM] = sha256_of(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -20,6 +21,9 @@ EXTERNAL_MINIMUM_BYTES = 1024
 ALIGNMENT_BYTES = 4096
 """Tensors in the data file start at multiples of a page, so that they can be mapped."""
 
+DATA_SUFFIX = ".data"
+"""Of the name of a data file, behind its model's."""
+
 Buffer = bytes | memoryview
 
 _LENGTH_DELIMITED = 2
@@ -28,10 +32,22 @@ _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 
-def save_onnx(graph: Graph, path: str | Path, *, single_file_limit_bytes: int = SINGLE_FILE_LIMIT_BYTES) -> None:
+class Stored(NamedTuple):
+    """A constant in a data file, from an offset on; there are zeros between them."""
+
+    offset: int
+    array: Array
+
+
+def save_onnx(
+    graph: Graph, path: str | Path, *, single_file_limit_bytes: int = SINGLE_FILE_LIMIT_BYTES
+) -> tuple[Stored, ...]:
     """Writes the graph as ONNX; the same graph gives the same bytes.
 
     Constants that exceed the limit in sum go to `<file name>.data` in the same folder.
+
+    Returns:
+        What is in that file, in order; nothing where there is none.
 
     Raises:
         OutputError: a file cannot be written.
@@ -39,13 +55,15 @@ def save_onnx(graph: Graph, path: str | Path, *, single_file_limit_bytes: int = 
     path = Path(path)
     is_single = graph.constant_bytes <= single_file_limit_bytes
     model, outside = split_model(graph, SMALL_TENSOR_BYTES if is_single else EXTERNAL_MINIMUM_BYTES)
+    stored: tuple[Stored, ...] = ()
     try:
         if outside and not is_single:
-            _write_data(model, outside, path.with_name(path.name + ".data"))
+            stored = tuple(_write_data(model, outside, path.with_name(path.name + DATA_SUFFIX)))
         with path.open("wb") as file:
             file.writelines(serialised(model, outside if is_single else {}))
     except OSError as error:
         raise OutputError(f"cannot write {error.filename or path}: {error.strerror}") from error
+    return stored
 
 
 def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[Buffer]:
@@ -99,7 +117,7 @@ def _varint(value: int) -> bytes:
     return bytes((*digits, value))
 
 
-def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) -> None:
+def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) -> Iterator[Stored]:
     """Writes the arrays one after the other and points the model's tensors at them."""
     with path.open("wb") as file:
         for tensor in model.graph.initializer:
@@ -107,5 +125,7 @@ def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) ->
                 continue
             array = np.ascontiguousarray(arrays[tensor.name])
             file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
-            set_external(tensor, path.name, file.tell(), array.nbytes)
+            stored = Stored(file.tell(), arrays[tensor.name])
+            set_external(tensor, path.name, stored.offset, array.nbytes)
             array.tofile(file)
+            yield stored

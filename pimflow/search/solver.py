@@ -154,6 +154,11 @@ def _folder(options: Options, prices: PriceCache | None) -> Path | None:
     return prices.folder if prices is not None else user_folder() if options.use_cache else None
 
 
+def cache_of(options: Options) -> Path | None:
+    """The folder that whatever is found is kept in, where the options allow it."""
+    return _folder(options, None)
+
+
 def kept_runs(options: Options) -> KeptRuns:
     """What earlier runs found to run, where the options allow to read it."""
     return KeptRuns(_folder(options, None))
