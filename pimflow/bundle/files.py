@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ _MOST_JSON_BYTES = 512 << 20
 _SMALL_BYTES = 16 << 20
 _MOST_GROWTH = 100
 """Streams unpack to 28 to 60 times their size; gzip could make a thousand times of nothing."""
+_AT_ONCE = 1000
+"""Entries of a list that are text at a time."""
 
 
 def a_path(value: object, name: str) -> Path:
@@ -37,9 +39,36 @@ def json_text(document: Any, indent: int | None = 2) -> str:
     return json.dumps(document, indent=indent, allow_nan=False, separators=None if indent else (",", ":")) + "\n"
 
 
-def write_json(path: Path, document: Any, indent: int | None = 2) -> None:
+def write_json(path: Path, document: Any) -> None:
     """One JSON document as a file, byte-stable."""
-    path.write_text(json_text(document, indent), encoding="utf-8")
+    path.write_text(json_text(document), encoding="utf-8")
+
+
+def write_line(path: Path, document: Mapping[str, Any]) -> None:
+    """One JSON object with long lists as a file of one line, byte-stable; its text is never held whole."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(_stretches(document))
+        file.write("\n")
+
+
+def _stretches(document: Mapping[str, Any]) -> Iterator[str]:
+    """What `json_text` without indent gives, in pieces."""
+    before = "{"
+    for key, value in document.items():
+        yield f"{before}{json.dumps(key)}:"
+        before = ","
+        if not isinstance(value, list):
+            yield _in_line(value)
+            continue
+        yield "["
+        for start in range(0, len(value), _AT_ONCE):
+            yield ("," if start else "") + _in_line(value[start : start + _AT_ONCE])[1:-1]
+        yield "]"
+    yield "}" if document else "{}"
+
+
+def _in_line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def write_records(path: Path, document: Any, depth: int) -> None:

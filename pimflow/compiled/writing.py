@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from pimflow.bundle.files import a_path, sha256_of, write_json, write_records
+from pimflow.bundle.files import a_path, sha256_of, write_json, write_line, write_records
 from pimflow.bundle.folder import new_output
 from pimflow.bundle.graphs import write_graph
 from pimflow.bundle.original import copy_model
@@ -113,7 +113,7 @@ def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], 
     progress("writing memory.json")
     write_records(folder / "memory.json", {"format": format_of("memory"), **model.memory.as_json()}, depth=2)
     progress("writing timeline.json")
-    write_json(folder / "timeline.json", model.chrome_trace(), indent=None)
+    write_line(folder / "timeline.json", model.chrome_trace())
     progress("writing streams.json.gz")
     _write_streams(model, folder / "streams.json.gz")
     (folder / "target.toml").write_text(to_toml(model.machine.target), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.bundle.files import folder_around, read_packed, write_records, write_whole
+from pimflow.bundle.files import folder_around, json_text, read_packed, write_line, write_records, write_whole
 from pimflow.errors import OutputError
 
 
@@ -48,6 +48,14 @@ def test_a_packed_file_holds_about_what_its_size_says(tmp_path: Path) -> None:
         path.write_bytes(packed)
         with pytest.raises(ValueError, match=words):
             read_packed(path)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 1001, 3000])
+def test_a_line_that_is_written_in_pieces_is_the_whole_line(tmp_path: Path, count: int) -> None:
+    document = {"rows": [{"x": [i, None], "né": 1.5} for i in range(count)], "n": {"y": [[]]}, "last": [[1, 2]]}
+    for part in ({}, document, {"only": document["rows"]}):
+        write_line(tmp_path / "line", part)
+        assert (tmp_path / "line").read_text(encoding="utf-8") == json_text(part, indent=None)
 
 
 def test_records_have_a_line_each(tmp_path: Path) -> None:
