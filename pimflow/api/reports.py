@@ -16,7 +16,7 @@ from pimflow.gnn import tune
 from pimflow.ir import Graph, Spmm
 from pimflow.options import read_argument
 from pimflow.report.chrome_trace import slice_facts
-from pimflow.report.explanation import price_nodes, weigh_units
+from pimflow.report.explaining import price_nodes, weigh_units
 from pimflow.report.inspection import inspect_graph
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.page import page

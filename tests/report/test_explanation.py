@@ -13,8 +13,9 @@ import pimflow
 from pimflow.api.outputs import original_graph
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
-from pimflow.report import explanation
-from pimflow.report.explanation import Explanation, Verdict, told_of, weigh_units
+from pimflow.report import turning
+from pimflow.report.explaining import weigh_units
+from pimflow.report.explanation import Explanation, Verdict, told_of
 from pimflow.search.progress import silent
 from pimflow.sparse.generate import road_grid
 from support.kept import kept_model, normal
@@ -183,5 +184,5 @@ def test_what_is_not_tried_would_not_be_enough(monkeypatch: pytest.MonkeyPatch) 
 
     few = weighed()
     assert few[0].needs
-    monkeypatch.setattr(explanation, "_may_be_enough", lambda *of: True)
+    monkeypatch.setattr(turning, "_may_be_enough", lambda *of: True)
     assert weighed() == few

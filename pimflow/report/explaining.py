@@ -1,0 +1,224 @@
+"""Prices the ways to run a node, alone on the machine, and asks every unit what it is to the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pimflow.errors import ArgumentError, did_you_mean
+from pimflow.ir import (
+    Decision,
+    Graph,
+    Node,
+    OnDevice,
+    Pipeline,
+    Plan,
+    Refusal,
+    SplitColumns,
+    SplitEdges,
+    SplitK,
+    SplitRows,
+)
+from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
+from pimflow.ir.plan import Single, singles
+from pimflow.report.explanation import Alternative, Explanation, Need, Verdict
+from pimflow.report.plan_report import PlanReport, measure
+from pimflow.report.roofline import moved_bytes
+from pimflow.report.turning import needs_of, rewritten, standing_of
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.runtime.gpu.work import node_work
+from pimflow.search.candidates import Candidates
+from pimflow.search.order import Unit, execution_order, units_of
+from pimflow.search.policy import TENTHS, Policy, Space
+from pimflow.search.price_cache import PriceCache
+from pimflow.search.pricing import Pricer
+from pimflow.targets import TargetRecord
+
+
+def explain_node(
+    graph: Graph,
+    plan: Plan,
+    report: PlanReport,
+    name: str,
+    costs: CostModel,
+    measured: MeasuredTable | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Explanation:
+    """Prices the ways to run one node.
+
+    Args:
+        graph: cleaned up, as the search saw it.
+        plan: what runs where.
+        report: what that comes to.
+        name: the node; of one that is fused into another, what is told is told of both.
+        costs: of the machine.
+        measured: kernel times that go before the host's model.
+        progress: receives a line of text now and then.
+
+    Raises:
+        ArgumentError: there is no such node.
+    """
+    rows = {row.name: row for row in report.nodes}
+    if name not in rows:
+        raise ArgumentError(f"the model has no node {name!r}", did_you_mean(name, rows, 3))
+    unit = next(unit for unit in units_of(execution_order(graph)) if any(node.name == name for node in unit.nodes))
+    region, anchor, decision = _cut_out(graph, plan, unit)
+    work = None if anchor.op.is_movement else node_work(graph, anchor, element_bytes=0)
+    return Explanation(
+        machine=TargetRecord.of(costs.target),
+        node=rows[name],
+        shape=graph.value(anchor.output).type_text if anchor.output else "",
+        macs=0 if work is None else work.macs,
+        bytes=moved_bytes(region, costs.host.element_bytes),
+        run_us=report.result.time_us,
+        part_of=_together(decision, anchor, name),
+        host=costs.target.host,
+        alternatives=tuple(_alternatives(region, anchor, decision, costs)),
+        verdicts=tuple(_verdict(region, anchor, device, costs, measured, progress) for device in costs.units),
+    )
+
+
+def price_nodes(
+    graph: Graph, plan: Plan, names: Collection[str], costs: CostModel, progress: Callable[[str], None]
+) -> dict[str, tuple[Alternative, ...]]:
+    """The ways to run some nodes, by name: those of `explain_node`, without what would turn the answer.
+
+    Args:
+        graph: cleaned up, as the search saw it.
+        plan: what runs where.
+        names: nodes that are not fused into others.
+        costs: of the machine.
+        progress: receives a line of text now and then.
+    """
+    found: dict[str, tuple[Alternative, ...]] = {}
+    for unit in units_of(execution_order(graph)):
+        name = unit.anchor.name
+        if name in names:
+            progress(f"pricing alternatives: {len(found)} of {len(names)} nodes")
+            region, anchor, decision = _cut_out(graph, plan, unit)
+            found[name] = tuple(_alternatives(region, anchor, decision, costs))
+    return found
+
+
+def weigh_units(
+    graph: Graph,
+    plan: Plan,
+    names: Sequence[str],
+    most: int,
+    costs: CostModel,
+    measured: MeasuredTable | None,
+    progress: Callable[[str], None],
+) -> dict[str, tuple[Verdict, ...]]:
+    """What the units beside the host are to some nodes, by name: the verdicts of `explain_node`.
+
+    What would turn one takes long to find. It is asked once of equal work, and of `most` kinds of work in all: those of
+    the first names.
+
+    Args:
+        graph, plan, costs, measured, progress: see `explain_node`.
+        names: nodes; those that are fused into others are left out.
+        most: how many kinds of work are asked about.
+    """
+    units = {unit.anchor.name: unit for unit in units_of(execution_order(graph))}
+    asked: dict[Any, tuple[Need, ...]] = {}
+    found: dict[str, tuple[Verdict, ...]] = {}
+    for name in filter(units.__contains__, names):
+        region, anchor, _ = _cut_out(graph, plan, units[name])
+        host_us = costs.host_only().node_cost(region, anchor).time_us
+        verdicts = [standing_of(region, anchor, device, costs) for device in costs.units]
+        for index, verdict in enumerate(verdicts):
+            if verdict.time_us is None or verdict.time_us <= host_us:
+                continue
+            key = verdict.device, costs.work(region, anchor, verdict.device), host_us
+            if key not in asked and len(asked) < most:
+                progress(f"what would turn {name}: {len(asked) + 1} of {most}")
+                asked[key] = needs_of(region, anchor, verdict.device, costs, measured, verdict.time_us)
+            verdicts[index] = replace(verdict, needs=asked.get(key))
+        found[name] = tuple(verdicts)
+    return found
+
+
+def _cut_out(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
+    """A node with what is fused into it as a graph of its own, the node there, and what the plan decided."""
+    region = cut_subgraph(graph, [node.name for node in unit.nodes])
+    name = unit.anchor.name
+    return region, region.node(name), next(item for item in plan.decisions if name in item.nodes)
+
+
+def _alternatives(region: Graph, anchor: Node, whole: Decision, costs: CostModel) -> Iterator[Alternative]:
+    host, chosen = costs.target.host, next(item for item in singles(whole) if anchor.name in item.nodes)
+    alone = Plan("explain", tuple(OnDevice(node.name, host) for node in region.nodes), 0.0, 0.0, host=host)
+    on_host = isinstance(chosen, OnDevice) and chosen.device == host
+    for what, model, is_chosen in (("alone", costs.host_only(), on_host), ("beside the others", costs, False)):
+        yield Alternative(f"{host.upper()} {what}", "", measure(rewritten(region, alone, model), model), is_chosen)
+    for decisions in _ways(region, chosen, costs):
+        graph = rewritten(region, replace(alone, decisions=decisions), costs)
+        decision = next(item for item in decisions if anchor.name in item.nodes)
+        arranged = "; ".join(dict.fromkeys(filter(None, (_arranged(graph, node, costs) for node in graph.nodes))))
+        yield Alternative(_said(decision, region, anchor, host), arranged, measure(graph, costs), decision == chosen)
+
+
+def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
+    """What can be decided of a region, units' choices one by one and splits on a grid, and what the plan decided."""
+    choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
+    spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, inner=True, edges=True))
+    pricer = Pricer(region, costs, PriceCache(None, "explain"))
+    found = dict.fromkeys(candidate.decisions for candidate in Candidates(region, Policy("", "", spaces), pricer))
+    if isinstance(chosen, SplitRows | SplitColumns | SplitK | SplitEdges):
+        others = [OnDevice(node.name, costs.target.host) for node in region.nodes if node.name not in chosen.nodes]
+        found |= dict.fromkeys([(chosen, *others)])
+    for decisions in found:
+        names = sorted(name for decision in decisions for name in decision.nodes)
+        leaves = any(not isinstance(item, OnDevice) or item.device in costs.units for item in decisions)
+        if leaves and names == sorted(region.node_by_name) and pricer.cost(decisions) is not None:
+            yield decisions
+
+
+def _arranged(graph: Graph, node: Node, costs: CostModel) -> str:
+    unit = costs.units.get(node.device or "")
+    if unit is None:
+        return ""
+    work = costs.work(graph, node, unit.device)
+    program = work if isinstance(work, Refusal) else unit.program(work, unit.resolve(node.placement.choice or ""))
+    return "" if isinstance(program, Refusal) else str(unit.describe(program))
+
+
+def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
+    if isinstance(decision, SplitRows):
+        rows = node_rows(region, anchor)
+        return f"{rows - decision.gpu_rows} of {rows} rows on {decision.device.upper()}"
+    if isinstance(decision, SplitColumns):
+        columns = node_columns(region, anchor)
+        return f"{columns - decision.gpu_columns} of {columns} columns on {decision.device.upper()}"
+    if isinstance(decision, SplitK):
+        inner = node_k(region, anchor)
+        return f"{inner - decision.gpu_k} of K = {inner} on {decision.device.upper()}"
+    if isinstance(decision, SplitEdges):
+        return f"groups of {decision.group} sources with {decision.at_least} edges or more on {decision.device.upper()}"
+    assert isinstance(decision, OnDevice)
+    return f"{decision.device.upper()}, {decision.choice}" if decision.device != host else host.upper()
+
+
+def _together(decision: Decision, anchor: Node, name: str) -> str:
+    if name != anchor.name:
+        return f"fused into {anchor.name}, of which all this is told"
+    if isinstance(decision, Pipeline):
+        return f"a pipeline of {decision.stages} over {', '.join(decision.run)}"
+    others = [other for other in decision.nodes if other != name]
+    return f"decided with {', '.join(others)}" if others else ""
+
+
+def _verdict(
+    region: Graph,
+    anchor: Node,
+    device: str,
+    costs: CostModel,
+    measured: MeasuredTable | None,
+    progress: Callable[[str], None],
+) -> Verdict:
+    verdict = standing_of(region, anchor, device, costs)
+    if verdict.time_us is None or verdict.time_us <= costs.host_only().node_cost(region, anchor).time_us:
+        return verdict
+    return replace(verdict, needs=needs_of(region, anchor, device, costs, measured, verdict.time_us, progress))

@@ -1,0 +1,130 @@
+"""What a unit is to a node, and which key of the machine would make it as fast as the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from pimflow.errors import ArgumentError, TargetError
+from pimflow.ir import (
+    Graph,
+    Node,
+    OnDevice,
+    Plan,
+    Refusal,
+)
+from pimflow.ir.expansion import is_expandable
+from pimflow.passes import PassManager
+from pimflow.report.explanation import FACTORS, Need, Verdict
+from pimflow.report.plan_report import measure
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.gpu.measured import MeasuredTable
+from pimflow.search.pricing import rewrites
+from pimflow.targets import Target, override
+
+_FELT = 0.995  # a change that leaves more of the time than this is none
+
+
+def standing_of(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
+    """What a unit is to a node, without what would turn it."""
+    found = _on_unit_us(region, anchor, device, costs)
+    if isinstance(found, Refusal):
+        return Verdict(device, found.reason, None, in_vain=found.in_vain)
+    work, unit = costs.work(region, anchor, device), costs.units[device]
+    told = work if isinstance(work, Refusal) else unit.explain(work, unit.choices[-1])
+    return Verdict(device, "", found, standing="" if isinstance(told, Refusal) else told.standing)
+
+
+def needs_of(
+    region: Graph,
+    anchor: Node,
+    device: str,
+    costs: CostModel,
+    measured: MeasuredTable | None,
+    time_us: float,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[Need, ...]:
+    """Keys that would make a unit as fast as the host on a node that it takes longer for, the best first."""
+    needs: list[Need] = []
+    for key, value in _numbers(costs.target, device).items():
+        progress(f"{device}: {key}")
+        need = _need(region, anchor, device, costs.target, measured, key, value, time_us)
+        needs += [need] if need is not None else []
+    return tuple(sorted(needs, key=lambda need: need.time_us))
+
+
+def rewritten(region: Graph, plan: Plan, costs: CostModel) -> Graph:
+    """The region as it runs under a plan."""
+    return PassManager(rewrites(plan, costs)).run(region).graph
+
+
+def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
+    """Of the whole node on a unit, by its best choice; where a product alone leaves the host, with the rest."""
+    work, choice = costs.work(region, anchor, device), costs.units[device].choices[-1]
+    if isinstance(work, Refusal):
+        return work
+    cost = costs.unit_cost(device, work, choice)
+    if isinstance(cost, Refusal) or not is_expandable(anchor.op):
+        return cost if isinstance(cost, Refusal) else cost.time_us
+    host = costs.target.host
+    placed = (
+        OnDevice(node.name, device, choice) if node is anchor else OnDevice(node.name, host) for node in region.nodes
+    )
+    return measure(rewritten(region, Plan("explain", tuple(placed), 0.0, 0.0, host=host), costs), costs).time_us
+
+
+def _numbers(target: Target, device: str) -> Mapping[str, float]:
+    """The keys of a unit that are numbers and change its times: no energies, no timing profile but the one in use."""
+    profile = target.values.get(f"{device}.timing.default")
+    found = {}
+    for key, value in target.values.items():
+        of_another = key.startswith(f"{device}.timing.") and not key.startswith(f"{device}.timing.{profile}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if key.startswith(f"{device}.") and ".energy." not in key and is_number and not of_another:
+            found[key] = value
+    return found
+
+
+def _need(
+    region: Graph,
+    anchor: Node,
+    device: str,
+    target: Target,
+    measured: MeasuredTable | None,
+    key: str,
+    value: float,
+    before_us: float,
+) -> Need | None:
+    """The smallest change of one key that is enough; None if none of those tried is."""
+    for direction in (1, -1):
+        tried = list(_tried(target, measured, key, value, direction))
+        if not any(_may_be_enough(region, anchor, device, costs) for _, costs in tried):
+            continue
+        for after, costs in tried:
+            time_us = _on_unit_us(region, anchor, device, costs)
+            if isinstance(time_us, Refusal) or time_us > before_us * _FELT:
+                break
+            host_us = costs.host_only().node_cost(region, anchor).time_us
+            if time_us <= host_us:
+                return Need(key, value, after, time_us, host_us)
+    return None
+
+
+def _tried(
+    target: Target, measured: MeasuredTable | None, key: str, value: float, direction: int
+) -> Iterator[tuple[float, CostModel]]:
+    """What a key is set to, further and further from its value, and the machine of each; as far as there is one."""
+    for factor in FACTORS:
+        after = value * factor if direction > 0 else value / factor
+        after = max(1, round(after)) if isinstance(value, int) else after
+        try:
+            yield after, CostModel(override(target, {key: after}), measured=measured)
+        except (TargetError, ArgumentError, ValueError):
+            return
+
+
+def _may_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
+    """Whether a unit could be as fast as the host, by what its product takes at least: asked before any search."""
+    work, unit = costs.work(region, anchor, device), costs.units[device]
+    if isinstance(work, Refusal):
+        return False
+    return unit.least_us(work, unit.choices[-1]) <= costs.host_only().node_cost(region, anchor).time_us
