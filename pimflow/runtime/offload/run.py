@@ -1,11 +1,12 @@
 """Follows a training step whose activations are kept, offloaded or recomputed: when everything runs, and what is alive.
 
-Three things happen at once: the GPU runs kernels one after the other; one channel to the SSDs serves stores and
-loads, one at a time, in the order in which they are asked for; memory is taken and given back. A store is asked for
-once its buffer is made, and the buffer given back when it is stored and the forward pass has read it for the last
-time. A load is asked for as a certain kernel is about to start, and takes its memory as it begins. A kernel waits for
-what it reads. What is wanted back before it is stored is forwarded: it never left. Its store is withdrawn if it still
-waits; one that finds the channel free has begun as soon as it was asked for, and is in vain.
+Three things happen at once: the GPU runs kernels one after the other; one channel to the SSDs serves stores and loads,
+one at a time, in the order in which they are asked for; memory is taken and given back. A store is asked for once its
+buffer is made (those that one kernel makes in the order of their numbers), and the buffer given back when it is stored
+and the forward pass has read it for the last time. A load is asked for as a certain kernel is about to start, and takes
+its memory as it begins. A kernel waits for what it reads. What is wanted back before it is stored is forwarded: it
+never left. Its store is withdrawn if it still waits; one that finds the channel free has begun as soon as it was asked
+for, and is in vain.
 
 What is moved passes the GPU's memory too: meanwhile kernels are slower by its share of that memory's bandwidth, as if
 memory bound all of them.

@@ -90,7 +90,7 @@ class Drives:
             for b in range(len(self.trace.buffers))
         ]
         ways = [(b, max(use for use in uses[b] if use < before)) for b, before in self.plan.loads]
-        for buffer in dict.fromkeys(buffer for buffer, _ in self.plan.loads):
+        for buffer in sorted({buffer for buffer, _ in self.plan.loads}):
             written = [p for p in uses[buffer] if buffer in self.trace.kernels[p].writes]
             if any(b == buffer and max(p for p in written if p <= left) == place for b, left in ways):
                 self.waiting.append(("store", buffer))
