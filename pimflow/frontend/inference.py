@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from onnx import shape_inference
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
+from pimflow.frontend.restating import restated
 from pimflow.frontend.screening import screen_constants, unfit_operands
 from pimflow.frontend.structure_values import StructureValues
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
@@ -27,7 +27,6 @@ from pimflow.onnxio.tensors import (
     MOST_ELEMENTS,
     NUMPY_NATIVE,
     ONNX_ERRORS,
-    dtype_code,
     is_boundless,
     sparse_to_array,
     static_shape,
@@ -137,7 +136,7 @@ class _ShapeInference:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = _one_sided(_without_like(node, self.values))
+        node = restated(node, self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
         unfit = unfit_operands(node, self.values)
         if unfit:
@@ -333,24 +332,6 @@ def _check_sizes(node: str, values: Iterable[Value]) -> None:
 
 def _reason(error: ModelError) -> str:
     return _PREFIX.sub("", error.what)
-
-
-def _without_like(node: Node, values: Mapping[str, Value]) -> Node:
-    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
-    op = node.op
-    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "CastLike"):
-        return node
-    code = dtype_code(values[node.inputs[1]].dtype)
-    attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
-    return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
-
-
-def _one_sided(node: Node) -> Node:
-    """An STFT that says what it is by default: ONNX's inference takes the default for the contrary."""
-    op = node.op
-    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "STFT") or "onesided" in dict(op.attributes):
-        return node
-    return replace(node, op=OnnxOp("STFT", "", tuple(sorted({**dict(op.attributes), "onesided": 1}.items()))))
 
 
 def _has_ceil_mode(node: Node) -> bool:

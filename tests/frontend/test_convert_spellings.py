@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import (
     Array,
@@ -277,6 +278,56 @@ def test_an_stft_is_one_sided_unless_it_says_otherwise() -> None:
     want = run_plain(model, inputs)["y"]
     assert graph.shape("y") == want.shape == (1, 7, 9, 2)
     np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+
+
+def reshaped_to(target: list[str], rank: int, opset: int = 17) -> onnx.ModelProto:
+    """Abs(x) in a shape that is put together from sizes (x's), one, zero and rest (-1)."""
+    given = {"one": ints(1), "zero": ints(0), "rest": ints(-1)}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Concat", target, ["target"], axis=0),
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Reshape", ["a", "target"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ["e", "f"][:rank]}, ["y"], given, opset)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "made"),
+    [
+        ((0,), ["one", "sizes"], (1, 0)),
+        ((0,), ["sizes", "zero"], (0, 0)),
+        ((0, 3), ["one", "sizes"], (1, 0, 3)),
+        ((3, 0), ["one", "sizes"], (1, 3, 0)),
+    ],
+)
+def test_a_size_of_zero_where_no_size_is_to_copy(
+    shape: tuple[int, ...], target: list[str], made: tuple[int, ...]
+) -> None:
+    """Exporters mean it as a size, for a relation without edges say: as the same model with allowzero=1 does."""
+    model = reshaped_to(target, len(shape))
+    graph = load_model(model, dict(zip(("e", "f"), shape, strict=False)))
+    model.graph.node[-1].attribute.append(helper.make_attribute("allowzero", 1))
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)["y"]
+    assert graph.shape("y") == run_graph(graph, inputs)["y"].shape == want.shape == made
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_size_of_zero_that_copies_one_still_does(rows: int) -> None:
+    model = reshaped_to(["zero", "zero", "one"], 2)
+    graph = load_model(model, {"e": rows, "f": 3})
+    inputs = random_inputs(graph, 0)
+    assert graph.shape("y") == run_plain(model, inputs)["y"].shape == (rows, 3, 1)
+
+
+def test_a_size_of_zero_that_cannot_be() -> None:
+    with pytest.raises(ModelError, match="cannot run: "):
+        load_model(reshaped_to(["rest", "sizes"], 1), {"e": 0})
+    with pytest.raises(ModelError, match=r"cannot run: (?!.*allowzero)"):
+        load_model(reshaped_to(["one", "sizes"], 1, opset=13), {"e": 0})  # which has no allowzero
+    with pytest.raises(ModelError, match="cannot run: "):
+        load_model(reshaped_to(["one", "zero"], 1), {"e": 3})
 
 
 def test_cast_like_waits_for_no_value() -> None:

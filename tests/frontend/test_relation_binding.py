@@ -50,6 +50,16 @@ def test_every_relation_is_recovered_and_computes_what_it_did(name: str, seed: i
     assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
 
 
+def test_a_relation_without_edges() -> None:
+    """Whose indices TorchScript reshapes to [1, 0]."""
+    model, (lists, sizes) = FOLDER / "hgt-ts.onnx", random_lists(3)
+    lists["writes"] = lists["writes"][:, :0]
+    made = pimflow.compile(model, graph=lists, shapes=sizes, use_cache=False, policy="gpu")
+    inputs = random_inputs(made.graph, 0)
+    expected = run_original(str(model), {**inputs, **lists})
+    assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["hgt-ts", "hgt-dynamo"])
 @pytest.mark.parametrize("relations", ["never", "always"])
 def test_a_heterogeneous_graph_transformer_has_a_product_by_type(name: str, relations: str) -> None:

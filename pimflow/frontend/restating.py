@@ -1,0 +1,62 @@
+"""Nodes that say outright what they leave to defaults, or to the types and sizes of what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pimflow.ir import Array, Node, OnnxOp, Value
+from pimflow.onnxio.tensors import dtype_code
+
+
+def restated(node: Node, values: Mapping[str, Value], known: Mapping[str, Array], opset: int) -> Node:
+    """The node in a form that ONNX's inference and ONNX Runtime read alike; itself where it already is.
+
+    Args:
+        node: with an opaque operator.
+        values: the types of what it reads.
+        known: the arrays of what it reads that are known.
+        opset: of ONNX's own domain.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or op.domain:
+        return node
+    if op.op_type == "CastLike":
+        return _without_like(node, op, values)
+    if op.op_type == "STFT":
+        return _one_sided(node, op)
+    if op.op_type == "Reshape" and opset >= 14:
+        return _of_size_zero(node, op, values[node.inputs[0]].shape, known.get(node.inputs[1]))
+    return node
+
+
+def _without_like(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> Node:
+    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
+    code = dtype_code(values[node.inputs[1]].dtype)
+    attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
+    return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
+
+
+def _one_sided(node: Node, op: OnnxOp) -> Node:
+    """An STFT that says what it is by default: ONNX's inference takes the default for the contrary."""
+    return node if "onesided" in dict(op.attributes) else _with_attribute(node, op, "onesided")
+
+
+def _of_size_zero(node: Node, op: OnnxOp, shape: tuple[int, ...] | None, target: Array | None) -> Node:
+    """A Reshape of no elements to [1, 0], say, for a relation without edges: 0 is a size where none fits to be copied.
+
+    ONNX Runtime's kernel refuses it, unless its fusion of Shape, Concat and Reshape has made [1, -1] of it before.
+    """
+    if shape is None or target is None or 0 not in shape:
+        return node
+    sizes: list[int] = target.reshape(-1).tolist()
+    if -1 in sizes:
+        return node
+    copied = [size or shape[axis] for axis, size in enumerate(sizes[: len(shape)])]
+    fits = 0 in copied and 0 not in sizes[len(shape) :]
+    return node if fits else _with_attribute(node, op, "allowzero")
+
+
+def _with_attribute(node: Node, op: OnnxOp, name: str) -> Node:
+    """The node with an attribute set to 1."""
+    return replace(node, op=OnnxOp(op.op_type, "", tuple(sorted({**dict(op.attributes), name: 1}.items()))))
