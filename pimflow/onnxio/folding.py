@@ -20,10 +20,10 @@ from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, brief, is_boundless, sparse_to_array, to_array
 
-_RANDOM_OPS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+DRAWING = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators that give something else each time they run (Dropout in training)."""
+"""Operators that draw random numbers, other ones each time they run unless they have a seed."""
 
 FOLD_LIMIT_BYTES = 256 * 2**20
 """A result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""
@@ -100,7 +100,7 @@ def unpacked(graph: Graph) -> Graph:
 
 def is_random(op: OnnxOp) -> bool:
     """Whether an operator may give something else each time it runs."""
-    return op.op_type in _RANDOM_OPS
+    return op.op_type in DRAWING or op.op_type == "Dropout"  # in training
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:

@@ -13,7 +13,7 @@ Three questions, each with a bound of its own:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.steady_state import SteadyState
+from pimflow.verify.draws import drawing, seeded, seeded_original
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.reference import JITTER, SUMS_RTOL, CheckedUnits, Overflow, UnitReference, quantises
@@ -233,6 +234,9 @@ def verify_compiled(
         ModelError: ONNX Runtime refuses a model.
     """
     require_room(graph, 0 if memory is None else memory.arena_bytes)
+    drawn = drawing(graph)
+    if drawn:
+        original, graph = seeded_original(original), seeded(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
     expected = _original_outputs(original, {**bound, **feeds}, is_random=inputs is None)
@@ -270,7 +274,7 @@ def verify_compiled(
         nodes_checked=len(graph.nodes),
         rtol=max((check.rtol for check in checks), default=DEFAULT_RTOL) if rtol is None else rtol,
         how=How(seed if inputs is None else None, programs is not None, operand, memory is not None),
-        notes=(*evidence.notes(), *_overflows(reference.overflow, checks), *_still(signal, inputs)),
+        notes=(*evidence.notes(), *_drawn(drawn), *_overflows(reference.overflow, checks), *_still(signal, inputs)),
         values=evidence.values,
         programs=programs_check,
         in_flight=flight_check,
@@ -507,6 +511,10 @@ def _still(signal: Mapping[str, float], inputs: object) -> tuple[str, ...]:
     if not still or inputs is not None:
         return ()
     return (f"output {', '.join(still)} is the same for two different inputs: equality there shows little",)
+
+
+def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
+    return (f"random numbers of {', '.join(nodes)} were drawn from the same seeds in both models",) if nodes else ()
 
 
 def _overflows(overflow: Overflow | None, checks: tuple[OutputCheck, ...]) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""Random numbers that two models draw alike: what draws without a seed gets one, by the name of what it makes.
+
+Where a model gives none, ONNX Runtime takes one of its own for each process, and adds a node's place in the graph: what
+is rewritten draws other numbers. What is compared of such a model is one that it might have been: the same, with seeds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+import onnx
+from onnx import helper
+
+from pimflow.ir import Graph, Node, OnnxOp
+from pimflow.onnxio.export import ModelContent, SplitModel
+from pimflow.onnxio.folding import DRAWING
+
+_SEED = "seed"
+
+
+def drawing(graph: Graph) -> tuple[str, ...]:
+    """The nodes of a graph that draw numbers without a seed."""
+    return tuple(node.name for node in graph.nodes if _draws(node))
+
+
+def seeded(graph: Graph) -> Graph:
+    """The graph with a seed for each of these."""
+    return graph.replace(nodes=tuple(_seeded(node) if _draws(node) else node for node in graph.nodes))
+
+
+def seeded_original(original: ModelContent) -> ModelContent:
+    """The model as it was given, with the seeds that its graph gets."""
+    if isinstance(original, SplitModel):
+        return original._replace(proto=_seeded_proto(original.proto))
+    if isinstance(original, onnx.ModelProto):
+        return _seeded_proto(original)
+    model = onnx.ModelProto.FromString(original) if isinstance(original, bytes) else onnx.load(str(original))
+    return _seeded_proto(model)
+
+
+def _draws(node: Node) -> bool:
+    op = node.op
+    return isinstance(op, OnnxOp) and _draws_anew(op.domain, op.op_type, (name for name, _ in op.attributes))
+
+
+def _draws_anew(domain: str, op_type: str, attributes: Iterable[str]) -> bool:
+    return domain in ("", "ai.onnx") and op_type in DRAWING and _SEED not in attributes
+
+
+def _seeded(node: Node) -> Node:
+    assert isinstance(node.op, OnnxOp)
+    attributes = tuple(sorted((*node.op.attributes, (_SEED, _seed(node.outputs[0])))))
+    return replace(node, op=replace(node.op, attributes=attributes))
+
+
+def _seeded_proto(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if _draws_anew(node.domain, node.op_type, (attribute.name for attribute in node.attribute)):
+            node.attribute.append(helper.make_attribute(_SEED, _seed(node.output[0])))
+    return copy
+
+
+def _seed(name: str) -> float:
+    """A whole number that a float of 32 bits holds."""
+    return float(zlib.crc32(name.encode()) % 2**20)
