@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from pimflow.search.switching import Line
 from pimflow.search.weighed import pricer_of
 
 Decisions = tuple[Decision, ...]
+
+_ROUNDING = 1e-9
+"""Costs that differ by less than this part of them are the same, added up in another order."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +172,18 @@ class Search:
                 self._vary(entry, varied)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
-        for candidate in self._candidates.joins(self._line.on_order(chosen)):
+        """Enters chosen decisions put together; what is as cheap as they are apart stays apart."""
+        apart = self._line.on_order(chosen)
+        starts, costs = [some.start for some in apart], [some.cost for some in apart]
+        for candidate in self._candidates.joins(apart):
             first = self._candidates.first_alike(candidate)
             if first in self._joined:
                 self.entered += 1
                 continue
             self._joined.add(first)
-            self.vary([first])
+            among = slice(bisect_left(starts, candidate.start), bisect_left(starts, candidate.stop))
+            if self.has_time():
+                self._enter(first, apart=sum(costs[among]))
 
     def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
         """Enters variations of what an entry decides, and counts them; of those like it they are `varied` already."""
@@ -215,13 +224,15 @@ class Search:
                 self._look_at(entry)
         return ()
 
-    def _enter(self, candidate: Candidate, times: int = 1) -> None:
-        """Adds a candidate; it counts as so many."""
+    def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
+        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known: if as much, a little
+        more than that, so that rounding does not have it looked at."""
         self.entered += times
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
         us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
+            us = apart * (1 + _ROUNDING) if abs(us - apart) < _ROUNDING * apart else us
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.ir import Builder, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
-from pimflow.ir.plan import leaves_host
+from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir.plan import leaves_host, singles
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, priced_space, pricing
-from pimflow.search.candidates import Candidates
-from pimflow.search.chain import solve_chain
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.priced_space import price_space
@@ -133,6 +134,35 @@ def test_divided_branches_meet_at_their_end_alone() -> None:
     apart = Plan("apart", (*parallel.decisions, *plan.decisions[1:]), 0.0, 0.0)
     assert plan.predicted_us < recomputed_us(graph, apart), "devices need not wait for each other after every product"
     assert_same_values(graph, rewritten(graph, plan, FakeCosts()))
+
+
+def test_what_only_rounding_makes_cheaper_together_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chain, whose decisions wait for each other, together they are said to cost a rounding error less."""
+    told, looked_at = [], []
+    least, closer = Pricer.least, Pricer.closer
+
+    def together(_: Candidates, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+        items = tuple(item for some in chosen for decision in some.payload for item in singles(decision))
+        yield Candidate(0, chosen[-1].stop, (Parallel((items,)),))
+
+    def told_least(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
+        if not isinstance(decisions[0], Parallel):
+            return least(pricer, decisions)
+        told.append(decisions)
+        return (1 - 2**-50) * sum(pricer.time_us((item,)) for item in singles(decisions[0]))
+
+    def looked_closer(pricer: Pricer, decisions: tuple[Decision, ...], known: float) -> tuple[float | None, bool]:
+        looked_at.append(decisions)
+        return closer(pricer, decisions, known)
+
+    monkeypatch.setattr(Candidates, "joins", together)
+    monkeypatch.setattr(Pricer, "least", told_least)
+    monkeypatch.setattr(Pricer, "closer", looked_closer)
+    plan = plan_for(GRAPHS["heavy"], "auto")
+    assert told
+    assert looked_at
+    assert not set(told) & set(looked_at)
+    assert plan.decisions == default_plan("heavy", "auto").decisions
 
 
 def test_pim_sends_everything_it_can_to_pim() -> None:
