@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from pimflow.codegen.backend import Cost, Parts, Roof
+from pimflow.codegen.answers import Cost, Parts, Roof
 from pimflow.ir import Array, Graph, Node, Op
 from pimflow.sparse import Graph as Edges
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, cast
 
-from pimflow.codegen.backend import Lane, UnitCost
+from pimflow.codegen.answers import Lane, UnitCost
 from pimflow.codegen.host import HostCost
 from pimflow.ir import Graph, Node
 from pimflow.report.plan_report import PlanReport, origin_of

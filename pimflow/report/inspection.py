@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import Roof, UnitCost
+from pimflow.codegen.answers import Roof, UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.expansion import expand, is_expandable
 from pimflow.ir.text import print_graph

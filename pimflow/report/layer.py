@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pimflow.codegen import ConvProblem, MatrixProblem
-from pimflow.codegen.backend import WorkReport
+from pimflow.codegen.answers import WorkReport
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.data import encode
 from pimflow.errors import ArgumentError, OptionError, kind_of

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, cast
 
-from pimflow.codegen.backend import Backend, Cost, UnitCost
+from pimflow.codegen.answers import Cost, UnitCost
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import Work
 from pimflow.data import decode, encode, pick
 from pimflow.ir import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pimflow.codegen.backend import Roof
+from pimflow.codegen.answers import Roof
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.report.tables import number, render_table, wrapped
 from pimflow.runtime.costs import CostModel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.codegen.backend import TraceReport
+from pimflow.codegen.answers import TraceReport
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import number, render_table, significant
 from pimflow.runtime.backends import units_of

@@ -12,18 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.codegen.backend import (
-    Backend,
-    Capacity,
-    Copy,
-    Cost,
-    EdgeDivision,
-    Kept,
-    Merged,
-    Parts,
-    Transfer,
-    UnitCost,
-)
+from pimflow.codegen.answers import Capacity, Copy, Cost, EdgeDivision, Kept, Merged, Parts, Transfer, UnitCost
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError, choice

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, get_args
 
-from pimflow.codegen.backend import Copy, Parts, SumOfParts, Transfer
+from pimflow.codegen.answers import Copy, Parts, SumOfParts, Transfer
 from pimflow.codegen.host import HostBackend
 from pimflow.errors import TargetError
 from pimflow.ir import Refusal

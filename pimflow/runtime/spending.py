@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Copy, Parts, Transfer
+from pimflow.codegen.answers import Copy, Parts, Transfer
 from pimflow.ir import Graph, Node
 from pimflow.runtime.timeline import CHANNELS, NO_RESOURCE, Event, NodePrice, Timeline, build_timeline
 from pimflow.targets import Target

@@ -19,7 +19,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
-from pimflow.codegen.backend import Transfer
+from pimflow.codegen.answers import Transfer
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
 from pimflow.ir.placement import ALL_CHANNELS

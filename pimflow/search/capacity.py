@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Protocol
 
-from pimflow.codegen.backend import Capacity, Kept
+from pimflow.codegen.answers import Capacity, Kept
 from pimflow.ir import Graph, Node
 from pimflow.ir.plan import Storage
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pimflow.codegen.backend import EdgeDivision, Records, Transfer, UnitCost
+from pimflow.codegen.answers import EdgeDivision, Records, Transfer, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, OnDevice, Refusal
 from pimflow.ir.analysis.content import content_of

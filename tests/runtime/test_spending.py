@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen.backend import Transfer
+from pimflow.codegen.answers import Transfer
 from pimflow.ir import Graph, Node
 from pimflow.runtime.spending import BOARD, STATIC, event_costs, schedule, shares_us, spending, total
 from pimflow.runtime.timeline import Event, build_timeline

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.codegen.backend import Transfer
+from pimflow.codegen.answers import Transfer
 from pimflow.errors import GraphError
 from pimflow.runtime.timeline import Timeline, build_timeline, regions
 from pimflow.targets import load_target

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.backend import Backend, Capacity, EdgeDivision, Kept, UnitCost
+from pimflow.codegen.answers import Capacity, EdgeDivision, Kept, UnitCost
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
 from pimflow.ir import Array, Concat, Conv2d, Graph, Node, Op, Refusal, Reshape, Slice

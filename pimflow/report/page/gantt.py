@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.codegen.backend import Lane
+from pimflow.codegen.answers import Lane
 from pimflow.report.page.axes import WIDTH, Scale, chart, hues, tick_text
 from pimflow.report.page.markup import Markup, element, shortened
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline

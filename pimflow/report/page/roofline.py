@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pimflow.codegen.backend import Roof
+from pimflow.codegen.answers import Roof
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, power_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 

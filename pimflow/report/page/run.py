@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pimflow.codegen.backend import Lane
+from pimflow.codegen.answers import Lane
 from pimflow.ir import Graph, Plan
 from pimflow.report.difference import Difference
 from pimflow.report.explanation import Alternative, Verdict

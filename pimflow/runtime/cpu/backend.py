@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from pimflow.codegen.backend import Backend, Parts, Roof, Transfer
+from pimflow.codegen.answers import Parts, Roof, Transfer
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend
 from pimflow.data import decode, encode
 from pimflow.ir import Array, Graph, Node, Refusal

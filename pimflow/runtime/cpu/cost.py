@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pimflow.codegen.backend import SumOfParts
+from pimflow.codegen.answers import SumOfParts
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, SegmentedWork, node_work

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pimflow.codegen.backend import Roof
+from pimflow.codegen.answers import Roof
 from pimflow.codegen.host import HostBackend
 from pimflow.ir import Array, Conv2d, Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of

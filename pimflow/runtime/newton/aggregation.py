@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pimflow.codegen.backend import EdgeDivision, Parts
+from pimflow.codegen.answers import EdgeDivision, Parts
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.spmm import (
     Packing,

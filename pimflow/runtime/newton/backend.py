@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pimflow.codegen.backend import (
+from pimflow.codegen.answers import (
     Capacity,
     EdgeDivision,
     Kept,

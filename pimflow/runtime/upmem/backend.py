@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pimflow import data as codec
-from pimflow.codegen.backend import Backend, Copy, Lane, Parts, Roof, Transfer, UnitCost
+from pimflow.codegen.answers import Copy, Lane, Parts, Roof, Transfer, UnitCost
+from pimflow.codegen.backend import Backend
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.codegen.work import Work
 from pimflow.errors import DataError

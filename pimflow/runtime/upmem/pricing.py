@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.codegen.backend import SumOfParts
+from pimflow.codegen.answers import SumOfParts
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
 from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal

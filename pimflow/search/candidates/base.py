@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pimflow.codegen.backend import EdgeDivision
+from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.search.alike import Alike, Apart

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pimflow.codegen.backend import Roof
+from pimflow.codegen.answers import Roof
 from pimflow.report.page.roofline import Ceiling, Point, roofline
 
 CEILING = Ceiling("GPU", "d0", Roof(10e6, 1e6))

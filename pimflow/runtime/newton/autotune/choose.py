@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Annotated
 
 from pimflow.codegen import ConvProblem, MatrixProblem
-from pimflow.codegen.backend import Records
+from pimflow.codegen.answers import Records
 from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
 from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.lowering import Outline, outline
