@@ -19,7 +19,7 @@ from pimflow.passes import notes_of
 from pimflow.report.basis import gpu_basis
 from pimflow.report.front import Front, front_points
 from pimflow.report.inspection import Inspection, inspect_graph
-from pimflow.report.plan_report import measure
+from pimflow.report.measures import measure
 from pimflow.report.policies import Comparison, compare_graph
 from pimflow.report.profile import Profile
 from pimflow.search.pricing import host_alone

@@ -20,7 +20,7 @@ from pimflow.options import Options, read_argument
 from pimflow.report.difference import Difference, Side, difference_of
 from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
-from pimflow.report.plan_report import origin_of
+from pimflow.report.measures import origin_of
 from pimflow.search.progress import telling
 from pimflow.verify.compare import Verification
 

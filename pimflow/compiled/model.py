@@ -28,7 +28,7 @@ from pimflow.errors import (
 from pimflow.ir import Array
 from pimflow.onnxio.npz import read_npz
 from pimflow.options import read_argument
-from pimflow.report.plan_report import origin_of
+from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
 from pimflow.report.summary import summary_text
 from pimflow.runtime.execute.ort import OrtRunner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pimflow.ir import Graph
-from pimflow.report.plan_report import Costs, Measure
+from pimflow.report.measures import Costs, Measure
 from pimflow.report.tables import number, significant
 from pimflow.runtime.memory import plan_memory
 from pimflow.runtime.offload.fitting import made_to_fit, overflows

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pimflow.errors import choice
-from pimflow.report.plan_report import NodeRow, PlanReport
+from pimflow.report.node_rows import NodeRow
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.tables import number, render_table, wrapped
 from pimflow.runtime.spending import BOARD, PartsByPlace, Spending, total
 

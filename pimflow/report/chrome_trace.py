@@ -16,7 +16,8 @@ from typing import Any, cast
 from pimflow.codegen.answers import Lane, UnitCost
 from pimflow.codegen.host import HostCost
 from pimflow.ir import Graph, Node
-from pimflow.report.plan_report import PlanReport, origin_of
+from pimflow.report.measures import origin_of
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import complete, named, steps
 from pimflow.report.spill import spilled_slices
 from pimflow.report.steady import steady_slices

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup
 from pimflow.report.page.waterfall import Step, grouped_steps, waterfall
-from pimflow.report.plan_report import NodeRow, PlanReport
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.targets import Target

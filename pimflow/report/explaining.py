@@ -23,7 +23,8 @@ from pimflow.ir import (
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.ir.plan import Single, singles
 from pimflow.report.explanation import Alternative, Explanation, Need, Verdict
-from pimflow.report.plan_report import PlanReport, measure
+from pimflow.report.measures import measure
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.roofline import moved_bytes
 from pimflow.report.turning import needs_of, rewritten, standing_of
 from pimflow.runtime.costs import CostModel

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pimflow.report.plan_report import Measure, NodeRow
+from pimflow.report.measures import Measure
+from pimflow.report.node_rows import NodeRow
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.spending import PartsByPlace, total

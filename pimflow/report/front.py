@@ -19,7 +19,7 @@ from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
-from pimflow.report.plan_report import Costs, measure
+from pimflow.report.measures import Costs, measure
 from pimflow.report.records import Records, Row
 from pimflow.report.summary import CUT_SHORT
 from pimflow.report.tables import number, render_table, significant, wrapped

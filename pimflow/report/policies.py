@@ -14,7 +14,8 @@ from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.basis import gpu_basis
-from pimflow.report.plan_report import Costs, PlanCosts, cost_plan
+from pimflow.report.measures import Costs
+from pimflow.report.plan_report import PlanCosts, cost_plan
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.summary import CUT_SHORT, without
 from pimflow.report.tables import number, render_table, significant, wrapped
@@ -37,7 +38,7 @@ class PolicyResult:
 
     Args:
         policy: its name.
-        time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.plan_report.Measure`.
+        time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.measures.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
         fitted: what the plan takes once its activations fit; all other figures are with all of them kept.
         interval_us: between two inferences; where none overlap (all objectives but throughput) what one takes.

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pimflow.ir import Plan
 from pimflow.ir.plan import switches
 from pimflow.report.breakdown import breakdown_text
-from pimflow.report.plan_report import NodeRow, PlanReport
+from pimflow.report.node_rows import NodeRow
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from pimflow.errors import ArgumentError, TargetError
-from pimflow.ir import (
-    Graph,
-    Node,
-    OnDevice,
-    Plan,
-    Refusal,
-)
+from pimflow.ir import Graph, Node, OnDevice, Plan, Refusal
 from pimflow.ir.expansion import is_expandable
 from pimflow.passes import PassManager
 from pimflow.report.explanation import FACTORS, Need, Verdict
-from pimflow.report.plan_report import measure
+from pimflow.report.measures import measure
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.search.pricing import rewrites

@@ -9,7 +9,9 @@ import pytest
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
 from pimflow.report.as_it_fits import AsItFits
-from pimflow.report.plan_report import NodeRow, PlanReport, busy_us, report_plan
+from pimflow.report.measures import busy_us
+from pimflow.report.node_rows import NodeRow
+from pimflow.report.plan_report import PlanReport, report_plan
 from pimflow.report.policies import compare_graph, policy_result
 from pimflow.runtime.spending import Spending
 from pimflow.runtime.timeline import Event

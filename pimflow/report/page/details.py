@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pimflow.report.difference import place_of
 from pimflow.report.explanation import Alternative, Verdict, told_of
 from pimflow.report.inspection import NodeVerdict
+from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.parts import said
 from pimflow.report.page.run import Content, Run
-from pimflow.report.plan_report import NodeRow
 from pimflow.report.tables import significant
 from pimflow.runtime.spending import PartsByPlace, total
 

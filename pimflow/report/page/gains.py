@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan
-from pimflow.report.plan_report import origin_of
+from pimflow.report.measures import origin_of
 from pimflow.runtime.timeline import Timeline, regions
 
 

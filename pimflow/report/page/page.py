@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pimflow.report.difference import Difference, notes_of, place_of
+from pimflow.report.measures import Measure
+from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.details import details
 from pimflow.report.page.document import html_document
 from pimflow.report.page.gantt import gantt, schedule_data
@@ -17,7 +19,6 @@ from pimflow.report.page.parts import Bar, parts_chart, parts_table
 from pimflow.report.page.roofline import Point, roofline
 from pimflow.report.page.run import Content, Run
 from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall
-from pimflow.report.plan_report import Measure, NodeRow
 from pimflow.runtime.spending import PartsByPlace
 
 

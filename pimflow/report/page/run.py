@@ -11,12 +11,14 @@ from pimflow.ir import Graph, Plan
 from pimflow.report.difference import Difference
 from pimflow.report.explanation import Alternative, Verdict
 from pimflow.report.inspection import NodeVerdict
+from pimflow.report.measures import origin_of
 from pimflow.report.network import NetworkReport
+from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.gains import Gain, gains_of
 from pimflow.report.page.gantt import Schedule
 from pimflow.report.page.memory import Usage
 from pimflow.report.page.roofline import Ceiling
-from pimflow.report.plan_report import NodeRow, PlanReport, origin_of
+from pimflow.report.plan_report import PlanReport
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.memory import MemoryPlan
