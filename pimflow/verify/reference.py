@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pimflow.codegen.backend import Backend
-from pimflow.ir import Array, Conv2d, Graph, Node, OnnxOp
+from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.onnxio.widening import NARROW, single_precision, widened
@@ -65,8 +65,6 @@ class UnitReference:
         jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds, and `FLIPPED` of those
             that are quantised by a step; None leaves them.
         sums_rtol: the bound of products on the host, over their largest magnitude.
-        alike: whether all elements of a channel move alike. Their sums have one order, so that their roundings have a
-            part in common, which what adds them up (a pool) does not level out as it does moves of each by itself.
     """
 
     def __init__(
@@ -76,14 +74,11 @@ class UnitReference:
         operand: str | None,
         jitter_seed: int | None = None,
         sums_rtol: float = SUMS_RTOL,
-        *,
-        alike: bool = False,
     ) -> None:
         self.graph = graph
         self.units = units
         self.operand = operand
         self.sums_rtol = sums_rtol
-        self.alike = alike
         self.overflow: Overflow | None = None
         self._kernels = NodeKernels(graph)
         self._random = None if jitter_seed is None else np.random.default_rng(jitter_seed)
@@ -100,8 +95,7 @@ class UnitReference:
         if unit is None and not node.op.is_contraction:
             return results
         rtol = self.sums_rtol if unit is None else self.tolerance(node)
-        channel = 1 if isinstance(node.op, Conv2d) else -1
-        return [self._moved(array, rtol, self._random, channel) for array in results]
+        return [self._moved(array, rtol, self._random) for array in results]
 
     def tolerance(self, node: Node) -> float:
         """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
@@ -145,15 +139,13 @@ class UnitReference:
         if self.overflow is None and not _is_finite(used) and _is_finite(given):
             self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
 
-    def _moved(self, array: Array, rtol: float, random: np.random.Generator, channel: int) -> Array:
+    def _moved(self, array: Array, rtol: float, random: np.random.Generator) -> Array:
         wide = array.astype(np.float32)
         scale = JITTER * rtol * float(np.abs(wide).max(initial=0.0))
         if not np.isfinite(scale):
             return array
-        axes = {0, channel % wide.ndim} if self.alike and wide.ndim else {*range(wide.ndim)}
-        moves = random.uniform(-1, 1, [size if axis in axes else 1 for axis, size in enumerate(wide.shape)])
         with np.errstate(over="ignore"):
-            moved: Array = (wide + scale * moves.astype(np.float32)).astype(array.dtype)
+            moved: Array = (wide + scale * random.uniform(-1, 1, wide.shape).astype(np.float32)).astype(array.dtype)
         return moved
 
 

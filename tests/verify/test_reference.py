@@ -6,7 +6,6 @@ import numpy as np
 
 import pimflow
 from pimflow.compiled import CompiledModel
-from pimflow.ir import Builder
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.runtime.newton.values import round_to
@@ -58,19 +57,3 @@ def test_a_program_is_compared_with_its_node_on_its_own_operands() -> None:
     units.reference = UnitReference(compiled.graph, compiled.machine.costs.units, "fp32")  # of other operands
     units(node, operands)
     assert list(units.wrong) == [name]
-
-
-def test_moves_that_are_alike_are_one_for_each_channel() -> None:
-    """A pool levels moves of each element out, and leaves those that a channel has in common."""
-    build = Builder(seed=1)
-    graph = build.graph(build.conv(build.input(1, 8, 24, 24), 16, 3, 1, pad=1))
-    feeds = random_inputs(graph, 0)
-    plain = run_nodes(graph, feeds, UnitReference(graph, {}, None))[graph.outputs[0]]
-    pooled = {}
-    for alike in (False, True):
-        moved = run_nodes(graph, feeds, UnitReference(graph, {}, None, jitter_seed=0, sums_rtol=0.1, alike=alike))
-        moves = np.subtract(moved[graph.outputs[0]], plain)
-        spread = moves.std(axis=(2, 3)).max() / np.abs(moves).max()
-        assert (spread < 1e-3) == alike
-        pooled[alike] = np.abs(moves.mean(axis=(2, 3))).max()
-    assert pooled[True] > 5 * pooled[False] > 0
