@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.golden import UPDATE, Golden
 
-# On CI the same cases run every time; elsewhere new ones are tried at every run.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No test depends on how busy the machine is. On CI the same cases run every time; elsewhere new ones at every run.
+settings.register_profile(
+    "suite", derandomize=bool(os.environ.get("CI")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -36,7 +36,7 @@ def test_a_name_bound_twice() -> None:
         parse_shapes(["N=1", "N=2"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(st.text("abc/_.:=0", min_size=1), st.lists(st.integers(1, 10**6), min_size=1, max_size=5)))
 def test_parse_reads_what_is_written(shapes: dict[str, list[int]]) -> None:
     texts = [f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes.items()]

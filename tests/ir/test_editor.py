@@ -236,7 +236,7 @@ def graphs_with_copies(draw: st.DrawFn) -> Graph:
     return graph_of(nodes, outputs, constants={"w": np.ones(2, np.float32)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs_with_copies(), st.data())
 def test_removing_and_adding_copies_changes_nothing_but_copies(graph: Graph, data: st.DataObject) -> None:
     editor = GraphEditor(graph)

@@ -54,7 +54,7 @@ def test_a_node_is_placed_field_by_field() -> None:
     assert identity("x", "y").device is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 12))
 def test_order_is_topological_for_any_shuffle(data: st.DataObject, count: int) -> None:
     made = ["x"]

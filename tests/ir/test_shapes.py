@@ -33,7 +33,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.shapes import infer
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = settings(max_examples=60)
 dims = st.integers(1, 5)
 shapes = st.lists(dims, min_size=1, max_size=4).map(tuple)
 

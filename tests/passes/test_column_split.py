@@ -60,7 +60,7 @@ def products(draw: st.DrawFn) -> tuple[Graph, SplitColumns]:
 
 
 @given(products())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_values_stay(drawn: tuple[Graph, SplitColumns]) -> None:
     graph, split = drawn
     assert why_not(graph, split) is None

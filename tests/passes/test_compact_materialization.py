@@ -24,7 +24,7 @@ def rows_of_products(graph: Graph) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", ["convolution", "attention", "transformer", "heads"])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(edges=typed_edges())
 def test_rows_are_pairs_that_occur(name: str, edges: TypedEdges) -> None:
     graph = LAYERS[name](edges)

@@ -30,7 +30,7 @@ def summed(seed: int, heads: int = 0, *, weighted: bool = True, scaled: bool = F
     return FuseEpilogues().run(build.graph(y)).graph
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 999),
     heads=st.sampled_from([0, 2]),

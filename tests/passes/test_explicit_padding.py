@@ -120,7 +120,7 @@ def test_devices_that_pad_as_they_are_asked_to_need_no_pad() -> None:
 
 
 @given(moving_graphs(), st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 def test_what_was_promised_before_a_split_holds_after_it(graph: Graph, data: st.DataObject) -> None:
     able = [node for node in graph.nodes if isinstance(node.op, Conv2d) and graph.shape(node.output)[2] > 1]
     assume(able)
@@ -170,7 +170,7 @@ def pipelined_graphs(draw: st.DrawFn) -> tuple[Graph, Pipeline]:
 
 
 @given(pipelined_graphs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_what_was_promised_before_pipelining_holds_after_it(drawn: tuple[Graph, Pipeline]) -> None:
     graph, pipeline = drawn
     assume(why_not(graph, pipeline) is None)

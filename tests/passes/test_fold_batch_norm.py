@@ -17,7 +17,7 @@ def positive(build: Builder, *shape: int) -> str:
     return build.constant((0.5 + build.rng.random(shape)).astype(np.float32))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), steps=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_chains_of_affine_steps_fold_into_a_convolution(groups: int, bias: bool, steps: list[int]) -> None:
     build = Builder(seed=sum(steps))

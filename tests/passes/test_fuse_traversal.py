@@ -19,7 +19,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(edges=typed_edges())
 def test_nothing_is_written_for_every_edge_that_the_next_kernel_reads(name: str, edges: TypedEdges) -> None:
     graph = LAYERS[name](edges)
@@ -30,7 +30,7 @@ def test_nothing_is_written_for_every_edge_that_the_next_kernel_reads(name: str,
     assert_same_values(graph, made)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(edges=typed_edges())
 def test_a_product_by_type_reads_rows_by_index(edges: TypedEdges) -> None:
     graph = SegmentGemm().run(matrices(edges)).graph

@@ -53,7 +53,7 @@ def products(draw: st.DrawFn) -> tuple[Graph, int]:
 
 
 @given(products())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_values_stay(drawn: tuple[Graph, int]) -> None:
     graph, gpu_k = drawn
     graph = FuseEpilogues().run(graph).graph

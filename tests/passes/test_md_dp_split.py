@@ -31,7 +31,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
     return build.graph(out), draw(st.integers(1, rows - 1))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(convolutions())
 def test_any_convolution_at_any_row(case: tuple[Graph, int]) -> None:
     graph, rows = case

@@ -478,7 +478,7 @@ def _random_split(graph: Graph, nodes: list[Node], draw: random.Random) -> Split
     return SplitRows(nodes[0].name, rows, "auto", tuple(followers))
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 @given(st.integers(0, 2**32))
 def test_random_graphs_under_random_plans(seed: int) -> None:
     draw = random.Random(seed)

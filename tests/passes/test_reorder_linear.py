@@ -16,7 +16,7 @@ BY_TYPE = np.array([0, 3, 3, 8])
 PICKS = np.array([7, 0, 0, 4, 2], np.int32)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(typed_edges())
 def test_logits_are_products_with_products_of_weights(edges: TypedEdges) -> None:
     graph = attention(edges)
@@ -27,7 +27,7 @@ def test_logits_are_products_with_products_of_weights(edges: TypedEdges) -> None
     assert_same_values(graph, CompactMaterialization().run(made).graph, 2e-5)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(typed_edges())
 def test_heads_have_products_of_their_own(edges: TypedEdges) -> None:
     graph = heads(edges)

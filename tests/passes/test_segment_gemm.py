@@ -22,7 +22,7 @@ def kinds(graph: Graph) -> list[str]:
     return [node.kind for node in graph.nodes]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(typed_edges())
 def test_a_matrix_for_every_edge_is_one_for_every_type(edges: TypedEdges) -> None:
     graph = matrices(edges)
@@ -34,7 +34,7 @@ def test_a_matrix_for_every_edge_is_one_for_every_type(edges: TypedEdges) -> Non
     assert_same_values(graph, made.graph)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(typed_edges())
 def test_a_loop_over_types_is_one_product(edges: TypedEdges) -> None:
     graph = loop(edges)

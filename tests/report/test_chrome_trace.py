@@ -73,7 +73,7 @@ def test_arguments_of_slices_add_up_to_what_is_drawn_and_spent() -> None:
 
 
 @given(st.lists(st.floats(0.0001, 30.0), min_size=1, max_size=30))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_slices_on_a_track_do_not_overlap_after_rounding(durations: list[float]) -> None:
     jobs = [Job(f"j{i}", "pim" if i % 3 else "gpu", time, (), i // 4) for i, time in enumerate(durations)]
     ends: dict[int, int] = {}

@@ -91,7 +91,7 @@ def job_lists(draw: st.DrawFn) -> list[Job]:
 
 
 @given(job_lists(), st.lists(st.integers(0, 4), min_size=4, max_size=4))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_parts_add_up_to_the_schedules_totals(jobs: list[Job], copy: list[int]) -> None:
     load_us, store_us, load_mj, store_mj = (amount / 7 for amount in copy)
     moved = {job.name: Transfer(load_us, store_us, load_mj, store_mj) for job in jobs if job.device == "pim"}

@@ -25,7 +25,7 @@ def timeline_of(jobs: Sequence[Job]) -> Timeline:
 
 
 @given(times, times)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_split_takes_as_long_as_its_slower_half(gpu: float, pim: float) -> None:
     jobs = [Job("top", "gpu", gpu), Job("bottom", "pim", pim), Job("join", "gpu", 0, ("top", "bottom"))]
     timeline = timeline_of(jobs)
@@ -34,7 +34,7 @@ def test_a_split_takes_as_long_as_its_slower_half(gpu: float, pim: float) -> Non
 
 
 @given(times, times, times, times)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_two_stage_pipeline_has_the_published_closed_form(pb: float, pt: float, gb: float, gt: float) -> None:
     """1x1 on PIM, depthwise on the GPU, bottom half first, as the top half needs the bottom's halo."""
     jobs = [
@@ -138,7 +138,7 @@ def job_lists(draw: st.DrawFn, most: int = 12, regions_most: int = 3) -> list[Jo
 
 
 @given(job_lists())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_schedules_are_sound_and_never_idle_without_need(jobs: list[Job]) -> None:
     timeline = timeline_of(jobs)
     events = {event.node: event for event in timeline.events}
@@ -160,7 +160,7 @@ def test_schedules_are_sound_and_never_idle_without_need(jobs: list[Job]) -> Non
 
 
 @given(job_lists())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_regions_cut_out_take_as_long_as_in_the_whole(jobs: list[Job]) -> None:
     whole = timeline_of(jobs)
     total = 0.0
@@ -199,7 +199,7 @@ def relaxed(jobs: Sequence[Job], queue_before: dict[str, str]) -> float:
 
 
 @given(job_lists(most=6, regions_most=1).filter(lambda jobs: all(job.time_us for job in jobs)))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_small_regions_are_within_a_list_schedules_reach_of_the_optimum(jobs: list[Job]) -> None:
     best = min(fixed_orders(jobs))
     assert best <= timeline_of(jobs).makespan_us <= 2 * best

@@ -230,7 +230,7 @@ def test_units_in_branches_are_decided_anew() -> None:
 
 
 @given(st.integers(1, 300), st.sampled_from([Fraction(1, 10), Fraction(1, 3), Fraction(1, 20), Fraction(1, 2)]))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_row_counts_are_the_grid_rounded_up(rows: int, step: Fraction) -> None:
     wanted = sorted(
         {-(-rows * k * step.numerator // step.denominator) for k in range(1, 100) if k * step < 1} - {0, rows}
@@ -240,7 +240,7 @@ def test_row_counts_are_the_grid_rounded_up(rows: int, step: Fraction) -> None:
 
 
 @given(st.integers(1, 60), st.integers(2, 6))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
     options = equal_stages(rows, stages)
     assert bool(options) == (rows >= stages)

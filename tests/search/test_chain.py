@@ -43,7 +43,7 @@ def assert_covers(n: int, chosen: tuple[Interval[int], ...]) -> None:
 
 
 @given(instances(max_n=5, max_extra=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_dynamic_program_is_optimal_by_brute_force(instance: tuple[int, list[Interval[int]]]) -> None:
     n, intervals = instance
     cost, chosen = solve_chain(n, intervals)

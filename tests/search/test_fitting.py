@@ -125,7 +125,7 @@ def assert_sound(found: Fitting[int], space: Space) -> None:
 
 
 @given(spaces())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_is_the_integer_programs_optimum(space: Space) -> None:
     found = fit(space)
     assert found is not None
@@ -135,7 +135,7 @@ def test_it_is_the_integer_programs_optimum(space: Space) -> None:
 
 
 @given(spaces(), st.integers(0, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cut_short_it_still_fits_and_its_bound_holds(space: Space, looks: int) -> None:
     short, late, best = fit(space, most_labels=0), fit(space, looks=looks), fit(space)
     assert short is not None

@@ -171,7 +171,7 @@ MACHINES: dict[str, Callable[[], Costs]] = {
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@settings(max_examples=2, deadline=None, print_blob=True)
+@settings(max_examples=2, print_blob=True)
 @given(data=st.data())
 def test_no_plan_of_all_is_below_it(machine: str, data: st.DataObject) -> None:
     graph, costs = data.draw(chains().map(Shown)).graph, MACHINES[machine]()

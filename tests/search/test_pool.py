@@ -44,7 +44,7 @@ def everywhere(size: int, intervals: list[Interval[int]], period: int) -> list[I
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_it_is_the_cover_that_pricing_everything_finds(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 7))
     period = data.draw(st.integers(1, size))
@@ -65,7 +65,7 @@ def test_it_is_the_cover_that_pricing_everything_finds(data: st.DataObject) -> N
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
     """Of stretches that never tie the dynamic program over all of them finds the same, at costs given from outside."""
     size = data.draw(st.integers(1, 7))

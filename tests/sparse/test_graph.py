@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pimflow.errors import GraphDataError
@@ -34,7 +34,6 @@ def edge_lists(draw: st.DrawFn) -> tuple[Any, int]:
     return np.array(pairs, np.int64).reshape(-1, 2).T, vertices
 
 
-@settings(deadline=None)
 @given(edge_lists())
 def test_rows_are_those_of_a_naive_sort(case: tuple[Any, int]) -> None:
     edge_index, vertices = case

@@ -25,7 +25,7 @@ def enumerated(rows: HostRows, index: list[int]) -> int:
     return len(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 200),
     st.sampled_from([2, 4, 8]),

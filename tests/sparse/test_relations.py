@@ -35,7 +35,7 @@ def assert_same(found: Lists, lists: Lists) -> None:
         np.testing.assert_array_equal(found[name], pairs)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(edge_lists())
 def test_lists_come_back_in_the_order_given(lists: Lists) -> None:
     graph = Graph.from_edge_lists(lists)

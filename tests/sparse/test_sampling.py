@@ -15,7 +15,7 @@ from pimflow.sparse.hashed import HashedGraph
 from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory, TypedBatch, sample, sample_typed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(2, 30),
     st.integers(0, 120),
@@ -125,7 +125,7 @@ def drawn_edges(graph: Heterogeneous, batch: TypedBatch, hop: int, name: str) ->
     return list(zip(src.tolist(), dst.tolist(), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(typed_graphs, st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_all_neighbours_of_every_relation_are_those_that_a_walk_finds(
     given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], hops: int, once: bool, seed: int
@@ -150,7 +150,7 @@ def test_all_neighbours_of_every_relation_are_those_that_a_walk_finds(
     assert batch.edges == sum(len(drawn_edges(graph, batch, hop, name)) for hop in range(hops) for name in pairs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(typed_graphs, st.data(), st.booleans(), st.integers(0, 99))
 def test_every_relation_has_a_fan_out_of_its_own(
     given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], data: st.DataObject, once: bool, seed: int

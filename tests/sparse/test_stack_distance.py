@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pimflow.sparse import Graph, generate, profile_of, reordered, stack_distance
 from support.lru import misses
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 12), max_size=120), st.integers(0, 14))
 def test_all_misses_are_counted(ids: list[int], cache_rows: int) -> None:
     profile = profile_of(np.array(ids, np.int32), 13)

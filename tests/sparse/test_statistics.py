@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pimflow.sparse import Graph, generate, in_degrees, out_degrees, source_histogram, statistics, statistics_of
@@ -34,7 +34,6 @@ def as_defined(edges: list[tuple[int, int]], vertices: int) -> dict[str, int]:
     }
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1500), st.integers(0, 200), st.integers(0, 5))
 def test_numbers_are_as_defined(vertices: int, edges: int, seed: int) -> None:
     pairs = np.random.default_rng(seed).integers(0, vertices, (2, edges))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
@@ -16,7 +16,6 @@ def beats(a: list[float], b: list[float], objectives: list[Objective]) -> bool:
     return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 4))
 def test_a_front_is_what_nothing_beats(data: st.DataObject, count: int) -> None:
     row = st.lists(st.integers(-3, 3).map(float), min_size=count, max_size=count)

@@ -62,7 +62,7 @@ SMALL = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SMALL, st.integers(1, 6), st.integers(0, 99))
 def test_channels_of_a_group_see_the_same_fills(problem: ConvProblem, buffers: int, pick: int) -> None:
     pim = replace(PIM, buffers=buffers)
@@ -74,7 +74,7 @@ def test_channels_of_a_group_see_the_same_fills(problem: ConvProblem, buffers: i
             assert all(other == seen[0] for other in seen)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SMALL, st.integers(0, 99))
 def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None:
     space = candidates(problem, timing_profile(PIM, "artifact"))
@@ -172,7 +172,7 @@ def test_depthwise_is_refused() -> None:
     assert isinstance(lower(problem, whole(), PIM), Refusal)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(SMALL, st.integers(0, 99))
 def test_layout_holds_every_weight_where_it_says(problem: ConvProblem, pick: int) -> None:
     space = candidates(problem, timing_profile(PIM, "artifact"))
@@ -190,7 +190,6 @@ def test_layout_holds_every_weight_where_it_says(problem: ConvProblem, pick: int
     assert layout.replication(shape) >= 1
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 70), st.integers(1, 32), st.integers(1, 32), st.integers(1, 16), st.sampled_from(["units", "tiles"])
 )

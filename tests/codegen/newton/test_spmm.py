@@ -30,7 +30,7 @@ def one_channel(edges: Edges, pim: PimSpec = PIM) -> CommandCounts:
     return count_commands(program.streams[0].body)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), drawn_edges(), machines(), st.booleans())
 def test_values_are_scipys(data: st.DataObject, edges: Edges, pim: PimSpec, weighted: bool) -> None:
     program, packing = edges.program(data.draw(drawn_mappings(pim)), pim)
@@ -39,7 +39,7 @@ def test_values_are_scipys(data: st.DataObject, edges: Edges, pim: PimSpec, weig
     assert edges.error(result, weight) < 1e-6
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data(), drawn_edges(), machines())
 def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, pim: PimSpec) -> None:
     """Command by command, on fills and banks that are laid out here."""
@@ -57,7 +57,7 @@ def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, 
     assert edges.error(result, edges.weight) < 1e-6
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(drawn_edges(), machines())
 def test_every_pair_of_ends_has_a_place_of_its_own(edges: Edges, pim: PimSpec) -> None:
     packing = pack(edges.rowptr, edges.col, pim)

@@ -38,7 +38,7 @@ def renamed(graph: Graph) -> Graph:
     )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(moving_graphs())
 def test_all_nodes_of_a_renamed_graph_are_found(graph: Graph) -> None:
     found = align(graph, renamed(graph))

@@ -369,7 +369,7 @@ def in_memory(array: np.ndarray) -> list[int]:
 
 
 @given(shapes, st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_keeping_bytes_means_the_same_order_in_memory(shape: tuple[int, ...], random: Random) -> None:
     count = int(np.prod(shape))
     array = np.arange(count).reshape(shape)
@@ -390,7 +390,7 @@ def _factorings(count: int) -> list[tuple[int, ...]]:
 
 
 @given(shapes, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_contiguity_is_that_of_numpy(shape: tuple[int, ...], data: st.DataObject) -> None:
     extents = tuple(dim + data.draw(st.sampled_from([0, 0, 1])) for dim in shape)
     addresses = np.arange(int(np.prod(extents))).reshape([extents[axis] for axis in axis_order(len(extents))])

@@ -55,7 +55,7 @@ def windows(draw: st.DrawFn) -> tuple[Conv2d | Pool2d, int, int, int, int]:
     return op, size, rows, start, draw(st.integers(start + 1, rows))
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(windows())
 def test_a_part_reads_what_the_whole_reads(case: tuple[Conv2d | Pool2d, int, int, int, int]) -> None:
     op, size, rows, start, stop = case

@@ -14,7 +14,7 @@ def operand(build: Builder, *shape: int) -> str:
     return build.input(*shape, dtype="float64")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.tuples(st.integers(1, 2), st.integers(4, 7), st.integers(3, 6)),
     st.tuples(st.integers(1, 3), st.integers(1, 3)),

@@ -14,7 +14,7 @@ from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["max", "average"]),
     st.tuples(st.integers(3, 6), st.integers(4, 7)),

@@ -149,13 +149,13 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(draw(names), inputs, outputs, tuple(nodes), values, constants, opset)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(), st.sampled_from([0, 3, 16, 1000]))
 def test_any_graph_parses_back_to_an_equal_one(graph: Graph, inline_elements: int) -> None:
     assert_round_trip(graph, inline_elements)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(DTYPES), st.binary(min_size=16, max_size=16))
 def test_every_bit_of_an_inline_constant_survives(dtype: str, data: bytes) -> None:
     if dtype in ("bool", "int4", "uint4"):
@@ -294,7 +294,7 @@ def test_an_elided_constant_must_be_the_one_that_was_printed() -> None:
             parse_graph(text, {"w": wrong})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_text_is_a_text_error_and_never_a_crash(data: st.DataObject) -> None:
     text = print_graph(CHAIN)

@@ -34,7 +34,7 @@ def test_panels_share_one_scale() -> None:
     assert float(heights[0]) > float(heights[2])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(0, 300), max_size=9))
 def test_names_keep_their_order_and_do_not_cover_each_other(places: list[float]) -> None:
     found = spread(places, 15.0)

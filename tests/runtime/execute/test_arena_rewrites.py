@@ -111,7 +111,7 @@ def _dense_block(draw: st.DrawFn, build: Builder, decisions: list[Decision], x: 
 
 
 @given(compiled_chains())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
     assert_same_in_arena(graph, applied(graph, *decisions))
@@ -120,7 +120,7 @@ def test_compiled_graphs_give_the_original_values_in_the_arena(case: tuple[Graph
 
 
 @given(compiled_chains())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, list[Decision]]) -> None:
     graph, decisions = case
     for clean in (graph, MovementElimination().run(graph).graph):

@@ -308,14 +308,14 @@ def test_no_channel_is_an_error() -> None:
 SIZES = st.integers(1, 40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(channels=SIZES, out=SIZES, size=st.integers(3, 60), kernel=st.sampled_from([1, 3, 5]), left=st.integers(1, 31))
 def test_fewer_channels_are_never_faster(channels: int, out: int, size: int, kernel: int, left: int) -> None:
     node = conv(8 * channels, 8 * out, size, kernel)
     assert cost(node, channels=left).time_us >= cost(node, channels=left + 1).time_us
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=st.integers(4, 3000), n=st.integers(4, 600), k=st.integers(1, 2000), grow=st.integers(1, 500))
 def test_more_work_is_never_faster(m: int, n: int, k: int, grow: int) -> None:
     def total(m: int, n: int, k: int) -> float:

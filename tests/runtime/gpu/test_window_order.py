@@ -45,7 +45,7 @@ def by_onnx_runtime(op: Conv2d, given: list[Array]) -> Array:
     return run_graph(graph, {"x": given[0]})[graph.outputs[0]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(convolutions())
 def test_every_way_gives_what_onnx_runtime_gives(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
     op, shape, out = made
@@ -57,7 +57,7 @@ def test_every_way_gives_what_onnx_runtime_gives(made: tuple[Conv2d, tuple[int, 
         assert np.allclose(found, expected, rtol=1e-5, atol=1e-5), way
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(convolutions())
 def test_the_tensors_hold_what_is_counted(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
     """Counted cell by cell: which (channel, row of results, column, tap) there are, and which windows."""

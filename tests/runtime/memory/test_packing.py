@@ -27,7 +27,7 @@ def assert_packed(items: Sequence[Block]) -> int:
 
 
 @given(blocks)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_packing_keeps_blocks_apart_and_stays_near_the_bound(items: list[Block]) -> None:
     steps = range(30)
     bound = max((sum(b.size for b in items if b.first <= step <= b.last) for step in steps), default=0)
@@ -36,7 +36,7 @@ def test_packing_keeps_blocks_apart_and_stays_near_the_bound(items: list[Block])
 
 
 @given(blocks.map(lambda items: items[:5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_packing_of_few_blocks_is_near_the_optimum(items: list[Block]) -> None:
     """An optimal packing is reached by placing the blocks, in some order, each as low as it goes."""
     best = min(lowest_first(order) for order in permutations(items))

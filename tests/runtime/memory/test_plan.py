@@ -119,7 +119,7 @@ def cells(plan: MemoryPlan, name: str) -> np.ndarray:
 
 
 @given(moving_graphs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
     plan = plan_memory(graph)
     plan.check()
@@ -137,7 +137,7 @@ def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
 
 
 @given(moving_graphs())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_plans_are_deterministic(graph: Graph) -> None:
     again = graph.replace(name=graph.name)
     assert json.dumps(plan_memory(graph).as_json()) == json.dumps(plan_memory(again).as_json())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.codegen.newton import newton_mappings
@@ -59,7 +59,7 @@ def timed_machines(draw: st.DrawFn) -> PimSpec:
     return replace(pim, timing=pim.timing.with_tables(strict=strict))
 
 
-@settings(max_examples=40, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, print_blob=True)
 @given(problem=problems(), pim=timed_machines())
 def test_no_mapping_of_all_that_there_are_is_faster(problem: MatrixProblem, pim: PimSpec) -> None:
     profile = timing_profile(pim, "strict")

@@ -33,7 +33,7 @@ def oracle(stream: CommandStream, pim: PimSpec, timing: str) -> tuple[int, Count
 
 
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), edges=drawn_edges())
 def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) -> None:
     program, packing = edges.program(data.draw(drawn_mappings(PIM)), PIM)

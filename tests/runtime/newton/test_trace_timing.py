@@ -26,7 +26,7 @@ def write(folder: Path, text: str | bytes, name: str = "trace.pim") -> Path:
     return file
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(nests(buffers=2, depth=2), st.sampled_from(("artifact", "strict")), st.sampled_from(("hidden", "exposed")))
 def test_text_read_back_times_as_the_nest_does(
     tmp_path_factory: pytest.TempPathFactory, program: CommandStream, timing: str, latency: str
@@ -98,7 +98,7 @@ def test_command_order_errors_name_line_and_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bad.pim", "bad.pim.gz"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(min_size=1, max_size=600))
 def test_random_bytes_are_an_error_or_an_answer(tmp_path: Path, name: str, data: bytes) -> None:
     outcome = result_or_error(write(tmp_path, data, name))

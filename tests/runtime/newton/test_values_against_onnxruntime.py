@@ -26,7 +26,7 @@ def check(problem: MatrixProblem, mapping: Mapping, pim: PimSpec, seed: int = 0)
     assert checked_error(result, reference(problem, source, weights)) < 1e-4
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problems(), machines(), st.integers(0, 99))
 def test_newton_mappings(problem: MatrixProblem, pim: PimSpec, pick: int) -> None:
     check(problem, newton_mappings(problem, pim, "newton+")[0], pim)
@@ -34,7 +34,7 @@ def test_newton_mappings(problem: MatrixProblem, pim: PimSpec, pick: int) -> Non
     check(problem, mappings[pick % len(mappings)], pim)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems(), machines(), st.sampled_from(["artifact", "strict"]), st.integers(0, 99))
 def test_mappings_of_the_space(problem: MatrixProblem, pim: PimSpec, timing: str, pick: int) -> None:
     space = candidates(problem, timing_profile(pim, timing))
@@ -42,7 +42,7 @@ def test_mappings_of_the_space(problem: MatrixProblem, pim: PimSpec, timing: str
     check(problem, space[pick % len(space)].mapping, pim)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(convolutions())
 def test_chosen_mappings_on_the_default_machine(problem: ConvProblem) -> None:
     target = load_target("pimflow")

@@ -39,7 +39,7 @@ def plain(program: PimProgram, source: np.ndarray, weights: np.ndarray, operand:
     return program.result.tensor(result)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(problems(), machines(), st.integers(0, 99), st.sampled_from(["fp32", "fp16", "bf16"]), st.booleans())
 def test_equals_the_plain_machine(problem: MatrixProblem, pim: PimSpec, pick: int, operand: str, half: bool) -> None:
     if problem.macs > 200_000:

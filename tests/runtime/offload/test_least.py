@@ -55,14 +55,14 @@ def least_peak(trace: Trace) -> int:
 
 
 @given(traces())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_without_drives_it_is_the_least_of_all_schedules(trace: Trace) -> None:
     sizes = [buffer.bytes for buffer in trace.buffers]
     assert least_room(trace, sizes, drives=False, enough=NEVER).bytes == least_peak(trace)
 
 
 @given(traces())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_search_that_is_given_up_is_a_bound_too(trace: Trace) -> None:
     sizes, least = [buffer.bytes for buffer in trace.buffers], least_peak(trace)
     for enough in (least - 1, least, least // 2):
@@ -71,7 +71,7 @@ def test_a_search_that_is_given_up_is_a_bound_too(trace: Trace) -> None:
 
 
 @given(traces())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_with_drives_it_is_what_one_kernel_touches(trace: Trace) -> None:
     sizes = [buffer.bytes for buffer in trace.buffers]
     found = least_room(trace, sizes, drives=True, enough=NEVER)

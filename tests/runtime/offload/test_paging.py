@@ -132,7 +132,7 @@ class Drives:
 
 
 @given(traces(), st.floats(10.0, 500.0), st.integers(0, 2000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_plan_for_any_room_that_holds_every_kernel(trace: Trace, rate: float, spare: int) -> None:
     """Time and peak are those of another simulation, in which every kernel finds what it is to read."""
     touched = max(sum(trace.buffers[b].bytes for b in {*k.reads, *k.writes}) for k in trace.kernels)

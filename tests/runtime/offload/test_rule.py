@@ -66,7 +66,7 @@ def test_what_is_asked_back_as_it_is_made_is_stored_in_vain() -> None:
     assert (run.time_us, run.stall_us) == (9000.0, 3000.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_events_that_are_followed_apart_say_the_same(data: st.DataObject) -> None:
     """Layers that save one or two buffers, some of no length, over a fast or a slow channel; to the last digit."""

@@ -106,7 +106,7 @@ def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None
     assert [transfer.buffer for transfer in run.transfers if transfer.kind == "store"] == [0, 1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     """Layers of any size, any of them offloaded and others recomputed, over a fast or a slow channel."""

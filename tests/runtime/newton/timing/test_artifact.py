@@ -42,7 +42,7 @@ def assert_equals_oracle(program: CommandStream, latency: str, reopens: bool, **
     assert min(dataclasses.astuple(timing.parts)) >= 0
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(
     nests(stray=True),
     st.sampled_from(("hidden", "exposed")),
@@ -54,7 +54,7 @@ def test_equals_oracle(program: CommandStream, latency: str, reopens: bool, inte
     assert_equals_oracle(program, latency, reopens, refresh_interval=interval, ref_to_act=refresh)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     nests(depth=1),
     st.dictionaries(

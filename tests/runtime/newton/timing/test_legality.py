@@ -87,7 +87,7 @@ def test_a_refusal_is_the_same_the_second_time_and_spoils_nothing() -> None:
 strides = st.integers(-9000, 9000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(-200, 17000), strides, strides, strides, st.integers(1, 5), st.integers(0, 4), st.integers(1, 4))
 def test_first_row_out_of_range_equals_a_search(
     base: int, outer: int, middle: int, inner: int, rounds: int, again: int, most: int
