@@ -18,7 +18,7 @@ from typing import Any
 from pimflow.cli import verbs as verb_files
 from pimflow.cli.completion import PrintCompletion
 from pimflow.cli.output import any_text, say
-from pimflow.cli.parsing import Parser
+from pimflow.cli.parsing import Parser, add_quiet
 from pimflow.errors import OptionError, PimflowError
 from pimflow.options import option_texts
 from pimflow.version import __version__
@@ -47,12 +47,14 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
         "`pimflow help VERB` says what a verb takes.",
         epilog=_EPILOG,
     )
-    parser.set_defaults(collect_after=_COLLECT_AFTER)
+    parser.set_defaults(collect_after=_COLLECT_AFTER, quiet=False)
     parser.add_argument("--version", action="version", version=f"pimflow {__version__}")
     parser.add_argument("--completion", action=PrintCompletion)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     for name in verb_names() if described is None else described:
         importlib.import_module(f"{verb_files.__name__}.{name}").add(verbs)
+    for verb in verbs.choices.values():
+        add_quiet(verb)
     return parser
 
 

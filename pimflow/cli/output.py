@@ -93,7 +93,7 @@ def show(kind: str, result: Shown, arguments: argparse.Namespace, layout: Callab
     """
     if arguments.json:
         print_json(kind, result.as_json(), arguments.command)
-    elif not getattr(arguments, "quiet", False):
+    elif not arguments.quiet:
         say(layout(result.text()))
 
 

@@ -77,13 +77,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """--quiet."""
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="print nothing but errors, and the document of --json if there is one",
-    )
+    """--quiet, of a parser and of all below it; left out of the namespace where it is not given."""
+    text = "print nothing but errors, and what programs read: a JSON document, a graph's text, traces, tables as CSV"
+    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                add_quiet(inner)
 
 
 def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -> None:

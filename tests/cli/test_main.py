@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.cli.main import command_line, main
+from pimflow.cli.main import command_line, main, verb_names
 from pimflow.cli.verbs import compile as compiling
 from pimflow.cli.verbs import zoo
 from pimflow.ir import Builder
@@ -115,6 +115,41 @@ def test_quiet_prints_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr() == ("", "")
     assert run("-q", "verify", out, "--json") == 0
     assert json.loads(capsys.readouterr().out)["passed"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cache", "info"),
+        ("compare", "zoo:toy", "--policies", "gpu", "--no-cache"),
+        ("inspect", "zoo:toy"),
+        ("layer", "--matmul", "m=1,k=64,n=64"),
+        ("opt", "--list"),
+        ("opt", "zoo:toy", "-o", "toy.onnx", "-v"),
+        ("profile", "zoo:toy", "--runs", "1", "--warmup", "0", "-o", "toy.csv"),
+        ("targets", "list"),
+        ("train", "zoo:toy"),
+        ("zoo", "export", "toy"),
+    ],
+)
+def test_every_verb_can_be_quiet(
+    words: tuple[str, ...], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*words, "-q") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("verb", verb_names())
+def test_every_verb_says_that_it_can(verb: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        run(verb.replace("_", "-"), "--help")
+    assert "-q, --quiet" in capsys.readouterr().out
+
+
+def test_data_are_printed_quietly_too(capsys: Capture) -> None:
+    assert run("-q", "opt", "zoo:toy") == run("-q", "targets", "show", "pimflow") == 0
+    assert "description" in capsys.readouterr().out
 
 
 def test_a_slip_in_an_option(capsys: Capture) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pimflow.cli.output import print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.data import encode
 from pimflow.report.tables import number, render_fields
+
+if TYPE_CHECKING:
+    from pimflow.search.price_cache import CacheInfo
 
 
 def add(verbs: Any) -> None:
@@ -28,13 +31,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.action == "clear":
         removed = pimflow.cache_clear()
-        say(f"removed {removed} {'file' if removed == 1 else 'files'} of the cache")
+        if not arguments.quiet:
+            say(f"removed {removed} {'file' if removed == 1 else 'files'} of the cache")
         return 0
     info = pimflow.cache_info()
     if arguments.json:
         print_json("cache", encode(info), arguments.command)
-        return 0
+    elif not arguments.quiet:
+        say(_fields(info))
+    return 0
+
+
+def _fields(info: CacheInfo) -> str:
     counts = {"files": info.files, "records": info.records, "damaged": info.damaged, "graphs": info.graphs}
     fields = [("folder", info.folder), *((name, str(count)) for name, count in counts.items())]
-    say(render_fields([*fields, ("bytes", number(info.bytes, 0))]))
-    return 0
+    return render_fields([*fields, ("bytes", number(info.bytes, 0))])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.output import show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
+from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
 from pimflow.errors import OptionError
 
 
@@ -37,7 +37,6 @@ def add(verbs: Any) -> None:
     )
     add_target(parser)
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
 
     names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None
-    with Progress() as progress:
+    with Progress(quiet=arguments.quiet) as progress:
         comparison = pimflow.compare(
             given_model(arguments.model), policies=names, progress=progress, **keywords_of(arguments)
         )

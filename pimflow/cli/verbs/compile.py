@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, print_json, say
-from pimflow.cli.parsing import Parser, add_json, add_model, add_quiet
+from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
 from pimflow.report.tables import wrapped
@@ -40,7 +40,6 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--verify", action="store_true", help="then do what `pimflow verify DIR` does")
     add_json(parser)
-    add_quiet(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
     parser.set_defaults(run=run, collect_after=_COLLECT_AFTER)
 

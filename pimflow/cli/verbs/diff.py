@@ -31,6 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
     difference = pimflow.diff(arguments.a, arguments.b)
     if arguments.json:
         print_json("diff", difference.as_json(), arguments.command)
-    else:
+    elif not arguments.quiet:
         say(difference.text(verbose=arguments.verbose))
     return 0

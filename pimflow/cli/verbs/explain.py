@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import Progress, print_json, say
-from pimflow.cli.parsing import Parser, add_json, add_quiet
+from pimflow.cli.output import Progress, show
+from pimflow.cli.parsing import Parser, add_json
 
 
 def add(verbs: Any) -> None:
@@ -20,7 +20,6 @@ def add(verbs: Any) -> None:
     parser.add_argument("folder", metavar="DIR", help="an output folder")
     parser.add_argument("node", metavar="NODE", help="a node of the original model")
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -30,8 +29,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     with Progress(quiet=arguments.quiet) as progress:
         explanation = pimflow.explain(arguments.folder, arguments.node, progress=progress)
-    if arguments.json:
-        print_json("explain", explanation.as_json(), arguments.command)
-    elif not arguments.quiet:
-        say(explanation.text())
+    show("explain", explanation, arguments)
     return 0

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches at one price of energy after the other, then between them, and prints a line for every plan."""
     import pimflow
 
-    with Progress() as progress:
+    with Progress(quiet=arguments.quiet) as progress:
         found = pimflow.front(
             given_model(arguments.model), within_percent=arguments.within, progress=progress, **keywords_of(arguments)
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pimflow import gnn
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of, whole_number
+from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of, whole_number
 from pimflow.gnn.loop import OTHERS
 
 _DEFAULTS = {name: argument.default for name, argument in inspect.signature(gnn.epoch).parameters.items()}
@@ -44,7 +44,6 @@ def add(verbs: Any) -> None:
     _argument(parser, "seed", "of everything that is drawn", metavar="N", type=whole_number)
     add_target(parser, _DEFAULTS["target"])
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -35,6 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_data((report.text_form(),))
     elif arguments.json:
         print_json("inspect", report.as_json(), arguments.command)
-    else:
+    elif not arguments.quiet:
         say(report.roofline() if arguments.roofline else report.text())
     return 0

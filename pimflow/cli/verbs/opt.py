@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         constants=None if on_stdin else arguments.constants,
         **keywords,
     )
-    for record in result.records if arguments.verbose else ():
+    for record in result.records if arguments.verbose and not arguments.quiet else ():
         say(f"{record.name}: {'changed' if record.changed else 'no change'}", sys.stderr)
         for note in record.notes:
             say(f"  {note}", sys.stderr)
@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_data((graph_text(result.graph, arguments.inline),))
     else:
         write_graph(result.graph, output, inline=arguments.inline, overwrite=arguments.overwrite)
-        say(str(output))
+        if not arguments.quiet:
+            say(str(output))
     return 0
 
 
@@ -92,6 +93,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         print_json("passes", {"passes": [item.as_json() for item in all_passes_help()]}, arguments.command)
-    else:
+    elif not arguments.quiet:
         say(pass_list_text())
     return 0

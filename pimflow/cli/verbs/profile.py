@@ -8,7 +8,7 @@ from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
 from pimflow.cli.output import Progress, print_data, say
-from pimflow.cli.parsing import Parser, add_model, add_quiet, positive_int, whole_number
+from pimflow.cli.parsing import Parser, add_model, positive_int, whole_number
 from pimflow.cli.stdin import given_model
 
 
@@ -25,7 +25,6 @@ def add(verbs: Any) -> None:
     parser.add_argument("--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel")
     parser.add_argument("--warmup", type=whole_number, default=5, metavar="N", help="runs before those")
     parser.add_argument("-o", "--output", metavar="FILE.csv", help="default: standard output")
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

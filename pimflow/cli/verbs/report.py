@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.cli.output import Progress, say
-from pimflow.cli.parsing import Parser, add_quiet, whole_number
+from pimflow.cli.parsing import Parser, whole_number
 from pimflow.errors import OptionError
 
 _FORMATS = ("html", "model-explorer")
@@ -39,7 +39,6 @@ def add(verbs: Any) -> None:
         default="html",
         help="a page, or node data that Model Explorer puts over model.onnx (default: html)",
     )
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

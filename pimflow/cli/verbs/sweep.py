@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_int, whole_number
+from pimflow.cli.parsing import Parser, add_json, positive_int, whole_number
 from pimflow.options import option_texts
 
 
@@ -33,7 +33,6 @@ def add(verbs: Any) -> None:
         help="write the page of `pimflow report` for N points of the fronts (default: 8)",
     )
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

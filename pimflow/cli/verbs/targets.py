@@ -39,6 +39,6 @@ def _list(arguments: argparse.Namespace) -> int:
     targets = every_target()
     if arguments.json:
         print_json("targets", {"targets": targets_json(targets)}, arguments.command)
-    else:
+    elif not arguments.quiet:
         say(targets_text(targets))
     return 0

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, add_target, positive_int, target_of
+from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
 
 _ELEMENTS = ("int8", "int16", "int32", "fp32")
 
@@ -31,7 +31,6 @@ def add(verbs: Any) -> None:
     parser.add_argument("--exhaustive", action="store_true", help="time every strategy core by core")
     parser.add_argument("--baselines", action="store_true", help="what SparseP, GraNDe and PyGim's tuner would take")
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.output import Progress, show
-from pimflow.cli.parsing import Parser, add_json, add_quiet, positive_float, whole_number
+from pimflow.cli.parsing import Parser, add_json, positive_float, whole_number
 from pimflow.errors import OptionError
 from pimflow.report.tables import wrapped
 
@@ -35,7 +35,6 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")
     add_json(parser)
-    add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists the models, or writes one."""
     if arguments.action == "export":
-        return _export(arguments.name, arguments.output)
+        return _export(arguments)
     return _list(arguments)
 
 
@@ -38,19 +39,24 @@ def _list(arguments: argparse.Namespace) -> int:
     models = pimflow.zoo()
     if arguments.json:
         print_json("zoo", {"models": list(models)}, arguments.command)
-        return 0
-    rows = [(model["name"], model["input"], f"{model['parameters']:,}", f"{model['macs']:,}") for model in models]
-    say(render_table(("model", "input", "parameters", "MACs"), rows, right=(2, 3)))
+    elif not arguments.quiet:
+        say(_table(models))
     return 0
 
 
-def _export(name: str, output: str | None) -> int:
+def _table(models: Sequence[Mapping[str, Any]]) -> str:
+    rows = [(model["name"], model["input"], f"{model['parameters']:,}", f"{model['macs']:,}") for model in models]
+    return render_table(("model", "input", "parameters", "MACs"), rows, right=(2, 3))
+
+
+def _export(arguments: argparse.Namespace) -> int:
     from pimflow.api.machines import zoo_model
     from pimflow.bundle.files import write_whole
     from pimflow.bundle.source import model_source, onnx_bytes
 
-    source = model_source(f"zoo:{name}")
-    path = Path(output or f"{source.name}.onnx")
-    write_whole(path, onnx_bytes(zoo_model(name)))
-    say(str(path))
+    source = model_source(f"zoo:{arguments.name}")
+    path = Path(arguments.output or f"{source.name}.onnx")
+    write_whole(path, onnx_bytes(zoo_model(arguments.name)))
+    if not arguments.quiet:
+        say(str(path))
     return 0
