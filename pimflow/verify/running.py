@@ -16,6 +16,7 @@ from pimflow.onnxio.session import ran_out
 from pimflow.onnxio.sparse_patterns import pattern_bytes
 from pimflow.runtime.execute.original import load_original, run_original
 from pimflow.runtime.execute.ort import random_inputs
+from pimflow.runtime.gpu.work import node_work
 from pimflow.sparse.memory import available_bytes, size_text
 
 LARGEST_RUN_BYTES = 4 * 2**30
@@ -23,6 +24,10 @@ LARGEST_RUN_BYTES = 4 * 2**30
 
 MOST_BYTES = 2**48
 """What no machine can address: a model that needs it runs nowhere."""
+
+LARGEST_RUN_MACS = 2 * 10**10
+"""A model of more multiply-accumulates is loaded and not run, if no data can make it fail: that would take longer than
+all the rest, and shows nothing that loading does not."""
 
 LONGEST_RUN_S = 30.0
 """A run is ended after so many seconds."""
@@ -47,7 +52,7 @@ def check_original(
         bound: inputs of the model that the graph does not have: it was read for them.
 
     Returns:
-        Whether it ran to its end.
+        Whether it runs, as far as is known.
 
     Raises:
         ModelError: it does not run.
@@ -66,7 +71,7 @@ def check_compiled(path: Path, graph: Graph, seed: int) -> bool:
     """Runs a model that was written, of a graph that was compiled.
 
     Returns:
-        Whether it ran to its end.
+        Whether it runs, as far as is known.
 
     Raises:
         ModelError: it does not run.
@@ -85,7 +90,8 @@ def require_running(
     """Loads a model, and runs it once on seeded inputs.
 
     Random indices, sizes and flags are a guess: where a node fails that reads such data, nothing is said against the
-    model. The same holds for a run that takes too much time or memory.
+    model. The same holds for a run that takes too much time or memory. What reads none and has fixed shapes is checked
+    by loading it; it runs too where that is soon done.
 
     Args:
         content: a path, or a model in memory.
@@ -94,7 +100,7 @@ def require_running(
         bound: inputs of the model that the graph does not have.
 
     Returns:
-        Why the run says nothing; "" where it came to its end.
+        Why that says nothing; "" where the model runs.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails at a node for which data make no difference, or the
@@ -106,6 +112,9 @@ def require_running(
     if needed > LARGEST_RUN_BYTES:
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"
+    if _macs(graph) > LARGEST_RUN_MACS and not any(_reads_deciding_data(graph, node) for node in graph.nodes):
+        load_original(content)
+        return ""
     try:
         feeds = {**bound, **random_inputs(graph, seed)}
     except InputDataError as error:
@@ -207,6 +216,12 @@ def _may_be_the_data(complaint: str, graph: Graph) -> bool:
     kind, name = place.groups()
     nodes = _meant(graph, kind, name) or graph.nodes
     return any(_reads_deciding_data(graph, node) for node in nodes)
+
+
+def _macs(graph: Graph) -> int:
+    """Multiply-accumulates of convolutions and dense products."""
+    works = (node_work(graph, node, element_bytes=0) for node in graph.nodes if node.op.is_contraction)
+    return sum(work.macs for work in works if work is not None)
 
 
 def _reads_deciding_data(graph: Graph, node: Node) -> bool:

@@ -132,6 +132,20 @@ def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> 
         require_running(single("NoSuchOperator", (4, 4)), graph, 0)
 
 
+def test_much_work_that_no_data_can_fail_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = helper.make_node("MatMul", ["x", "x"], ["z"])
+    fixed = load_model(model_of([square], {"x": (4, 4)}, ["z"]))
+    scaled = helper.make_node("Resize", ["z", "", "s"], ["y"])
+    by_data = load_model(model_of([square, scaled], {"x": (4, 4), "s": (2,)}))
+    ran: list[str] = []
+    monkeypatch.setattr(running, "_run", lambda *_: ran.append("run"))
+    monkeypatch.setattr(running, "load_original", lambda *_: ran.append("load"))
+    for most in (10, 64, 63):
+        monkeypatch.setattr(running, "LARGEST_RUN_MACS", most)
+        assert [require_running("", graph, 0) for graph in (fixed, by_data)] == ["", ""]
+    assert ran == ["load", "run", "run", "run", "load", "run"]
+
+
 def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(
