@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -93,3 +94,23 @@ def test_a_file_is_hashed_once_and_the_manifest_has_its_digest(tmp_path: Path, m
     assert "model.onnx" in hashed
     assert "toy.onnx" not in hashed, "the model was, before it was compiled"
     assert pimflow.load(tmp_path / "out").source.sha256 == compiled.source.sha256
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_an_output_that_is_replaced_is_not_read_where_it_is_known(
+    use_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    compiled = pimflow.compile("zoo:toy", policy="gpu", check=False, use_cache=use_cache)
+    out = tmp_path / "out"
+    compiled.save(out, progress=lambda line: time.sleep(0.02))  # the file system's clock goes on
+    before = (out / "plan.json").stat().st_ino
+    read: list[int] = []
+
+    def noted(path: Path) -> str:
+        read.append(path.stat().st_ino)
+        return sha256_of(path)
+
+    monkeypatch.setattr("pimflow.bundle.manifest.sha256_of", noted)
+    compiled.save(out)
+    assert (before in read) is not use_cache

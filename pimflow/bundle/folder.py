@@ -9,17 +9,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pimflow.bundle.files import folder_around
-from pimflow.bundle.manifest import is_output, read_manifest, write_manifest
+from pimflow.bundle.manifest import NOTHING_SEEN, is_output, read_manifest, stamps, write_manifest
 from pimflow.bundle.scratch import LONGEST_NAME_BYTES, NEW, put_in_place, scratch_folder, settled
 from pimflow.errors import OutputError
 
 _ANOTHER = "choose another output folder with -o"
 
 
-def check_output(folder: Path) -> None:
+def check_output(folder: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> None:
     """Refuses a folder that cannot be written, or that holds anything but an unchanged output of ours.
 
     Called before long work, so that the refusal comes at once. Puts back an output that a killed run had moved aside.
+
+    Args:
+        folder: the output folder.
+        seen: digests of files by their stamps, of earlier runs; these files are not read.
 
     Raises:
         OutputError: says what is in the way.
@@ -36,7 +40,7 @@ def check_output(folder: Path) -> None:
         if around != place.parent:
             return  # nothing is there yet
         with settled(place):
-            _check_ours(place, folder)
+            _check_ours(place, folder, seen)
 
 
 def find_output(folder: Path) -> bool:
@@ -57,26 +61,35 @@ def find_output(folder: Path) -> bool:
 
 
 @contextmanager
-def new_output(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[Path]:
+def new_output(
+    folder: Path, known: Mapping[str, str] = MappingProxyType({}), seen: dict[str, str] | None = None
+) -> Iterator[Path]:
     """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
 
-    Missing folders around it are made. `known` are digests of files that the block puts there, by name, if it has them:
-    they are looked at when the block has ended.
+    Missing folders around it are made. What was in `folder` is moved aside, looked at once more, and removed when the
+    new one is in its place; whatever fails before that, it goes back.
 
-    What was in `folder` is moved aside, looked at once more, and removed when the new one is in its place; whatever
-    fails before that, it goes back.
+    Args:
+        folder: the output folder.
+        known: digests of files that the block puts there, by name, if it has them: they are looked at when the block
+            has ended.
+        seen: digests of files by their stamps, of earlier runs, as `check_output` takes them; those of the new output
+            are added.
 
     Raises:
         OutputError: see `check_output`; or the disk is full or not writable.
     """
-    check_output(folder)
+    seen = {} if seen is None else seen
+    check_output(folder, seen)
     with _one_line(folder), folder_around(folder), scratch_folder(folder.absolute()) as scratch:
         yield scratch / NEW
         write_manifest(scratch / NEW, known)
-        put_in_place(scratch, folder.absolute(), lambda old: _check_ours(old, folder))
+        written = stamps(scratch / NEW)
+        put_in_place(scratch, folder.absolute(), lambda old: _check_ours(old, folder, seen))
+        seen.update(written)
 
 
-def _check_ours(place: Path, folder: Path) -> None:
+def _check_ours(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
     """Refuses what is neither nothing, an empty folder nor an unchanged output; `folder` is its name to the user."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise OutputError(f"{folder} exists and is not a folder", _ANOTHER)
@@ -87,7 +100,7 @@ def _check_ours(place: Path, folder: Path) -> None:
         raise OutputError(f"{folder} is the output folder of another version of pimflow", f"remove it, or {_ANOTHER}")
     if manifest is None:
         raise OutputError(f"{folder} is not empty, and is not an output folder of pimflow", f"{_ANOTHER}, or empty it")
-    name = manifest.changed(place)
+    name = manifest.changed(place, seen)
     if name is not None:
         raise OutputError(
             f"{folder} is an output folder of pimflow, but {name} was added or changed since",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pimflow.bundle.files import json_text, read_json, sha256_of, write_json
-from pimflow.data import decode, encode
+from pimflow.data import decode, encode, open_file
 from pimflow.errors import DataError
 from pimflow.version import format_of
 
@@ -28,8 +29,10 @@ _SEAL = "sha256"
 _FORMAT = format_of("output")
 _SETTLED_NS = 3_000_000_000
 """A file that has not changed for so long gets another time by a change: file systems tick every 2 s at the latest."""
-_digests: dict[tuple[int, ...], str] = {}
-"""Of files that had not changed for long, by all that a change of them changes."""
+_digests: dict[str, str] = {}
+"""Of files that this process knows, by their stamps."""
+NOTHING_SEEN: Mapping[str, str] = MappingProxyType({})
+"""What is known of files before any is read."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,19 @@ class Manifest:
         """The folders that the files lie in."""
         return frozenset(parent.as_posix() for name in self.files for parent in PurePosixPath(name).parents)
 
-    def changed(self, folder: Path, *, added: bool = True) -> str | None:
+    def changed(self, folder: Path, seen: Mapping[str, str] = NOTHING_SEEN, *, added: bool = True) -> str | None:
         """The name of an entry that was removed, changed or `added` since; None where all is as it was written.
+
+        Args:
+            folder: the output folder.
+            seen: digests of files by their stamps; these files are not read.
+            added: whether what was added counts.
 
         Raises:
             OSError: something cannot be read.
         """
         present = _entries(folder) if added else {name: folder / name for name in self.files}
-        altered = {name for name, path in present.items() if not self._is_as_written(name, path)}
+        altered = {name for name, path in present.items() if not self._is_as_written(name, path, seen)}
         return min(altered | (self.files.keys() - present.keys()), default=None)
 
     def remove(self, folder: Path) -> None:
@@ -76,7 +84,7 @@ class Manifest:
             (folder / MANIFEST).unlink()
             _remove(folder)
 
-    def _is_as_written(self, name: str, path: Path) -> bool:
+    def _is_as_written(self, name: str, path: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> bool:
         try:
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
@@ -88,29 +96,62 @@ class Manifest:
             if name == VERIFICATION:
                 return _is_sealed(path)
             listed = self.files.get(name)
-            return listed is not None and listed == _File(status.st_size, _digest(path, status))
+            return listed is not None and listed == _File(status.st_size, _digest(path, seen))
         except FileNotFoundError:  # it went while it was looked at
             return False
 
 
-def _digest(path: Path, status: os.stat_result) -> str:
+def _digest(path: Path, seen: Mapping[str, str]) -> str:
     """The digest of a file, which is not read again while nothing says that it changed: an output that is replaced is
     looked at before the work, before and after it is moved aside, and before it is removed.
 
     Args:
         path: of the file.
-        status: of it, from before.
+        seen: digests by stamp.
 
     Raises:
         OSError: it cannot be read.
     """
-    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-    if time.time_ns() - changed_ns < _SETTLED_NS:  # another change may leave the same time
-        return sha256_of(path)
-    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    if key not in _digests:
-        _digests[key] = sha256_of(path)
-    return _digests[key]
+    with open_file(path) as file:  # file systems over a network ask for its times when it is opened
+        status = os.fstat(file.fileno())
+    stamp = _stamp(status)
+    if stamp in seen:
+        _digests[stamp] = seen[stamp]
+    if stamp not in _digests:
+        digest = sha256_of(path)
+        if time.time_ns() - _changed_ns(status) < _SETTLED_NS:  # another change may leave the same time
+            return digest
+        _digests[stamp] = digest
+    return _digests[stamp]
+
+
+def _stamp(status: os.stat_result) -> str:
+    """What a change of a file changes, as 32 hex digits: a name, a copy or a time that is set back do not hide it."""
+    parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _changed_ns(status: os.stat_result) -> int:
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def stamps(folder: Path) -> dict[str, str]:
+    """The digests that a manifest lists, by the stamps of their files, from right after it is written: of files after
+    whose last change the file system's own clock went on until then, so that another change gives another stamp.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None or sys.platform == "win32":  # whose times of change anybody can set
+        return {}
+    written_ns = (folder / MANIFEST).stat().st_ctime_ns
+    statuses = {name: (folder / name).stat() for name in manifest.files}
+    return {
+        _stamp(status): manifest.files[name].sha256
+        for name, status in statuses.items()
+        if _changed_ns(status) < written_ns
+    }
 
 
 def write_manifest(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> None:

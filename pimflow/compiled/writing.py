@@ -21,6 +21,7 @@ from pimflow.bundle.original import copy_model
 from pimflow.bundle.programs import ProgramTable
 from pimflow.bundle.source import ModelSource, onnx_bytes
 from pimflow.compiled.data_digest import data_digest
+from pimflow.compiled.kept_stamps import KeptStamps
 from pimflow.compiled.result import CompiledResult
 from pimflow.data import encode
 from pimflow.errors import ModelError
@@ -63,12 +64,14 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
     """
     folder = a_path(folder, "folder")
     digests: dict[str, str] = {}
-    with new_output(folder, digests) as scratch:
+    stamped = KeptStamps(cache_of(model.options))
+    with new_output(folder, digests, stamped.seen) as scratch:
         progress(f"writing {PROGRAM}")
         stored = _save_program(model, scratch)
         with beside(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
             _save_records(model, scratch, digests, progress)
             progress("checking what was written")
+    stamped.keep()
     return folder
 
 

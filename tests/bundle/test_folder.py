@@ -21,6 +21,7 @@ import pytest
 from pimflow.bundle import scratch
 from pimflow.bundle.files import sha256_of
 from pimflow.bundle.folder import check_output, find_output, new_output
+from pimflow.bundle.manifest import MANIFEST, stamps, write_manifest
 from pimflow.bundle.scratch import OutputWarning
 from pimflow.errors import OutputError
 from support.cli import Capture, assert_one_line, run
@@ -514,3 +515,62 @@ def test_files_that_changed_a_moment_ago_are_read_again(out: Path, reads: list[s
     check_output(out)
     check_output(out)
     assert sorted(reads) == ["model.onnx"] * 2 + ["target.toml"] * 2
+
+
+def save_later(folder: Path, text: str, seen: dict[str, str]) -> None:
+    """As `save`, with what earlier runs left; the clock of the file system goes on before the manifest is written."""
+    with new_output(folder, seen=seen) as made:
+        fill(made, text)
+        probe, last = made.parent / "probe", (made / "original/model.onnx").stat().st_ctime_ns
+        probe.touch()
+        while probe.stat().st_ctime_ns <= last:
+            probe.touch()
+        probe.unlink()
+
+
+@pytest.fixture
+def seen(out: Path) -> dict[str, str]:
+    """What is known of an output, of which this process has read nothing."""
+    found: dict[str, str] = {}
+    save_later(out, "first", found)
+    return found
+
+
+def test_files_that_an_earlier_run_wrote_are_not_read(out: Path, seen: dict[str, str], reads: list[str]) -> None:
+    check_output(out, seen)
+    save_later(out, "second", seen)
+    assert sorted(reads) == ["model.onnx", "target.toml"]  # the second one's
+    assert held(out) == "second"
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_a_change_of_what_an_earlier_run_wrote_is_refused(
+    change: Callable[[Path], str], out: Path, seen: dict[str, str]
+) -> None:
+    name = change(out)
+    before = picture(out.parent)
+    with pytest.raises(OutputError, match=f"{name} was added or changed"):
+        check_output(out, seen)
+    with pytest.raises(OutputError, match=f"{name} was added or changed"):
+        save_later(out, "second", seen)
+    assert picture(out.parent) == before
+
+
+def test_what_another_process_put_there_is_read(out: Path, seen: dict[str, str], reads: list[str]) -> None:
+    shutil.copytree(out, out.parent / "copy")
+    shutil.rmtree(out)
+    (out.parent / "copy").rename(out)
+    check_output(out, seen)
+    assert sorted(reads) == ["model.onnx", "target.toml"]
+
+
+def test_a_file_as_young_as_its_manifest_has_no_stamp(tmp_path: Path) -> None:
+    """Whoever changed it at once would leave the same times."""
+    (tmp_path / "old").touch()
+    (tmp_path / "young").touch()
+    while (tmp_path / "young").stat().st_ctime_ns <= (tmp_path / "old").stat().st_ctime_ns:
+        (tmp_path / "young").touch()
+    write_manifest(tmp_path)
+    (tmp_path / "young").unlink()
+    (tmp_path / "young").hardlink_to(tmp_path / MANIFEST)  # so it has the manifest's times, whatever the clock
+    assert list(stamps(tmp_path).values()) == [hashlib.sha256(b"").hexdigest()]

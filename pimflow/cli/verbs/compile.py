@@ -13,6 +13,7 @@ from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
+from pimflow.options import OptionKeywords, Options
 from pimflow.report.tables import wrapped
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compiles, saves and prints."""
     import pimflow
-    from pimflow.bundle.folder import check_output
+    from pimflow.api.outputs import check_place
     from pimflow.bundle.source import model_source
 
     if arguments.by and arguments.json:
@@ -55,9 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     model = given_model(arguments.model)
     source = model_source(model)
     folder = Path(arguments.output or f"{source.name}.pimflow")
-    check_output(folder)
+    keywords = keywords_of(arguments)
+    without_graph: OptionKeywords = {**keywords, "graph": None}  # which takes long to read
+    check_place(folder, Options.of(**without_graph))
     with Progress(quiet=arguments.quiet) as progress:
-        compiled = pimflow.compile(model, progress=progress, **keywords_of(arguments))
+        compiled = pimflow.compile(model, progress=progress, **keywords)
         compiled = replace(compiled, command=arguments.command)
         progress(f"writing {folder}")
         compiled.save(folder, progress=progress)

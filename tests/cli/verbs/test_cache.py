@@ -23,7 +23,7 @@ def test_a_damaged_file_of_the_cache_is_one_line_of_warning(
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "md-dp") == 0
     assert not capsys.readouterr().err
     tables = sorted((tmp_path / "cache").iterdir())
-    assert len(tables) == 5, "prices, plans, mappings, packed streams, runs"
+    assert len(tables) == 6, "prices, plans, mappings, packed streams, runs, stamps of outputs"
     (plans,) = (table for table in tables if b"decisions" in table.read_bytes())
     for number, table in enumerate(tables):
         kept = plans.read_bytes()
