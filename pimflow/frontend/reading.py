@@ -112,7 +112,7 @@ def _unreadable(path: Path, error: OSError) -> ModelError:
     with suppress(OSError):
         if path.is_dir():
             return ModelError(f"{path} is a folder, not an ONNX file", "name the .onnx file in it")
-    return ModelError(f"{path} cannot be read: {error.strerror}")
+    return ModelError(f"{path} cannot be read: {error.strerror}", "check its permissions")
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:
@@ -126,8 +126,10 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
 
 
 def _require_model(proto: onnx.ModelProto, label: str) -> None:
-    if proto.ir_version < 1 or not proto.HasField("graph") or not proto.graph.output:
+    if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{label} is not an ONNX model: it holds no graph", "export or download the model again")
+    if not proto.graph.output:
+        raise ModelError(f"{label} has no outputs", "export it with those that are wanted")
     if not proto.opset_import:
         raise ModelError(f"{label} names no opset", "export or download the model again")
     for opset in proto.opset_import:
@@ -280,8 +282,14 @@ def _inside(location: str, folder: Path, label: str) -> Path:
         )
     with suppress(OSError):  # its name is too long
         if path.is_file():
-            return path
+            return _readable(path, label)
     raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")
+
+
+def _readable(path: Path, label: str) -> Path:
+    if not os.access(path, os.R_OK):
+        raise ModelError(f"{label}: {path} cannot be read", "check its permissions")
+    return path
 
 
 def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 
-from pimflow.errors import OutputError
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import SMALL_TENSOR_BYTES, set_external, split_model
 
@@ -50,19 +49,16 @@ def save_onnx(
         What is in that file, in order; nothing where there is none.
 
     Raises:
-        OutputError: a file cannot be written.
+        OSError: a file cannot be written.
     """
     path = Path(path)
     is_single = graph.constant_bytes <= single_file_limit_bytes
     model, outside = split_model(graph, SMALL_TENSOR_BYTES if is_single else EXTERNAL_MINIMUM_BYTES)
     stored: tuple[Stored, ...] = ()
-    try:
-        if outside and not is_single:
-            stored = tuple(_write_data(model, outside, path.with_name(path.name + DATA_SUFFIX)))
-        with path.open("wb") as file:
-            file.writelines(serialised(model, outside if is_single else {}))
-    except OSError as error:
-        raise OutputError(f"cannot write {error.filename or path}: {error.strerror}") from error
+    if outside and not is_single:
+        stored = tuple(_write_data(model, outside, path.with_name(path.name + DATA_SUFFIX)))
+    with path.open("wb") as file:
+        file.writelines(serialised(model, outside if is_single else {}))
     return stored
 
 

@@ -269,13 +269,21 @@ def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
     return to_array(onnx.TensorProto(data_type=dtype_code(dtype), dims=value.shape(), raw_data=data))
 
 
-_PLACE = re.compile(r"/\S*onnxruntime\S*:\d+ .*? was false\. ?")
-"""Where in ONNX Runtime's source something is required; what is said about it comes behind."""
+_PLACE = re.compile(r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const)? )")
+"""Where in ONNX Runtime's source something is required, or a function's signature; what is said comes behind."""
+
+_OPSET = re.compile(
+    r"ONNX Runtime only \*guarantees\* .*? Opset (\d+) is under development .* for domain (\S+) is till opset (\d+)\.?"
+)
+"""What it says of an opset that it does not know, which says more of how ONNX is released."""
 
 
 def refuse(name: str, error: Exception) -> NoReturn:
     """Raises ONNX Runtime's complaint as a `ModelError` of one line."""
     text = " ".join(str(error).split())
     text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
-    text = _PLACE.sub("", text) or text
+    text = (
+        _OPSET.sub(r"it is of opset \1 of \2; \3 is the newest that this version supports", _PLACE.sub("", text))
+        or text
+    )
     raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}") from error

@@ -187,7 +187,7 @@ class PriceCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _append(self.path, data, self._most_bytes)
         except OSError as error:
-            self._give_up(f"cannot write the price cache {self.path}: {error.strerror or error}")
+            self._give_up(f"cannot write the price cache in {self.path.parent}: {error.strerror or error}")
 
     def _load(self, path: Path) -> None:
         try:
@@ -195,7 +195,7 @@ class PriceCache:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._give_up(f"cannot read the price cache {path}: {error.strerror or error}")
+            self._give_up(f"cannot read the price cache in {path.parent}: {error.strerror or error}")
             return
         self._costs, self._texts, damaged = _parse(content)
         if damaged:

@@ -96,13 +96,15 @@ def test_no_file_folder_and_unreadable(tmp_path: Path) -> None:
 def test_versions_beyond_onnx_runtime() -> None:
     model = conv_model()
     model.ir_version = 99
-    refused(model, "99")
+    message = refused(model, "99")
+    assert "/onnxruntime" not in message
     model = conv_model()
     unreleased = onnx.defs.onnx_opset_version() + 1
     model.opset_import[0].version = unreleased
     refused(model, str(unreleased))
     model.opset_import[0].version = 9999
-    refused(model, "9999")
+    message = refused(model, "9999", "is the newest that this version supports")
+    assert "/onnxruntime" not in message
     model.opset_import[0].version = 6
     refused(model, "opset 6", "version_converter")
 
@@ -118,6 +120,12 @@ def test_models_that_onnx_runtime_refuses() -> None:
     refused(model_of([*cycle, helper.make_node("Relu", ["b"], ["y"])], {"x": (2,)}))
     gradient = helper.make_node("Gradient", ["x"], ["y"], domain="ai.onnx.preview.training", xs=["x"], y="y")
     refused(model_of([gradient], {"x": (2,)}, domains={"ai.onnx.preview.training": 1}), "Gradient")
+
+
+def test_a_model_without_outputs() -> None:
+    model = conv_model()
+    del model.graph.output[:]
+    refused(model, "has no outputs")
 
 
 def test_weights_that_do_not_fill_their_shape() -> None:
@@ -150,6 +158,13 @@ def test_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(array, np.memmap), "mapped, not read"
     monkeypatch.chdir(path.parent)
     assert load_model("model.onnx").nodes == graph.nodes
+
+
+def test_external_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = with_external(tmp_path, "weights.bin")
+    (path.parent / "weights.bin").write_bytes(WEIGHTS.tobytes())
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place).name != "weights.bin")
+    refused(path, "'c0'", "weights.bin cannot be read", "permissions")
 
 
 def test_external_data_in_a_folder_below(tmp_path: Path) -> None:

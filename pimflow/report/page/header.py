@@ -32,12 +32,9 @@ def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
     """Both, what they were asked for, and the totals side by side."""
     first, second = runs
     differing = sum(node.differs for node in difference.nodes)
-    change = second.report.result.time_us - first.report.result.time_us
-    word = "slower" if change > 0 else "faster"
-    ratio = first.report.result.time_us / second.report.result.time_us if second.report.result.time_us else 1.0
-    speed = f"{max(ratio, 1 / ratio):.2f}x {word}" if change else "as fast"
-    told = f"B is {speed}: {significant(second.report.result.time_us)} us instead of "
-    told += f"{significant(first.report.result.time_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
+    before_us, after_us = first.report.result.time_us, second.report.result.time_us
+    told = f"B is {compared(before_us, after_us)}: {significant(after_us)} us instead of "
+    told += f"{significant(before_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
     told += f"; {difference.renamed:,} were matched by what they do, not by name." if difference.renamed else "."
     return element(
         "header",
@@ -53,6 +50,14 @@ def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
             for run in runs
         ),
     )
+
+
+def compared(before_us: float, after_us: float) -> str:
+    """How much faster or slower than before: a ratio, where both take time."""
+    if before_us == after_us:
+        return "as fast"
+    word, shorter_us = ("slower", before_us) if after_us > before_us else ("faster", after_us)
+    return f"{max(before_us, after_us) / shorter_us:.2f}x {word}" if shorter_us else word
 
 
 def _tiles(run: Run) -> Iterator[Markup]:

@@ -77,10 +77,10 @@ def movements(usage: Usage) -> Markup:
 
 
 def _usage(usage: Usage, index: int, several: bool, across: Scale, up: Scale) -> Iterator[Markup]:
+    if not usage.timeline.region_us:
+        return
     alive = [size / _MB for size in live_bytes(usage.memory)]
     times = [0.0, *accumulate(usage.timeline.region_us)]
-    if not alive:
-        return
     corners = [f"M{across(0.0):g} {_BOTTOM:g}"]
     corners += [f"V{up(size):g}H{across(end):g}" for size, end in zip(alive, times[1:], strict=True)]
     yield element("path", d=f"{''.join(corners)}V{_BOTTOM:g}Z", class_=f"area{' second' if index else ''}")

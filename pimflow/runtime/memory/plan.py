@@ -191,11 +191,12 @@ def _values_in_order(graph: Graph) -> list[str]:
 
 
 def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
-    """First and last step of every value, and the number of steps.
+    """First and last step of every value, and the number of steps: one at least, for a graph that hands on its inputs.
 
     Inputs are there from step 0 on, outputs until the end.
     """
     order = regions(graph)
+    steps = max(1, len(order))
     first = dict.fromkeys(graph.inputs, 0)
     last = dict.fromkeys(graph.inputs, 0)
     for step, nodes in enumerate(order):
@@ -205,8 +206,8 @@ def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
                 last[name] = step
     for name in graph.outputs:
         first.setdefault(name, 0)
-        last[name] = max(0, len(order) - 1)
-    return {name: (first[name], last[name]) for name in first if name}, len(order)
+        last[name] = steps - 1
+    return {name: (first[name], last[name]) for name in first if name}, steps
 
 
 def _with_updates_in_place(graph: Graph, placement: Places) -> tuple[dict[str, Space], dict[str, Box]]:

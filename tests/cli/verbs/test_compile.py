@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -304,6 +306,30 @@ def test_bad_options_are_one_line_and_leave_nothing(
     assert run("compile", "zoo:toy", *BAD_OPTIONS[name]) == 2
     assert_one_line(capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_that_names_the_folder(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Iterator[bytes]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pimflow.onnxio.save.serialised", full)
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "gpu", "--no-cache") == 2
+    assert_one_line(capsys, f"cannot write {tmp_path / 'out'}: No space left on device; check space and permissions")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_hands_on_its_input_has_an_output_folder(tmp_path: Path, capsys: Capture) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])
+    onnx.save(helper.make_model(helper.make_graph([], "none", [x], [x]), ir_version=8), tmp_path / "none.onnx")
+    folder = tmp_path / "out"
+    assert run("compile", tmp_path / "none.onnx", "-o", folder, "--no-cache", "-q") == 0
+    assert run("verify", folder, "--arena") == 0
+    assert run("report", folder, "-o", tmp_path / "page.html") == 0
+    assert run("report", folder, folder, "-o", tmp_path / "both.html") == 0
+    assert "as fast" in (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert json.loads((folder / "memory.json").read_text())["arena_bytes"] >= 4 * 64 * 4
 
 
 def test_a_users_files_are_not_touched(tmp_path: Path, capsys: Capture) -> None:
