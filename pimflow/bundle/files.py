@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def write_line(path: Path, document: Mapping[str, Any]) -> None:
-    """One JSON object with long lists as a file of one line, byte-stable; its text is never held whole."""
+    """One JSON object as a file of one line, byte-stable; the text of its lists, which may be iterators, is never held
+    whole."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_stretches(document))
         file.write("\n")
@@ -57,13 +59,14 @@ def _stretches(document: Mapping[str, Any]) -> Iterator[str]:
     for key, value in document.items():
         yield f"{before}{json.dumps(key)}:"
         before = ","
-        if not isinstance(value, list):
+        if not isinstance(value, (list, Iterator)):
             yield _in_line(value)
             continue
-        yield "["
-        for start in range(0, len(value), _AT_ONCE):
-            yield ("," if start else "") + _in_line(value[start : start + _AT_ONCE])[1:-1]
-        yield "]"
+        opening, entries = "[", iter(value)
+        while part := list(islice(entries, _AT_ONCE)):
+            yield opening + _in_line(part)[1:-1]
+            opening = ","
+        yield "]" if opening == "," else "[]"
     yield "}" if document else "{}"
 
 

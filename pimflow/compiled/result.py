@@ -241,6 +241,11 @@ class CompiledResult:
         Of a plan for throughput it is that of one inference alone, and beside it that of several in flight; where not
         all activations fit it is that with all of them kept, and beside it that in which they leave and come back.
         """
+        trace = self.trace_in_pieces()
+        return {**trace, "traceEvents": list(trace["traceEvents"])}
+
+    def trace_in_pieces(self) -> dict[str, Any]:
+        """As `chrome_trace`, with an iterator over its entries: of a long model they take more than the model."""
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(
             self.timeline,

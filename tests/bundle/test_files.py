@@ -56,6 +56,8 @@ def test_a_line_that_is_written_in_pieces_is_the_whole_line(tmp_path: Path, coun
     for part in ({}, document, {"only": document["rows"]}):
         write_line(tmp_path / "line", part)
         assert (tmp_path / "line").read_text(encoding="utf-8") == json_text(part, indent=None)
+    write_line(tmp_path / "line", {**document, "rows": (row for row in document["rows"])})
+    assert (tmp_path / "line").read_text(encoding="utf-8") == json_text(document, indent=None)
 
 
 def test_records_have_a_line_each(tmp_path: Path) -> None:

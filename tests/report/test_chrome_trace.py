@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pimflow
-from pimflow.report.chrome_trace import chrome_trace, slice_facts
+from pimflow.report import chrome_trace as traces
+from pimflow.report.chrome_trace import slice_facts
 from pimflow.runtime.spending import event_costs
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.targets import load_target
@@ -20,6 +21,12 @@ from support.jobs import Job, costs_of, graph_of
 
 def timeline_of(jobs: list[Job]) -> Timeline:
     return build_timeline(graph_of(jobs), load_target("pimflow"), costs_of(jobs))
+
+
+def chrome_trace(*given: Any, **named: Any) -> dict[str, Any]:
+    """The trace with its entries in a list."""
+    trace = traces.chrome_trace(*given, **named)
+    return {**trace, "traceEvents": list(trace["traceEvents"])}
 
 
 def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
