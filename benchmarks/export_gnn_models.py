@@ -183,6 +183,7 @@ EXPORTS = {
     "cheb-weighted-ts": Export(lambda: Layers(gnn.ChebConv(FEATURES, CLASSES, K=3)), 17, extra="edge_weight"),
     "edgeconv-ts": Export(edge_convolution, 17),
     "film-ts": Export(lambda: Layers(gnn.FiLMConv(FEATURES, CLASSES)), 17),
+    "film-typed-ts": Export(lambda: Layers(gnn.FiLMConv(FEATURES, 8, RELATIONS)), 17, extra="edge_type"),
     "gine-edges-ts": Export(gine, 17, extra="edge_attr"),
     "pool-mean-ts": Export(Pooled, 17, extra="batch"),
     "rgat-ts": Export(lambda: Layers(gnn.RGATConv(FEATURES, 8, RELATIONS, heads=2)), 17, extra="edge_type"),

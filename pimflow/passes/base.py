@@ -23,11 +23,13 @@ class PassResult:
         graph: the new graph; the given one if nothing changed.
         changed: whether anything did.
         notes: why the pass did not apply where one might expect it to, each "node: reason".
+        sites: the nodes at which it applied, where it can be told to leave some.
     """
 
     graph: Graph
     changed: bool
     notes: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from pimflow.ir import (
     Gemm,
     Graph,
     Node,
-    OnnxOp,
     Op,
     Reshape,
     Sddmm,
@@ -25,10 +24,17 @@ from pimflow.ir import (
 )
 from pimflow.ir.text.literals import digest
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.relations import Ints, Picked, RowWriter, gathered, index_of, keeps_rows, types_of_rows, unmarked
-
-_BY_ROW = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
-"""Operators that make a row from a row, where they leave the first dim alone."""
+from pimflow.passes.relations import (
+    Ints,
+    Picked,
+    RowWriter,
+    gathered,
+    index_of,
+    keeps_rows,
+    reduces_within_rows,
+    types_of_rows,
+    unmarked,
+)
 
 _COLUMNS: dict[type[Op], dict[int, int]] = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
 """Operands that ops over edges read by an index, and where that index is."""
@@ -77,6 +83,7 @@ class _Compaction:
         self._pairs: dict[tuple[str, str], Pairs] = {}
         self._gathers: dict[tuple[str, str], str] = {}
         self._notes: list[str] = []
+        self._begun: list[str] = []
 
     def run(self) -> PassResult:
         for node in self._graph.nodes:
@@ -87,7 +94,7 @@ class _Compaction:
         for node in self._graph.nodes:
             if node.name in self._instead:
                 self._write.editor.replace_node(node.name, (*self._instead[node.name], *self._of_edges(node)))
-        return PassResult(self._write.finish(), True, tuple(self._notes))
+        return PassResult(self._write.finish(), True, tuple(self._notes), tuple(self._begun))
 
     def _of_edges(self, node: Node) -> tuple[Node, ...]:
         """Rows of every edge, where they are read as such."""
@@ -121,6 +128,7 @@ class _Compaction:
             self._notes.append(f"{node.name}: no {what} occurs twice in {len(source.picks):,}")
             return False
         self._begin(node, source.rows, pairs)
+        self._begun.append(node.name)
         return True
 
     def _is_product(self, node: Node) -> bool:
@@ -193,7 +201,7 @@ class _Compaction:
             return op.perm[:1] == (0,)
         if op.is_matrix_product:
             return self._multiplies_rows(node)
-        return isinstance(op, OnnxOp) and not op.domain and op.op_type in _BY_ROW and self._leaves_rows(node, op)
+        return reduces_within_rows(graph, node)
 
     def _keeps_first_dim(self, node: Node) -> bool:
         """Whether rows of edges stay the first dim of what is broadcast."""
@@ -207,15 +215,6 @@ class _Compaction:
         if len(graph.shape(node.inputs[1])) != 2 or node.inputs[0] in node.inputs[1:]:
             return False
         return not (isinstance(op, Gemm) and op.trans_a) and len(graph.shape(node.inputs[0])) > 1
-
-    def _leaves_rows(self, node: Node, op: OnnxOp) -> bool:
-        """Whether a reduction leaves the first dim alone."""
-        axes = dict(op.attributes).get("axes")
-        if len(node.inputs) > 1 and node.inputs[1]:
-            known = self._graph.constants.get(node.inputs[1])
-            axes = None if known is None else tuple(known.tolist())
-        rank = len(self._graph.shape(node.inputs[0]))
-        return isinstance(axes, tuple) and bool(axes) and all(int(axis) % rank for axis in axes)
 
     def _has_rows(self, node: Node, name: str) -> bool:
         """Whether an operand has a row for every edge."""

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from pimflow.ir import Elementwise, GatherPairs, Graph, Node, OnnxOp, Refusal, Reshape, SegmentReduce, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, rewritten, unmarked
+from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, reduced_axes, rewritten, unmarked
 
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 
@@ -19,7 +21,8 @@ class FuseTraversal(Pass):
     """Writes chains over edges as the one kernel that they are (Hector's traversal template).
 
     - A reduction of rows picked by an index, or of such rows times a number (an edge or a head): an `Spmm`.
-    - A sum or product of two rows picked by indices, and the sum of such a product over the last dim: a `GatherPairs`.
+    - A sum or product of two rows, one of them or both picked by indices, and the sum of such a product over the last
+      dim: a `GatherPairs`.
     - A `TypedLinear` of rows picked by an index: one that reads them by the index itself (the template's products).
 
     Functions of their results are epilogues already (`FuseEpilogues`).
@@ -187,7 +190,8 @@ def _pair(graph: Graph, node: Node) -> Graph | None:
 def _is_multiplied_and_summed(graph: Graph, node: Node) -> bool:
     """Whether a product is read by a reduction alone, which takes it in."""
     users = graph.users(node.output)
-    return len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
+    takes_in = len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
+    return takes_in and node.op == Elementwise("Mul")
 
 
 def _dot(graph: Graph, node: Node) -> Graph | None:
@@ -202,22 +206,26 @@ def _dot(graph: Graph, node: Node) -> Graph | None:
 
 
 def _sums_last(graph: Graph, node: Node, rank: int) -> bool:
-    assert isinstance(node.op, OnnxOp)
-    axes = dict(node.op.attributes).get("axes")
-    if len(node.inputs) > 1 and node.inputs[1] in graph.constants:
-        axes = tuple(graph.constants[node.inputs[1]].tolist())
-    return isinstance(axes, tuple) and [int(axis) % rank for axis in axes] == [rank - 1]
+    return reduced_axes(graph, node) == (rank - 1,)
 
 
 def _ends(graph: Graph, node: Node) -> tuple[Rows, Rows] | None:
-    """Both operands as rows of the same shape, picked by constant indices that nothing else reads."""
+    """Both operands as rows of the same shape, one at least picked by a constant index that nothing else reads."""
     if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return None
     shape = graph.shape(node.output)
-    first, second = (_rows(graph, name) for name in node.inputs)
-    if first is None or second is None or any(graph.shape(name) != shape for name in node.inputs):
+    if any(graph.shape(name) != shape or name in graph.constants for name in node.inputs) or len(shape) < 2:
         return None
-    return (first, second) if all(len(graph.users(name)) == 1 for name in node.inputs) else None
+    first, second = (_picked_alone(graph, name) for name in node.inputs)
+    if first is None and second is None:
+        return None
+    every = np.arange(shape[0])
+    return first or Rows(node.inputs[0], every, shape[1:]), second or Rows(node.inputs[1], every, shape[1:])
+
+
+def _picked_alone(graph: Graph, name: str) -> Rows | None:
+    """Rows picked by a constant index, if only one node reads them."""
+    return _rows(graph, name) if len(graph.users(name)) == 1 else None
 
 
 def _as_pairs(graph: Graph, node: Node, pairing: str, ends: tuple[Rows, Rows], shape: tuple[int, ...]) -> Graph:

@@ -129,7 +129,7 @@ class PassManager(Pass):
                 graph = result.graph
                 records.append(PassRecord(child.name, seconds, result.changed, len(graph.nodes), result.notes))
         notes = tuple(note for record in records for note in record.notes)
-        return ManagerResult(graph, graph is not before, notes, tuple(records))
+        return ManagerResult(graph, graph is not before, notes, records=tuple(records))
 
     def _within(self, outer: PassManager) -> PassManager:
         """This manager with the options of the one that it runs in added to its own."""

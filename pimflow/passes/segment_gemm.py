@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
+from pimflow.passes.relations.alike_sums import alike_stack, alike_sums, sum_of_stack
 from pimflow.passes.relations.heads import heads_in_rows
 from pimflow.passes.relations.joined import joined_products
 
@@ -31,6 +32,8 @@ class SegmentGemm(Pass):
       has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads there.
     - Such a sum over different tables, as of several kinds of vertices: one product of its terms' rows side by side
       with all weights below one another. The product of a vertex itself for every relation is part of it.
+    - A sum over types, or a stack, of anything else that is alike for all of them and reduces their edges (FiLM,
+      attention in each relation): the same over the edges of all types at once, products of one table side by side.
     - A `TypedLinear` over heads that were laid one after the other: one over rows with all heads, which stay in place.
 
     Args:
@@ -51,7 +54,11 @@ class SegmentGemm(Pass):
 def _segmented(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if node.op.is_matrix_product:
         return _picked_matrices(graph, node)
-    return heads_in_rows(graph, node) or _loop(fold, graph, node)
+    found = heads_in_rows(graph, node) or alike_stack(graph, node, fold=fold)
+    if found is not None:
+        return found
+    summed = sum_of_stack(graph, node)
+    return _loop(fold, graph, node) if summed is None else _loop(fold, summed, summed.node(node.name))
 
 
 # ---- a matrix for every row
@@ -104,13 +111,18 @@ class Relation(NamedTuple):
 
 
 def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
-    """A sum of products behind sums over edges of the same rows."""
+    """A sum of products behind sums over edges of the same rows, or of other functions of edges."""
     if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
         return None
-    shape = graph.shape(node.output)
-    terms = _terms(graph, node, shape)
+    terms = _terms(graph, node, graph.shape(node.output))
     if len(set(terms)) < len(terms):
         return None  # what is added twice counts twice
+    made = _of_products(fold, graph, node, terms)
+    return made if isinstance(made, Graph) else alike_sums(graph, node, terms, fold=fold) or made
+
+
+def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Graph | Refusal | None:
+    shape = graph.shape(node.output)
     found = {term: _relation(graph, term) for term in terms if graph.shape(term) == shape}
     relations = {term: relation for term, relation in found.items() if isinstance(relation, Relation)}
     refused = [reason for reason in found.values() if isinstance(reason, Refusal)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress, product
 from typing import NamedTuple
 
-from pimflow.ir import GatherRows, Graph
+from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import (
     CompactMaterialization,
@@ -21,6 +21,7 @@ from pimflow.passes import (
     MovementElimination,
     Pass,
     PassRecord,
+    PassResult,
     ReorderLinear,
     SegmentGemm,
 )
@@ -61,14 +62,15 @@ class Form:
         """The form in which a pass leaves a node as it is."""
         return replace(self, leave={**self.leave, kind: (*self.leave.get(kind, ()), node)})
 
-    def steps(self, graph: Graph) -> Iterator[tuple[RelationalPass, Graph]]:
-        """The passes, and what each makes of what the one before made."""
+    def steps(self, graph: Graph) -> Iterator[tuple[RelationalPass, PassResult]]:
+        """The passes, and what each makes of the graph that the one before made."""
         for kind in self.kinds:
             made = kind(tuple(name for name in self.leave.get(kind, ()) if name in graph.node_by_name))
             if self.is_trained and isinstance(made, SegmentGemm | ReorderLinear):
                 made = replace(made, fold=False)
-            graph = made.run(graph).graph
-            yield made, graph
+            result = made.run(graph)
+            yield made, result
+            graph = result.graph
 
 
 def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL) -> Chosen:
@@ -124,11 +126,16 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Form], float]) ->
     prices = {kinds: price(replace(everything, kinds=kinds)) for kinds in sets}
     best = replace(everything, kinds=min(prices, key=prices.__getitem__))
     least = prices[best.kinds]
-    for kind, name in tuple(_sites(graph, best)):
-        candidate = best.without(kind, name)
+    sites = dict.fromkeys(_sites(graph, best))
+    tried = set[tuple[Kind, str]]()
+    while sites.keys() - tried:
+        site = next(site for site in sites if site not in tried)
+        tried.add(site)
+        candidate = best.without(*site)
         cost = price(candidate)
         if cost < least:
             best, least = candidate, cost
+            sites.update(dict.fromkeys(_sites(graph, best)))
     return _Found(best, least, prices)
 
 
@@ -146,8 +153,8 @@ def _with_records(graph: Graph, everything: Form, found: _Found) -> Chosen:
 
 def _made(graph: Graph, form: Form) -> Graph:
     """The graph in a form."""
-    for _, made in form.steps(graph):
-        graph = made
+    for _, result in form.steps(graph):
+        graph = result.graph
     return graph
 
 
@@ -159,10 +166,6 @@ def _price(graph: Graph, form: Form, fastest: Fastest) -> float:
 
 
 def _sites(graph: Graph, form: Form) -> Iterator[tuple[Kind, str]]:
-    """The nodes that each pass changes, but for what only moves with them."""
-    for made, after in form.steps(graph):
-        for node in graph.nodes:
-            moves = node.op.is_movement or isinstance(node.op, GatherRows)
-            if not moves and after.node_by_name.get(node.name) != node:
-                yield type(made), node.name
-        graph = after
+    """The nodes at which each pass applies."""
+    for made, result in form.steps(graph):
+        yield from ((type(made), name) for name in result.sites)

@@ -91,7 +91,6 @@ def test_reductions_of_rows_that_are_picked(messages: str, reduce: str) -> None:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ("full", "sum: its messages are no rows picked by a constant index, times a number an edge or a head"),
         ("computed", "sum: what it reduces is neither rows picked by a constant index nor such rows times weights"),
     ],
 )

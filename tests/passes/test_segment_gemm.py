@@ -155,10 +155,8 @@ def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (summed(biased=True), "add: product_0 is scaled, transposed, or adds a bias"),
         (summed(alpha=2.0), "add: product_0 is scaled, transposed, or adds a bias"),
-        (summed(reduce="max"), "add: sum_0 is no plain sum of rows over edges"),
-        (summed(rows=2), "add: its terms are sums over edges of different rows"),
+        (summed(alpha=2.0, rows=2), "add: product_0 is scaled, transposed, or adds a bias"),
         (
             loop(by_destination(3, 2, *(np.zeros(0, np.int64),) * 3)),
             "add_1: it has no edges",
@@ -168,6 +166,13 @@ def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: 
 def test_a_sum_that_is_no_loop_over_types_stays(graph: Graph, reason: str) -> None:
     result = SegmentGemm().run(graph)
     assert (result.changed, result.notes) == (False, (reason,))
+
+
+@pytest.mark.parametrize("graph", [summed(biased=True), summed(reduce="max"), summed(rows=2), summed(True, rows=2)])
+def test_products_behind_reductions_that_are_alike_are_one(graph: Graph) -> None:
+    made = SegmentGemm().run(graph).graph
+    assert [kinds(made).count(kind) for kind in ("TypedLinear", "Gemm", "Spmm")] == [1, 0, 2]
+    assert_same_values(graph, made)
 
 
 def test_matrices_that_are_picked_when_it_runs_stay() -> None:

@@ -125,7 +125,7 @@ def products(graph: Graph) -> dict[str, GpuCost]:
     return {name: cost for name, cost in costs.items() if isinstance(cost, GpuCost)}
 
 
-@pytest.mark.parametrize("name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts"])
+@pytest.mark.parametrize("name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts", "film-typed-ts"])
 def test_exports_compute_what_they_did_in_every_form(name: str) -> None:
     rng = np.random.default_rng(3)
     adjacency = Adjacency.from_edge_index(rng.integers(0, 60, (2, 900)), 60, None, rng.integers(0, 3, 900))

@@ -13,9 +13,11 @@ from pimflow.ir import (
     EdgeSoftmax,
     Elementwise,
     GatherRows,
+    Gemm,
     Graph,
     MatMul,
     Reshape,
+    Sddmm,
     SegmentReduce,
     Spmm,
     TypedLinear,
@@ -205,6 +207,85 @@ def matrices(edges: TypedEdges) -> Graph:
     return build.graph(build.op(SegmentReduce(), flat, layer.rowptr, name="sum"))
 
 
+@dataclass(frozen=True)
+class Part:
+    """The edges of one type: where those into each destination begin, their sources, and their number."""
+
+    rowptr: Longs
+    col: Longs
+
+    @property
+    def counts(self) -> npt.NDArray[np.float32]:
+        """Edges into each destination, one at least, as a column."""
+        return np.maximum(np.diff(self.rowptr), 1).astype(np.float32)[:, None]
+
+
+def parts(edges: TypedEdges) -> list[Part]:
+    """The edges of each type."""
+    found = []
+    for kind in range(edges.types):
+        chosen = edges.kind == kind
+        counts = np.bincount(edges.destination[chosen], minlength=edges.vertices)
+        found.append(Part(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), edges.source[chosen]))
+    return found
+
+
+def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
+    """FiLM: for every type relu(gamma[d] * x[s] W + beta[d]), and the mean over its edges; a product beside."""
+    layer = Layer(edges)
+    build, rest = layer.build, WIDTH
+    total = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name="skip")
+    for kind, part in enumerate(parts(edges)):
+        rowptr = layer.constant(part.rowptr, "rowptr")
+        rows = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name=f"rows_{kind}")
+        film = build.op(
+            Gemm(trans_b=True), layer.x, layer.weights(2 * rest, FEATURES), layer.weights(2 * rest), name=f"film_{kind}"
+        )
+        beta, gamma = build.split(film, 1, rest, rest, name=f"split_{kind}")
+        col = layer.constant(part.col.astype(np.int32), "col")
+        ends = build.op(Sddmm("mul"), rows, gamma, rowptr, col, name=f"ends_{kind}")
+        at = np.repeat(np.arange(edges.vertices), np.diff(part.rowptr))
+        added = build.op(Elementwise("Add"), ends, layer.rows(beta, at, f"beta_{kind}"), name=f"added_{kind}")
+        made = build.op(SegmentReduce(reduce), build.relu(added, name=f"act_{kind}"), rowptr, name=f"sum_{kind}")
+        if reduce == "sum":
+            made = build.op(Elementwise("Div"), made, layer.constant(part.counts, "counts"), name=f"mean_{kind}")
+        total = build.op(Elementwise("Add"), total, made, name=f"add_{kind}")
+    return build.graph(total)
+
+
+def attentions(edges: TypedEdges, stack: str = "") -> Graph:
+    """GAT over every type, sources of even types of one table and of odd types of another; sums, or a stack of them."""
+    layer = Layer(edges)
+    build, terms = layer.build, list[str]()
+    tables = [layer.x, build.input(edges.vertices, FEATURES, name="y")]
+    for kind, part in enumerate(parts(edges)):
+        rowptr, col = layer.constant(part.rowptr, "rowptr"), layer.constant(part.col.astype(np.int32), "col")
+        ends = []
+        for name, table in (("source", tables[kind % 2]), ("destination", layer.x)):
+            made = build.op(MatMul(), table, layer.weights(FEATURES, HEADS * WIDTH), name=f"{name}_{kind}")
+            heads = build.reshape(made, edges.vertices, HEADS, WIDTH)
+            product = build.mul(heads, layer.weights(1, HEADS, WIDTH), name=f"{name}_product_{kind}")
+            axes = layer.constant(np.array([-1]), "axes")
+            shape = (edges.vertices, HEADS)
+            logit = build.onnx("ReduceSum", product, axes, shape=shape, name=f"{name}_logit_{kind}", keepdims=0)
+            ends.append((heads, logit))
+        (rows, source), (_, destination) = ends
+        logits = build.op(Sddmm("add"), source, destination, rowptr, col, name=f"ends_{kind}")
+        shares = build.op(
+            EdgeSoftmax(), build.elementwise("LeakyRelu", logits, alpha=0.2), rowptr, name=f"shares_{kind}"
+        )
+        total = build.op(Spmm(), rows, rowptr, col, shares, name=f"sum_{kind}")
+        made = build.add(build.reshape(total, edges.vertices, HEADS * WIDTH), layer.weights(HEADS * WIDTH))
+        terms.append(build.reshape(made, 1, edges.vertices, HEADS * WIDTH))
+    whole = build.concat(0, *terms, name="stack") if len(terms) > 1 else terms[0]
+    if not stack:
+        return build.graph(whole)
+    out = (edges.vertices, HEADS * WIDTH)
+    return build.graph(
+        build.onnx(stack, whole, layer.constant(np.array([0]), "axes"), shape=out, name="total", keepdims=0)
+    )
+
+
 LAYERS = {
     "convolution": convolution,
     "attention": attention,
@@ -212,4 +293,6 @@ LAYERS = {
     "heads": heads,
     "loop": loop,
     "matrices": matrices,
+    "film": film,
+    "attentions": attentions,
 }

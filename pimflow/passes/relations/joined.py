@@ -13,15 +13,15 @@ from pimflow.ir import Concat, Elementwise, Gemm, Graph, Node, SegmentReduce, Sp
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.passes.relations.rows import RowWriter
 
-_Weights = npt.NDArray[Any]
+Weights = npt.NDArray[Any]
 
 
-class _Product(NamedTuple):
-    """A term x W + b: x [M, K], W [K, N], b [N]."""
+class Product(NamedTuple):
+    """x W + b: x [M, K], W [K, N], b [N]."""
 
     x: str
-    weights: _Weights
-    bias: _Weights
+    weights: Weights
+    bias: Weights
 
 
 def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
@@ -38,7 +38,8 @@ def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: boo
         fold: whether weights of the same rows, and biases, are added up here. Where they are trained nodes have to.
     """
     shape = graph.shape(node.output)
-    found = {term: _product(graph, term) if graph.shape(term) == shape else None for term in terms}
+    alone = {term: graph.shape(term) == shape and len(graph.users(term)) == 1 for term in terms}
+    found = {term: product_of(graph, term) if alone[term] and term not in graph.outputs else None for term in terms}
     summed = {term for term, product in found.items() if product is not None and _is_sum(graph.producer(product.x))}
     products = {
         term: product
@@ -74,7 +75,7 @@ class _Total(NamedTuple):
     name: str
     fold: bool
 
-    def of(self, arrays: Sequence[_Weights], what: str) -> str:
+    def of(self, arrays: Sequence[Weights], what: str) -> str:
         """The name of their sum."""
         if self.fold:
             return self.write.constant(what, np.sum(arrays, axis=0))
@@ -95,15 +96,10 @@ class _Total(NamedTuple):
         return self.made[-1].output
 
 
-def _product(graph: Graph, name: str) -> _Product | None:
-    """A term as a product with constant weights that nothing else reads; None for any other."""
+def product_of(graph: Graph, name: str) -> Product | None:
+    """A value as a product of computed rows with constant weights; None for any other."""
     node = graph.producer(name)
-    if (
-        node is None
-        or node.op not in (PRODUCT, Gemm(), Gemm(trans_b=True))
-        or len(graph.users(name)) != 1
-        or name in graph.outputs
-    ):
+    if node is None or node.op not in (PRODUCT, Gemm(), Gemm(trans_b=True)):
         return None
     x, weights, *bias = (graph.constants.get(item) for item in node.inputs if item)
     if x is not None or weights is None or weights.ndim != 2 or len(graph.shape(node.inputs[0])) != 2:
@@ -114,7 +110,7 @@ def _product(graph: Graph, name: str) -> _Product | None:
     added = bias[0] if bias else np.zeros(columns, weights.dtype)
     if added is None or added.size != columns:
         return None
-    return _Product(node.inputs[0], weights, added.reshape(columns))
+    return Product(node.inputs[0], weights, added.reshape(columns))
 
 
 def _is_sum(node: Node | None) -> bool:

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir import Array, GatherRows, Graph, GraphEditor, Node, Op, Refusal, Reshape, Value
+from pimflow.ir import Array, GatherRows, Graph, GraphEditor, Node, OnnxOp, Op, Refusal, Reshape, Value
 from pimflow.ir.shapes import infer
 from pimflow.ir.text.literals import digest
 from pimflow.passes.base import PassResult
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 
 Ints = npt.NDArray[Any]
+
+_REDUCTIONS = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
 
 Rule = Callable[[Graph, Node], "Graph | Refusal | None"]
 """A rewrite at a node: the new graph, why there is none, or None where it has nothing to say."""
@@ -65,6 +67,25 @@ def keeps_rows(graph: Graph, view: Node) -> bool:
     """Whether a view leaves each row of its first dim one."""
     given, made = graph.shape(view.inputs[0]), graph.shape(view.output)
     return bool(given) and bool(made) and given[0] == made[0] and 0 not in made
+
+
+def reduces_within_rows(graph: Graph, node: Node) -> bool:
+    """Whether a node is a reduction that makes each row of its first dim from the same row."""
+    op = node.op
+    is_reduction = isinstance(op, OnnxOp) and not op.domain and op.op_type in _REDUCTIONS
+    axes = reduced_axes(graph, node) if is_reduction else ()
+    return bool(axes) and 0 not in axes
+
+
+def reduced_axes(graph: Graph, node: Node) -> tuple[int, ...]:
+    """The axes that a reduction of ONNX reduces, counted from the first; () where they are not said."""
+    assert isinstance(node.op, OnnxOp)
+    axes = dict(node.op.attributes).get("axes")
+    if len(node.inputs) > 1 and node.inputs[1]:
+        known = graph.constants.get(node.inputs[1])
+        axes = None if known is None else tuple(known.tolist())
+    rank = len(graph.shape(node.inputs[0]))
+    return tuple(int(axis) % rank for axis in axes) if isinstance(axes, tuple) else ()
 
 
 def types_of_rows(pointers: Ints) -> Ints:
@@ -131,15 +152,16 @@ def rewritten(graph: Graph, leave: Sequence[str], rule: Rule) -> PassResult:
     """
     left = {graph.node(name).name for name in leave}
     notes: list[str] = []
-    changed = False
+    sites: list[str] = []
     for name in [node.name for node in graph.nodes if node.name not in left]:
         node = graph.node_by_name.get(name)
         found = None if node is None else rule(graph, node)  # None: an earlier rewrite took it in
         if isinstance(found, Graph):
-            graph, changed = found, True
+            graph = found
+            sites.append(name)
         elif isinstance(found, Refusal):
             notes.append(f"{name}: {found.reason}")
-    return PassResult(graph, changed, tuple(notes))
+    return PassResult(graph, bool(sites), tuple(notes), tuple(sites))
 
 
 def _reads_lost_kernel(graph: Graph, node: Node) -> bool:

@@ -1,0 +1,417 @@
+"""Chains of nodes that several relations have alike, each over its own edges and with its own weights, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pimflow.ir import (
+    Concat,
+    EdgeSoftmax,
+    Elementwise,
+    GatherPairs,
+    GatherRows,
+    Gemm,
+    Graph,
+    Node,
+    OnnxOp,
+    Op,
+    Reshape,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    Transpose,
+    TypedLinear,
+)
+from pimflow.passes.relations.all_edges import Edges, Rows, behind_one_another
+from pimflow.passes.relations.joined import product_of
+from pimflow.passes.relations.rows import Ints, RowWriter, index_of, keeps_rows, reduces_within_rows, types_of_rows
+
+Names = tuple[str, ...]
+"""What the same place in the chain of every relation makes, relation by relation."""
+
+
+class Alike:
+    """Writes what chains that are alike compute as nodes over the rows and edges of all relations.
+
+    Functions of rows go row by row, gathers and pairs by indices into tables of all relations. Products of one table
+    are one with all weights side by side, those of tables that are one already a `TypedLinear`. What is not alike is
+    laid one behind the other as it is.
+
+    Args:
+        graph: what the chains are part of.
+        inner: names of the nodes that nothing but the chains reads; only these are written again.
+        fold: whether equal constants are one. Those that are trained stay apart.
+    """
+
+    def __init__(self, graph: Graph, inner: frozenset[str], *, fold: bool) -> None:
+        self.write = RowWriter(graph)
+        self.made: list[Node] = []
+        self._graph, self._inner, self._fold = graph, inner, fold
+        self._known: dict[tuple[Names, Edges | None], Rows] = {}
+        self._copied: set[Names] = set()
+
+    def emit(self, op: Op, inputs: Sequence[str], like: str) -> str:
+        """Writes a node; the name of what it makes."""
+        self.made.append(self.write.node(op, inputs, f"{like}_alike"))
+        return self.made[-1].output
+
+    def rows(self, names: Names, edges: Edges | None = None) -> Rows:
+        """Values of all relations in one.
+
+        Args:
+            names: of the values, each with the same shape behind its first dim.
+            edges: the order of rows, where these are of the edges of each relation; None for tables.
+        """
+        key = (names, edges)
+        if key not in self._known:
+            self._known[key] = self._rows(names, edges)
+        return self._known[key]
+
+    def as_one(self, names: Names) -> Rows | None:
+        """Values of all relations in one, as tables; None if nothing but a copy makes them one."""
+        rows = self.rows(names)
+        return None if names in self._copied else rows
+
+    def _rows(self, names: Names, edges: Edges | None) -> Rows:
+        if edges is None and len(set(names)) == 1:
+            return Rows(names[0], (0,) * len(names), is_shared=True)
+        arrays = [self._graph.constants.get(name) for name in names]
+        known = [array for array in arrays if array is not None]
+        if len(known) == len(names):
+            counts = [len(array) for array in known]
+            return self._in_order(lambda joined: self.write.constant("alike", joined(known)), counts, edges)
+        nodes = self._alike(names)
+        made = None if nodes is None else self._made(names, nodes, edges)
+        return self._one_behind_another(names, edges) if made is None else made
+
+    def _in_order(
+        self, make: Callable[[Callable[[Sequence[Ints]], Ints]], str], counts: Sequence[int], edges: Edges | None
+    ) -> Rows:
+        """Rows that `make` makes with what joins the indices of all relations."""
+        return behind_one_another(make(np.concatenate if edges is None else edges.joined), counts)
+
+    def _one_behind_another(self, names: Names, edges: Edges | None) -> Rows:
+        self._copied.add(names)
+        tables = tuple(dict.fromkeys(names)) if edges is None else names
+        counts = [self._count(name) for name in tables]
+        name = self.emit(Concat(0), tables, self._like(names))
+        if edges is not None and not np.array_equal(edges.order, np.arange(len(edges.order))):
+            name = self.emit(GatherRows(), (name, self.write.index("order", edges.order)), self._like(names))
+        rows = behind_one_another(name, counts)
+        return rows._replace(begins=tuple(rows.begins[tables.index(own)] for own in names))
+
+    def _count(self, name: str) -> int:
+        return self._graph.shape(name)[0]
+
+    def _like(self, names: Names) -> str:
+        node = self._graph.producer(names[0])
+        return names[0] if node is None else node.name
+
+    # ---- what is alike
+
+    def _alike(self, names: Names) -> tuple[Node, ...] | None:
+        """What makes the values, if that is the same op for every relation, and nothing else reads it."""
+        nodes = [node for node in map(self._graph.producer, names) if node is not None and node.name in self._inner]
+        if len(nodes) < len(names):
+            return None
+        first = nodes[0]
+        place = first.outputs.index(names[0])
+        alike = all(
+            _same(node.op, first.op) and self._shapes(node) == self._shapes(first) and node.outputs.index(name) == place
+            for node, name in zip(nodes, names, strict=True)
+        )
+        return tuple(nodes) if alike else None
+
+    def _shapes(self, node: Node) -> list[tuple[int, ...] | None]:
+        """Of what a node reads, but for how many rows it has, and for columns that a product takes."""
+        return [self._graph.shape(name)[1 + node.op.is_matrix_product :] if name else None for name in node.inputs]
+
+    def _made(self, names: Names, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+        op = nodes[0].op
+        if isinstance(op, GatherRows):
+            return self._picked(nodes, edges)
+        if isinstance(op, Sddmm | GatherPairs):
+            return self._pairs(op, nodes, edges)
+        if isinstance(op, EdgeSoftmax):
+            return self._softmax(op, nodes, edges)
+        if isinstance(op, Spmm | SegmentReduce) and edges is None:
+            return self.reduced(nodes, together=False)
+        if op.is_matrix_product and edges is None:
+            return self._products(names)
+        return self._row_by_row(names, nodes, edges) if all(goes_by_rows(self._graph, node) for node in nodes) else None
+
+    # ---- over edges
+
+    def _picked(self, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+        picks = [index for index in (index_of(self._graph, node) for node in nodes) if index is not None]
+        if len(picks) < len(nodes):
+            return None
+        table = self.rows(_inputs(nodes, 0))
+        like = nodes[0].name
+        return self._in_order(
+            lambda joined: self.emit(GatherRows(), (table.name, self._index(table, picks, joined)), like),
+            [len(own) for own in picks],
+            edges,
+        )
+
+    def _index(self, table: Rows, picks: Sequence[Ints], joined: Callable[[Sequence[Ints]], Ints]) -> str:
+        return self.write.index("alike", joined([table.of(kind, own) for kind, own in enumerate(picks)]))
+
+    def _pairs(self, op: Sddmm | GatherPairs, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+        """Both ends of every edge, by indices."""
+        second, third = (self._constants(nodes, position) for position in (2, 3))
+        if second is None or third is None:
+            return None
+        ends = (third, [types_of_rows(own) for own in second]) if isinstance(op, Sddmm) else (second, third)
+        tables = [self.rows(_inputs(nodes, position)) for position in (0, 1)]
+
+        def make(joined: Callable[[Sequence[Ints]], Ints]) -> str:
+            picks = [self._index(table, own, joined) for table, own in zip(tables, ends, strict=True)]
+            return self.emit(GatherPairs(op.pairing), (*(table.name for table in tables), *picks), nodes[0].name)
+
+        return self._in_order(make, [len(own) for own in ends[0]], edges)
+
+    def _softmax(self, op: EdgeSoftmax, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+        pointers = self._constants(nodes, 1)
+        if pointers is None or not (edges is None or edges.are_of(pointers)):
+            return None
+        own = Edges(pointers, together=False) if edges is None else edges
+        logits = self.rows(_inputs(nodes, 0), own)
+        bounds = self.write.constant("alike", own.by_relation)
+        return logits._replace(name=self.emit(op, (logits.name, bounds), nodes[0].name))
+
+    def _constants(self, nodes: Sequence[Node], position: int) -> list[Ints] | None:
+        arrays = [self._graph.constants.get(node.inputs[position]) for node in nodes]
+        known = [array for array in arrays if array is not None]
+        return known if len(known) == len(nodes) else None
+
+    # ---- reductions
+
+    def reduced(self, nodes: Sequence[Node], *, together: bool, scales: Sequence[Ints] = ()) -> Rows | None:
+        """Reductions over the edges of each relation as one over all edges.
+
+        Args:
+            nodes: `Spmm` or `SegmentReduce`, alike.
+            together: whether what all relations bring a destination is added up; else each has rows of its own.
+            scales: what each relation's sums are multiplied by, a number a destination, if they are added up.
+        """
+        pointers = self._constants(nodes, 1)
+        given = self._constants(nodes, 2) if isinstance(nodes[0].op, Spmm) else []
+        if pointers is None or given is None:
+            return None
+        edges = Edges(pointers, together=together)
+        if not len(edges.order):
+            return None
+        if isinstance(nodes[0].op, Spmm):
+            table = self.rows(_inputs(nodes, 0))
+            inputs = [table.name, "", self._index(table, given, edges.joined)]
+        else:
+            values = self.rows(_inputs(nodes, 0), edges)
+            inputs = [values.name, "", self.write.index("alike", np.arange(len(edges.order)))]
+        factors = self._factors(nodes, pointers, scales) if together else None
+        weight = self._weight(nodes, edges, factors)
+        if weight is None:
+            return None
+        inputs[1:] = [
+            self.write.constant("alike", edges.pointers),
+            inputs[2],
+            weight,
+            "" if together else self._row_scale(nodes, pointers),
+        ]
+        op = nodes[0].op
+        if isinstance(op, SegmentReduce):
+            op, inputs = (Spmm(), inputs) if weight else (op, inputs[:2])
+        while not inputs[-1]:
+            inputs.pop()
+        return behind_one_another(self.emit(op, inputs, nodes[0].name), [len(own) - 1 for own in pointers])
+
+    def _scale_of(self, node: Node, pointers: Ints) -> Ints:
+        """What a sum is multiplied by, a number a destination."""
+        own = self._graph.constants.get(node.inputs[4]) if len(node.inputs) > 4 else None
+        return np.ones(len(pointers) - 1) if own is None else own
+
+    def _row_scale(self, nodes: Sequence[Node], pointers: Sequence[Ints]) -> str:
+        """What sums of all relations are multiplied by; "" if they are not."""
+        if not any(_inputs(nodes, 4)):
+            return ""
+        scales = [self._scale_of(node, own) for node, own in zip(nodes, pointers, strict=True)]
+        return self.write.constant("row_scale", np.concatenate(scales).astype(self._graph.value(nodes[0].output).dtype))
+
+    def _factors(self, nodes: Sequence[Node], pointers: Sequence[Ints], scales: Sequence[Ints]) -> list[Ints] | None:
+        """A factor for every edge, from those of its destination; None if there are none."""
+        own = [self._scale_of(node, array) for node, array in zip(nodes, pointers, strict=True)]
+        totals = [scale * array for scale, array in zip(scales, own, strict=True)]
+        if all((total == 1).all() for total in totals):
+            return None
+        return [np.repeat(total, np.diff(array)) for total, array in zip(totals, pointers, strict=True)]
+
+    def _weight(self, nodes: Sequence[Node], edges: Edges, factors: list[Ints] | None) -> str | None:
+        """The weights of all edges; "" if there are none, None if they are not alike."""
+        names = _inputs(nodes, 3) if isinstance(nodes[0].op, Spmm) else ("",) * len(nodes)
+        joined = None if factors is None else edges.joined(factors).astype(self._graph.value(nodes[0].output).dtype)
+        if not any(names):
+            return "" if joined is None else self.write.constant("alike", joined)
+        if not all(names) or len({self._graph.shape(name)[1:] for name in names}) > 1:
+            return None
+        weight = self.rows(names, edges).name
+        if joined is None:
+            return weight
+        factor = joined.reshape(len(joined), *(1,) * (len(self.write.shape(weight)) - 1))
+        known = self.write.array(weight)
+        if known is not None:
+            return self.write.constant("alike", known * factor)
+        return self.emit(Elementwise("Mul"), (weight, self.write.constant("alike", factor)), nodes[0].name)
+
+    # ---- products
+
+    def _products(self, names: Names) -> Rows | None:
+        """Products of one table: all weights side by side. Of tables that are one: rows by relation."""
+        products = [product for product in (product_of(self._graph, name) for name in names) if product is not None]
+        if len(products) < len(names) or len({product.weights.shape for product in products}) > 1:
+            return None
+        like, kinds = self._like(names), len(names)
+        weights, biases = [own.weights for own in products], [own.bias for own in products]
+        width = weights[0].shape[1]
+        tables = tuple(product.x for product in products)
+        if len(set(tables)) == 1:
+            operands = [tables[0], self.write.constant("weights", np.concatenate(weights, axis=1))]
+            if any(bias.any() for bias in biases):
+                operands.append(self.write.constant("bias", np.concatenate(biases)))
+            wide = self.emit(Gemm(), operands, like)
+            view = self.emit(Reshape((self._count(tables[0]) * kinds, width)), (wide,), like)
+            return Rows(view, tuple(range(kinds)), kinds)
+        rows, counts = self.as_one(tables), [self._count(name) for name in tables]
+        if rows is None or rows != behind_one_another(rows.name, counts):
+            return None
+        pointers = self.write.constant("types", np.cumsum([0, *counts]).astype(np.int64))
+        inputs = (rows.name, self.write.constant("weights", np.stack(weights)), pointers)
+        made = self.emit(TypedLinear(), inputs, like)
+        if any(bias.any() for bias in biases):
+            types = self.write.index("types", types_of_rows(np.cumsum([0, *counts])))
+            bias = self.emit(GatherRows(), (self.write.constant("bias", np.stack(biases)), types), like)
+            made = self.emit(Elementwise("Add"), (made, bias), like)
+        return rows._replace(name=made)
+
+    # ---- row by row
+
+    def _row_by_row(self, names: Names, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+        first, counts = nodes[0], [self._count(name) for name in names]
+        operands: list[str] = []
+        stacked: list[Rows] = []
+        constants: list[int] = []
+        for position in range(len(first.inputs)):
+            given = _inputs(nodes, position)
+            if any(given) and self._have_rows(given, nodes):
+                stacked.append(self.rows(given, edges))
+                operands.append(stacked[-1].name)
+            elif not any(given) or self._is_same(given):
+                operands.append(given[0])
+            elif isinstance(first.op, Elementwise) and self._constants(nodes, position) is not None:
+                constants.append(position)
+                operands.append("")
+            else:
+                return None
+        if not stacked or len({own[1:] for own in stacked}) > 1:
+            return None
+        like = stacked[0]
+        if constants and like.is_shared:
+            return self._of_shared(nodes, stacked, operands, constants)
+        types = edges.types if edges is not None else self._types(like, counts)
+        for position in constants:
+            table = self._by_relation(nodes, position)
+            operands[position] = self.emit(GatherRows(), (table, self.write.index("types", types)), first.name)
+        outputs = self._emit_rows(first, operands, self.write.shape(like.name)[0])
+        made = [like._replace(name=output) for output in outputs]
+        for place, rows in enumerate(made):
+            self._known[tuple(node.outputs[place] for node in nodes), edges] = rows
+        return made[first.outputs.index(names[0])]
+
+    def _have_rows(self, given: Names, nodes: Sequence[Node]) -> bool:
+        """Whether an operand has a row for every row of what is made."""
+        made = [self._graph.shape(node.output) for node in nodes]
+        own = [self._graph.shape(name) for name in given]
+        is_first = not isinstance(nodes[0].op, Elementwise) and given == _inputs(nodes, 0)
+        return is_first or all(len(a) == len(b) and a[0] == b[0] for a, b in zip(own, made, strict=True))
+
+    def _is_same(self, given: Names) -> bool:
+        if len(set(given)) == 1:
+            return True
+        arrays = [self._graph.constants.get(name) for name in given]
+        first = arrays[0]
+        may_be_one = self._fold or (first is not None and first.dtype.kind != "f")
+        return may_be_one and first is not None and all(_equal(first, array) for array in arrays[1:])
+
+    def _by_relation(self, nodes: Sequence[Node], position: int) -> str:
+        """Constants that each relation has for all of its rows, as a row a relation."""
+        shape = self._graph.shape(nodes[0].output)[1:]
+        arrays = [self._graph.constants[node.inputs[position]] for node in nodes]
+        rows = [np.broadcast_to(array.reshape(array.shape[-len(shape) :]), shape) for array in arrays]
+        return self.write.constant("alike", np.stack(rows))
+
+    def _types(self, rows: Rows, counts: Sequence[int]) -> Ints:
+        kinds = np.arange(len(counts))
+        return np.repeat(kinds, counts) if rows.stride == 1 else np.tile(kinds, counts[0])
+
+    def _of_shared(
+        self, nodes: tuple[Node, ...], stacked: list[Rows], operands: list[str], constants: list[int]
+    ) -> Rows:
+        """One table for all relations, with constants of each: the results of each row one after the other."""
+        first, kinds = nodes[0], len(nodes)
+        count, *shape = self._graph.shape(first.output)
+        tables = {rows.name for rows in stacked}
+        for position, name in enumerate(operands):
+            if position in constants:
+                operands[position] = self._by_relation(nodes, position)
+            elif name in tables:
+                view = Reshape((count, 1, *self._graph.shape(name)[1:]))
+                operands[position] = self.emit(view, (name,), first.name)
+        made = self.emit(first.op, operands, first.name)
+        return Rows(self.emit(Reshape((count * kinds, *shape)), (made,), first.name), tuple(range(kinds)), kinds)
+
+    def _emit_rows(self, like: Node, operands: Sequence[str], count: int) -> tuple[str, ...]:
+        """Writes a node over so many rows."""
+        op, editor = like.op, self.write.editor
+        if isinstance(op, Reshape):
+            op = replace(op, shape=(count, *op.shape[1:]))
+        values = [self._graph.value(name) for name in like.outputs]
+        shapes = [(count, *(value.shape or ())[1:]) for value in values]
+        outputs = tuple(
+            editor.new_value(f"{value.name}_alike", shape, value.dtype)
+            for value, shape in zip(values, shapes, strict=True)
+        )
+        self.made.append(Node(op, tuple(operands), outputs, editor.new_node_name(f"{like.name}_alike")))
+        return outputs
+
+
+def _inputs(nodes: Sequence[Node], position: int) -> Names:
+    return tuple(node.inputs[position] if position < len(node.inputs) else "" for node in nodes)
+
+
+def _same(op: Op, other: Op) -> bool:
+    """Whether two ops are one, but for how many rows they make."""
+    if isinstance(op, Reshape) and isinstance(other, Reshape):
+        return op.shape[1:] == other.shape[1:]
+    return op == other
+
+
+def _equal(array: Any, other: Any) -> bool:
+    return other is not None and np.array_equal(array, other)
+
+
+def goes_by_rows(graph: Graph, node: Node) -> bool:
+    """Whether a node makes each row of the same row of what it reads, and of what all rows have in common."""
+    op = node.op
+    if isinstance(op, Elementwise):
+        return True
+    if isinstance(op, Reshape):
+        return keeps_rows(graph, node)
+    if isinstance(op, Transpose):
+        return op.perm[0] == 0
+    if isinstance(op, OnnxOp) and op.op_type == "Split" and not op.domain:
+        axis = dict(op.attributes).get("axis", 0)
+        return isinstance(axis, int) and axis % len(graph.shape(node.inputs[0])) > 0
+    return reduces_within_rows(graph, node)

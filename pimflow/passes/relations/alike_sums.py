@@ -1,0 +1,229 @@
+"""Sums and stacks over relations whose terms are reductions over edges alike: one reduction over all edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pimflow.ir import Concat, Elementwise, Graph, Node, OnnxOp, Reshape, SegmentReduce, Spmm
+from pimflow.passes.relations.alike import Alike, goes_by_rows
+from pimflow.passes.relations.all_edges import Rows, behind_one_another
+from pimflow.passes.relations.rows import Ints, RowWriter, keeps_rows, reduced_axes, unmarked
+
+
+class _Term(NamedTuple):
+    """scale[d] * total[d] + biases, viewed otherwise: total a sum over the edges into d."""
+
+    total: Node
+    scale: Ints
+    biases: tuple[str, ...]
+
+
+def alike_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
+    """A sum over relations of sums over edges that are alike, as one sum over the edges of all relations.
+
+    So FiLM and attention in relations are exported: for each its own products, functions of its edges, and a sum or
+    mean over them. None where no two terms are alike.
+
+    Args:
+        graph: what it is part of.
+        node: the last Add.
+        terms: what it and those before add up.
+        fold: whether equal weights are one, and biases are added up here. Where they are trained nodes have to.
+    """
+    shape = graph.shape(node.output)
+    full = [name for name in terms if graph.shape(name) == shape and len(shape) > 1]
+    linear = {name: term for name in full if (term := _term(graph, name)) is not None}
+    groups = _groups({name: _form(graph, term) for name, term in linear.items()})
+    others = _groups({name: _maker(graph, name) for name in full if name not in linear})
+    if not groups and not others:
+        return None
+    write = Alike(graph, _read_by(graph, node), fold=fold)
+    made: dict[tuple[str, ...], list[str]] = {}
+    for group in groups:
+        own = [linear[name] for name in group]
+        total = write.reduced([term.total for term in own], together=True, scales=[term.scale for term in own])
+        if total is not None:
+            made[group] = [_viewed(write, total.name, shape, node.name), *_biases(graph, write, own, fold)]
+    for group in others:
+        rows = write.as_one(group) if _is_over_edges(graph, group[0]) else None
+        if rows is not None:
+            made[group] = [_added_up(write, rows, shape[0], node.name)]
+    if not made:
+        return None
+    left = [name for name in terms if not any(name in group for group in made)]
+    summed, *rest = [*(name for names in made.values() for name in names), *left]
+    for name in rest:
+        summed = write.emit(Elementwise("Add"), (summed, name), node.name)
+    return _in_place_of(write, node)
+
+
+def _viewed(write: Alike, name: str, shape: tuple[int, ...], like: str) -> str:
+    """Rows in another shape."""
+    return name if write.write.shape(name) == shape else write.emit(Reshape(shape), (name,), like)
+
+
+def _added_up(write: Alike, rows: Rows, count: int, like: str) -> str:
+    """The sum over relations of rows that each has so many of."""
+    kinds = len(rows.begins)
+    places = np.stack([rows.of(kind, np.arange(count)) for kind in range(kinds)], axis=1).reshape(-1)
+    pointers = write.write.constant("rowptr", np.arange(count + 1, dtype=np.int64) * kinds)
+    return write.emit(Spmm(), (rows.name, pointers, write.write.index("alike", places)), like)
+
+
+def _is_over_edges(graph: Graph, name: str) -> bool:
+    """Whether a function of rows is one of reductions over edges."""
+    node = graph.producer(name)
+    while node is not None and (node.op.is_matrix_product or goes_by_rows(graph, node)):
+        computed = [item for item in node.inputs if item and item not in graph.constants]
+        node = graph.producer(computed[0]) if computed else None
+    return node is not None and isinstance(node.op, Spmm | SegmentReduce)
+
+
+def _biases(graph: Graph, write: Alike, terms: Sequence[_Term], fold: bool) -> list[str]:
+    """What is added to all rows of the sums."""
+    names = [name for term in terms for name in term.biases]
+    if not fold or not names:
+        return names
+    total = np.sum([graph.constants[name] for name in names], axis=0)
+    return [write.write.constant("bias", total)] if total.any() else []
+
+
+def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
+    """What reductions over the edges of several relations make, one behind the other, as one reduction.
+
+    So attention over relations (HAN), and their largest or mean value, are exported. None for any other node.
+    """
+    if node.op != Concat(0) or len(node.inputs) < 2:
+        return None
+    names = tuple(_table(graph, name) for name in node.inputs)
+    write = Alike(graph, _read_by(graph, node), fold=fold)
+    rows = write.as_one(names) if len(set(names)) == len(names) and _is_over_edges(graph, names[0]) else None
+    if rows is None or rows != behind_one_another(rows.name, [graph.shape(name)[0] for name in names]):
+        return None
+    write.emit(Reshape(graph.shape(node.output)), (rows.name,), node.name)
+    return _in_place_of(write, node)
+
+
+def _table(graph: Graph, name: str) -> str:
+    """What a part of a stack is a view of, [N, ...] as [1, N, ...]; itself if it is none."""
+    view = graph.producer(name)
+    is_view = view is not None and isinstance(view.op, Reshape)
+    return (
+        view.inputs[0]
+        if view is not None and is_view and graph.shape(name) == (1, *graph.shape(view.inputs[0]))
+        else name
+    )
+
+
+def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
+    """The sum (or mean) over the first dim of values stacked there, as a sum of these (times a number).
+
+    So `HeteroConv` adds up what relations bring a vertex. The sum has the node's name. None for any other node.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or op.domain or op.op_type not in ("ReduceSum", "ReduceMean"):
+        return None
+    stack = graph.producer(node.inputs[0])
+    if stack is None or stack.op != Concat(0) or len(graph.users(stack.output)) > 1 or stack.output in graph.outputs:
+        return None
+    shape, parts = graph.shape(node.output), [_table(graph, name) for name in stack.inputs]
+    if reduced_axes(graph, node) != (0,) or any(graph.shape(name) != shape for name in parts):
+        return None
+    write = RowWriter(graph)
+    made = [replace(unmarked(node), op=Elementwise("Sum"), inputs=tuple(parts))]
+    if op.op_type == "ReduceMean":
+        total = write.editor.new_value(f"{node.output}_sum", shape, graph.value(node.output).dtype)
+        share = write.constant("share", np.array(1 / len(parts), graph.value(node.output).dtype))
+        made[0] = replace(made[0], outputs=(total,))
+        made.append(write.node(Elementwise("Mul"), (total, share), node.name, node.output))
+    write.editor.replace_node(node.name, made)
+    return write.finish()
+
+
+def _in_place_of(write: Alike, node: Node) -> Graph:
+    """The graph with what was written for a node."""
+    write.made[-1] = replace(write.made[-1], outputs=node.outputs)
+    write.write.editor.replace_node(node.name, write.made)
+    return write.write.finish()
+
+
+def _read_by(graph: Graph, node: Node) -> frozenset[str]:
+    """The names of nodes whose values nothing but a node reads, in the end."""
+    inner = {node.name}
+    for other in reversed(graph.nodes):
+        users = [user.name for name in other.outputs for user in graph.users(name)]
+        if users and inner.issuperset(users) and not any(name in graph.outputs for name in other.outputs):
+            inner.add(other.name)
+    return frozenset(inner)
+
+
+def _groups(forms: dict[str, object]) -> list[tuple[str, ...]]:
+    """Terms of the same form, two at least."""
+    groups: dict[object, tuple[str, ...]] = {}
+    for name, form in forms.items():
+        groups[form] = (*groups.get(form, ()), name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _form(graph: Graph, term: _Term) -> object:
+    """What sums over edges have to have in common."""
+    total = term.total
+    values = _maker(graph, total.inputs[0]) if isinstance(total.op, SegmentReduce) else None
+    return total.op, len(total.inputs), graph.shape(total.output), values
+
+
+def _maker(graph: Graph, name: str) -> str:
+    node = graph.producer(name)
+    return "" if node is None else node.kind
+
+
+def _term(graph: Graph, name: str) -> _Term | None:
+    """A term as a sum over edges, times a number a row, plus what all rows have in common."""
+    rows = graph.shape(name)[0]
+    scale: Ints = np.ones(rows)
+    biases: list[str] = []
+    while (node := graph.producer(name)) is not None and len(graph.users(name)) == 1 and name not in graph.outputs:
+        if node.op in (Spmm(), SegmentReduce()):
+            return _Term(node, scale, tuple(biases))
+        if isinstance(node.op, Reshape) and keeps_rows(graph, node):
+            name = node.inputs[0]
+            continue
+        parts = _with_constant(graph, node)
+        if parts is None:
+            return None
+        name, constant = parts
+        factor = _factor(graph.constants[constant], graph.shape(node.output))
+        if (
+            node.op == Elementwise("Add")
+            and (scale == 1).all()
+            and graph.constants[constant].size == graph.shape(node.output)[-1]
+        ):
+            biases.append(constant)
+        elif factor is None or graph.shape(name) != graph.shape(node.output):
+            return None
+        elif node.op == Elementwise("Mul"):
+            scale = scale * factor
+        elif node.op == Elementwise("Div") and node.inputs[1] == constant:
+            scale = scale / factor
+        else:
+            return None
+    return None
+
+
+def _with_constant(graph: Graph, node: Node) -> tuple[str, str] | None:
+    """The operands of a node of two, a computed value and a constant."""
+    if not isinstance(node.op, Elementwise) or len(node.inputs) != 2:
+        return None
+    names = sorted(node.inputs, key=graph.constants.__contains__)
+    return (names[0], names[1]) if [name in graph.constants for name in names] == [False, True] else None
+
+
+def _factor(array: Ints, shape: tuple[int, ...]) -> Ints | None:
+    """A constant that has one number for every row, as [rows]; None of any other."""
+    whole = np.broadcast_to(array, shape).reshape(shape[0], -1)
+    first = whole[:, 0]
+    return first.astype(np.float64) if np.array_equal(whole, np.broadcast_to(first[:, None], whole.shape)) else None

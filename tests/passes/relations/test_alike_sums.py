@@ -1,0 +1,123 @@
+"""Loops over relations as one pass over all edges: random typed graphs, by ONNX Runtime, and what is not alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pimflow.ir import Builder, Elementwise, Graph, Spmm
+from pimflow.passes import FuseTraversal, PassManager, SegmentGemm
+from pimflow.passes.differentiate import Differentiate, parameters, training_step
+from support.relational import TypedEdges, attentions, by_destination, film, loop, random_edges, typed_edges
+from support.sparse_graphs import edge_list, rows_of
+from support.values import assert_same_values
+
+EDGES = random_edges(20, 4, 90)
+GATHERS = ("Spmm", "SegmentReduce", "Sddmm", "EdgeSoftmax", "GatherPairs", "GatherRows")
+
+
+def over_edges(graph: Graph) -> list[str]:
+    return sorted(node.kind for node in graph.nodes if node.kind in GATHERS)
+
+
+@settings(deadline=None, max_examples=25)
+@given(typed_edges())
+def test_functions_of_edges_are_computed_for_all_relations_at_once(edges: TypedEdges) -> None:
+    graph = film(edges)
+    made = SegmentGemm().run(graph)
+    assert made.changed == (edges.types > 1)
+    assert_same_values(graph, made.graph)
+    if made.changed:
+        assert over_edges(made.graph)[:2] == ["GatherPairs", "GatherRows"]
+        assert over_edges(made.graph)[2:] in (["Spmm"], ["SegmentReduce"]), "without weights, if no mean is of several"
+        assert len([node for node in made.graph.nodes if node.kind in ("MatMul", "Gemm")]) == 3, "weights side by side"
+    assert_same_values(graph, FuseTraversal().run(made.graph).graph)
+
+
+@settings(deadline=None, max_examples=25)
+@given(typed_edges())
+def test_relations_whose_results_are_added_up_as_they_are(edges: TypedEdges) -> None:
+    graph = film(edges, "max")
+    made = SegmentGemm().run(graph).graph
+    if edges.types > 1:
+        assert over_edges(made) == ["GatherPairs", "GatherRows", "SegmentReduce", "Spmm"]
+    assert_same_values(graph, made)
+
+
+@settings(deadline=None, max_examples=25)
+@given(typed_edges())
+@pytest.mark.parametrize("stack", ["", "ReduceSum", "ReduceMean"])
+def test_attention_in_relations_of_several_tables(stack: str, edges: TypedEdges) -> None:
+    graph = attentions(edges, stack)
+    made = SegmentGemm().run(graph).graph
+    assert_same_values(graph, made)
+    assert_same_values(graph, FuseTraversal().run(made).graph)
+    if edges.types > 1:
+        assert [over_edges(made).count(kind) for kind in ("EdgeSoftmax", "Spmm")] == [1, 1]
+
+
+def test_kernels_of_all_relations_are_those_of_one() -> None:
+    made = PassManager((SegmentGemm(), FuseTraversal())).run(film(EDGES)).graph
+    assert over_edges(made) == ["GatherPairs", "GatherPairs", "Spmm"]
+    rows = [made.shape(node.output)[0] for node in made.nodes if node.kind == "GatherPairs"]
+    assert rows == [90, 90]
+
+
+def test_weights_that_are_trained_are_all_there() -> None:
+    for layer in (film, attentions):
+        graph = layer(EDGES)
+        made = SegmentGemm(fold=False).run(graph).graph
+        counts = [sum(one.constants[name].size for name in parameters(one)) for one in (graph, made)]
+        assert counts[0] == counts[1]
+
+
+def test_gradients_of_the_whole_are_those_of_the_loop() -> None:
+    graph = film(EDGES)
+    made = SegmentGemm(fold=False).run(graph).graph
+    (x,) = graph.inputs
+    steps = [training_step(one, Differentiate(wrt=(x,))).graph for one in (graph, made)]
+    before, after = (step.replace(outputs=(step.outputs[-1],)) for step in steps)
+    assert_same_values(before, after)
+
+
+def test_what_is_read_by_others_too_stays_and_is_read_by_the_whole() -> None:
+    graph = film(EDGES)
+    seen = graph.node("rows_1").output
+    graph = graph.replace(outputs=(*graph.outputs, seen))
+    made = SegmentGemm().run(graph).graph
+    assert made.node("rows_1").output == seen
+    assert over_edges(made) == ["GatherPairs", "GatherRows", "Spmm"]
+    assert_same_values(graph, made)
+
+
+def sums(ops: tuple[Spmm, Spmm] = (Spmm(), Spmm()), factor: int = 0) -> Graph:
+    """Two sums over edges, one of them perhaps times what rows do not have in common."""
+    build = Builder("g", opset=18)
+    x, terms = build.input(12, 6), []
+    for index, op in enumerate(ops):
+        edges = rows_of(edge_list(12, 40 + index), 12)
+        rows = build.op(Elementwise("Abs"), x) if index else build.relu(x)
+        total = build.op(op, rows, build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col"))
+        terms.append(build.mul(total, build.weights(factor, 6)) if factor and index else total)
+    return build.graph(build.op(Elementwise("Add"), *terms, name="add"))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        sums((Spmm(), Spmm("max"))),
+        sums(factor=12),
+        loop(by_destination(3, 2, *(np.zeros(0, np.int64),) * 3)),
+        loop(random_edges(5, 1, 9)),
+    ],
+)
+def test_what_is_not_alike_stays(graph: Graph) -> None:
+    assert not SegmentGemm().run(graph).changed
+
+
+def test_sums_over_edges_of_tables_that_are_not_alike() -> None:
+    graph = sums()
+    made = SegmentGemm().run(graph).graph
+    assert [node.kind for node in made.nodes if node.kind not in ("Relu", "Abs")] == ["Concat", "Spmm"]
+    assert_same_values(graph, made)
