@@ -97,7 +97,7 @@ def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
 
     So attention over relations (HAN), and their largest or mean value, are exported. None for any other node.
     """
-    if node.op != Concat(0) or len(node.inputs) < 2:
+    if node.op != Concat(0) or len(node.inputs) < 2 or any(_stacked(graph, user) for user in graph.users(node.output)):
         return None
     names = tuple(_table(graph, name) for name in node.inputs)
     write = Alike(graph, _read_by(graph, node), fold=fold)
@@ -124,24 +124,30 @@ def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
 
     So `HeteroConv` adds up what relations bring a vertex. The sum has the node's name. None for any other node.
     """
-    op = node.op
-    if not isinstance(op, OnnxOp) or op.domain or op.op_type not in ("ReduceSum", "ReduceMean"):
+    parts = _stacked(graph, node)
+    if not parts:
         return None
-    stack = graph.producer(node.inputs[0])
-    if stack is None or stack.op != Concat(0) or len(graph.users(stack.output)) > 1 or stack.output in graph.outputs:
-        return None
-    shape, parts = graph.shape(node.output), [_table(graph, name) for name in stack.inputs]
-    if reduced_axes(graph, node) != (0,) or any(graph.shape(name) != shape for name in parts):
-        return None
-    write = RowWriter(graph)
+    write, value = RowWriter(graph), graph.value(node.output)
     made = [replace(unmarked(node), op=Elementwise("Sum"), inputs=tuple(parts))]
-    if op.op_type == "ReduceMean":
-        total = write.editor.new_value(f"{node.output}_sum", shape, graph.value(node.output).dtype)
-        share = write.constant("share", np.array(1 / len(parts), graph.value(node.output).dtype))
+    if node.kind == "ReduceMean":
+        total = write.editor.new_value(f"{node.output}_sum", value.shape, value.dtype)
+        share = write.constant("share", np.array(1 / len(parts), value.dtype))
         made[0] = replace(made[0], outputs=(total,))
         made.append(write.node(Elementwise("Mul"), (total, share), node.name, node.output))
     write.editor.replace_node(node.name, made)
     return write.finish()
+
+
+def _stacked(graph: Graph, node: Node) -> list[str]:
+    """What a node adds up over the first dim, where nothing else reads the stack; nothing of any other node."""
+    if not isinstance(node.op, OnnxOp) or node.op.domain or node.kind not in ("ReduceSum", "ReduceMean"):
+        return []
+    stack = graph.producer(node.inputs[0])
+    if stack is None or stack.op != Concat(0) or len(graph.users(stack.output)) > 1 or stack.output in graph.outputs:
+        return []
+    parts = [_table(graph, name) for name in stack.inputs]
+    fits = all(graph.shape(name) == graph.shape(node.output) for name in parts)
+    return parts if fits and reduced_axes(graph, node) == (0,) else []
 
 
 def _in_place_of(write: Alike, node: Node) -> Graph:
