@@ -1,15 +1,15 @@
-"""One strict codec for frozen dataclasses: to the plain data that JSON and TOML hold, and back.
+"""One strict codec for frozen dataclasses and named tuples: to the plain data that JSON and TOML hold, and back.
 
-A dataclass becomes a mapping of its fields, a tuple a list; numbers, text, truth values and None stay what they are.
-With `tagged`, every dataclass carries its class's name under "type", so that a field may hold one of several classes.
+Either becomes a mapping of its fields, any other tuple a list; numbers, text, truth values and None stay what they are.
+With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several classes.
 
 Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
 out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
 `open_file` and `read_file` read the files that such data come from.
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
-dataclasses, unions of these, and Any. A whole number is a float too, and stays whole where both are allowed;
-True is not a number. A class whose keys depend on its data reads and writes itself, by `from_data(data, read)` and
-`to_data()`.
+dataclasses, named tuples, unions of these, and Any. A whole number is a float too, and stays whole where both are
+allowed; True is not a number. A class whose keys depend on its data reads and writes itself, by
+`from_data(data, read)` and `to_data()`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TypeVar, Union, overload
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, overload
 
 from pimflow.errors import DataError, choose_one
 
@@ -148,6 +148,8 @@ def _writer(form: type[Any], tagged: bool) -> Write:
         return _as_it_is
     if issubclass(form, Real):  # numpy's
         return int if issubclass(form, Integral) else float
+    if _is_record(form) and not hasattr(form, "to_data"):
+        return _record_writer(form, tagged)
     if issubclass(form, (tuple, list)):
         return lambda item: [
             entry if entry.__class__ in _PLAIN else _writer(entry.__class__, tagged)(entry) for entry in item
@@ -156,8 +158,6 @@ def _writer(form: type[Any], tagged: bool) -> Write:
         return lambda item: {key: _writer(value.__class__, tagged)(value) for key, value in item.items()}
     if hasattr(form, "to_data"):
         return lambda item: encode(item.to_data(), tagged=tagged)
-    if dataclasses.is_dataclass(form):
-        return _record_writer(form, tagged)
     raise TypeError(f"a {form.__name__} has no form as plain data")
 
 
@@ -183,9 +183,29 @@ def _record_writer(cls: type[Any], tagged: bool) -> Write:
     return write
 
 
-def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of a dataclass that data hold."""
-    return tuple(f for f in dataclasses.fields(cls) if f.init and f.metadata.get("data", True))
+class _Field(NamedTuple):
+    """A field that data hold, and whether they have to."""
+
+    name: str
+    needed: bool
+
+
+def _is_record(form: Any) -> bool:
+    """Whether it is a dataclass or a named tuple."""
+    return dataclasses.is_dataclass(form) or hasattr(form, "_field_defaults")
+
+
+def _fields(cls: type[Any]) -> tuple[_Field, ...]:
+    """The fields of a dataclass or a named tuple that data hold."""
+    if not dataclasses.is_dataclass(cls):
+        named: Any = cls
+        return tuple(_Field(name, name not in named._field_defaults) for name in named._fields)
+    missing = dataclasses.MISSING
+    return tuple(
+        _Field(f.name, f.default is missing and f.default_factory is missing)
+        for f in dataclasses.fields(cls)
+        if f.init and f.metadata.get("data", True)
+    )
 
 
 @overload
@@ -285,7 +305,7 @@ def _reader(form: Any, tagged: bool) -> Read:
         return _mapping(_reader(arguments[1], tagged))
     if hasattr(form, "from_data"):
         return lambda data: form.from_data(data, _nested)
-    if dataclasses.is_dataclass(form):
+    if _is_record(form):
         return _Record(typing.cast("type[Any]", form), tagged)
     return _SCALARS[form]
 
@@ -393,7 +413,10 @@ def _mapping(read_value: Read) -> Read:
 
 
 class _Record:
-    """Reads one dataclass. The types of its fields, which may name the class itself, are looked up when first used."""
+    """Reads one dataclass or named tuple.
+
+    The types of its fields, which may name the class itself, are looked up when first used.
+    """
 
     def __init__(self, cls: type[Any], tagged: bool) -> None:
         self._cls = cls
@@ -406,8 +429,7 @@ class _Record:
 
     @cached_property
     def _needed(self) -> tuple[str, ...]:
-        missing = dataclasses.MISSING
-        return tuple(f.name for f in _fields(self._cls) if f.default is missing and f.default_factory is missing)
+        return tuple(f.name for f in _fields(self._cls) if f.needed)
 
     def __call__(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -457,7 +479,7 @@ def _kind_of_form(form: Any) -> str:
     if origin is Literal:
         return _kind_of_data(arguments[0])
     plain = origin or form
-    if dataclasses.is_dataclass(plain):
+    if _is_record(plain):
         return "a table"
     return next(word for kind, word in _KINDS if issubclass(plain, kind))
 
@@ -484,7 +506,7 @@ def _one_kind(forms: list[Any], tagged: bool) -> Read:
         return _reader(forms[0], tagged)
     if set(forms) == {int, float}:
         return lambda data: data if type(data) is int else _float(data)
-    if not all(dataclasses.is_dataclass(form) for form in forms):
+    if not all(map(_is_record, forms)):
         raise TypeError(f"data cannot tell {forms} from each other")
     records = {form.__name__: _reader(form, tagged) for form in forms}
     names = tuple(records)

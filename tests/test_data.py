@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -70,6 +70,30 @@ PLAIN: dict[str, Any] = {
 def test_fields_keep_their_order_and_come_back() -> None:
     assert json.dumps(encode(WHOLE)) == json.dumps(PLAIN)
     assert decode(Everything, json.loads(json.dumps(PLAIN))) == WHOLE
+
+
+class Pair(NamedTuple):
+    """A named tuple is a record, not a list."""
+
+    first: Annotated[int, Limits(above=0)]
+    second: str = "b"
+
+
+@dataclass(frozen=True)
+class Holder:
+    pairs: tuple[Pair, ...]
+    either: Pair | tuple[int, ...]
+
+
+def test_named_tuples_are_records() -> None:
+    held = Holder((Pair(1), Pair(2, "c")), Pair(3))
+    plain = {"pairs": [{"first": 1, "second": "b"}, {"first": 2, "second": "c"}], "either": {"first": 3, "second": "b"}}
+    assert encode(held) == plain
+    assert decode(Holder, {**plain, "pairs": [{"first": 1}, {"first": 2, "second": "c"}]}) == held
+    with pytest.raises(DataError, match=r"'pairs\[0\]\.first' is 0"):
+        decode(Holder, {"pairs": [{"first": 0}], "either": []})
+    with pytest.raises(DataError, match=r"missing key 'either\.first'"):
+        decode(Holder, {"pairs": [], "either": {}})
 
 
 trees = st.recursive(

@@ -184,10 +184,11 @@ class Bounds:
 
     def _steps_of(self, decisions: tuple[Decision, ...]) -> Sequence[Steps]:
         """The parts of decisions, told once: what they take is told by the parts themselves as they are priced."""
-        if decisions not in self._known:
+        known = self._known.get(decisions)
+        if known is None:
             where = self._devices(decisions)
-            self._known[decisions] = [self._steps(decision, where) for decision in decisions]
-        return self._known[decisions]
+            known = self._known[decisions] = [self._steps(decision, where) for decision in decisions]
+        return known
 
     def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:
         """The device of every node that decisions place whole."""

@@ -228,9 +228,10 @@ class PartPrices:
             return self._part_of(node, part, rows, device, choice)
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
         key = (self._kind(node), part.op, rows[1] - rows[0], read, device, choice)
-        if key not in self._alike:
-            self._alike[key] = self._part_of(node, part, rows, device, choice)
-        return self._alike[key]
+        known = self._alike.get(key)
+        if known is None:
+            known = self._alike[key] = self._part_of(node, part, rows, device, choice)
+        return known
 
     def _kind(self, node: Node) -> int:
         """A number that nodes alike have in common."""
@@ -277,7 +278,9 @@ class PartPrices:
             return REFUSED
         pending = Pending(device, work, choice)
         whole = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
-        if (pending, whole) not in self._works:
+        key = (pending, whole)
+        known = self._works.get(key)
+        if known is None:
             least_us = self._costs.units[device].least_us(work, choice)
-            self._works[pending, whole] = Part(least_us, pending, whole=whole)
-        return self._works[pending, whole]
+            known = self._works[key] = Part(least_us, pending, whole=whole)
+        return known

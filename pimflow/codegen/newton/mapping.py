@@ -9,7 +9,7 @@ The channels form groups that share the fills among them; within a group every c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pimflow.targets import PimSpec
 
@@ -43,8 +43,7 @@ class ChunkRun:
         return (self.copies * self.pixels - 1) * self.step + self.columns
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Pixels `start` to `stop` of chunk run `run`: what a group of channels works on."""
 
     run: int
@@ -52,8 +51,7 @@ class Share:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelGroup:
+class ChannelGroup(NamedTuple):
     """Channels that listen to one global buffer, and their work, in order.
 
     `weight_groups` (first, stop) are the groups of a convolution, or the products of a batch with right-hand sides of

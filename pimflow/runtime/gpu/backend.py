@@ -127,9 +127,10 @@ class GpuHost(HostBackend):
         key = _Kernel(
             node.op, tuple(map(_type, graph.in_values(node))), tuple(map(_type, graph.out_values(node))), content
         )
-        if key not in self._known:
-            self._known[key] = self._fastest(graph, node, self._price(graph, node, content))
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._fastest(graph, node, self._price(graph, node, content))
+        return known
 
     def _fastest(self, graph: Graph, node: Node, library: GpuCost) -> _Price:
         """By the library, or in another way that the target offers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.newton.im2col import Geometry, geometry
@@ -77,7 +77,7 @@ def _between_visits(shape: Geometry, profile: TimingProfile) -> float:
     """With another row or another fill after as many COMPs as one has columns; the last slot of K may be alone."""
     pim = profile.pim
     full, last = (profile.least_gaps(elements) for elements in (shape.slot_elements, shape.last_slot_elements))
-    gaps = replace(full, change=full.change + (last.change - full.change) / shape.slots)
+    gaps = full._replace(change=full.change + (last.change - full.change) / shape.slots)
     comps = -(-shape.least_comps // pim.channels)
     results = shape.groups * shape.pixels * shape.tiles // pim.channels
     changes = max(0, -(-comps // min(pim.columns, pim.buffer_columns)) - 1)
@@ -99,7 +99,7 @@ def _between_fills(shape: Geometry, profile: TimingProfile) -> float:
     fills = slots / min(pim.columns, pim.buffer_columns)
     results = shape.groups * shape.pixels * shape.tiles / pim.channels
     cycles = shape.least_comps / pim.channels * profile.comp_cycles + slots * gaps.slot + fills * gaps.fill
-    return _with_readings(cycles, results, fills, gaps.fill, replace(gaps, result=min(gaps.result, gaps.fill)))
+    return _with_readings(cycles, results, fills, gaps.fill, gaps._replace(result=min(gaps.result, gaps.fill)))
 
 
 def _with_readings(cycles: float, results: float, pauses: float, pause: float, gaps: LeastGaps) -> float:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pimflow.codegen.newton import newton_mappings
 from pimflow.codegen.newton.lowering import outline
@@ -20,7 +19,7 @@ from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import PimSpec, load_target
-from support.newton.problems import machines, problems
+from support.newton.problems import problems, timed_machines
 
 LAYERS: tuple[MatrixProblem, ...] = (
     ConvProblem(1, 32, 64, 14, 14, (1, 1)),
@@ -36,27 +35,6 @@ LAYERS: tuple[MatrixProblem, ...] = (
     MatmulProblem(3, 1, 1),
     MatmulProblem(32, 64, 32, 12, batched_rhs=True, constant_rhs=False),
 )
-
-
-@st.composite
-def timed_machines(draw: st.DrawFn) -> PimSpec:
-    """A machine with other latencies as well, among them refreshes that are long, or short beside a fill."""
-    pim = draw(machines())
-    strict = replace(
-        pim.timing.strict,
-        t_faw=draw(st.integers(4, 30)),
-        t_rcd=draw(st.integers(2, 20)),
-        t_rp=draw(st.integers(2, 20)),
-        t_rtp=draw(st.integers(1, 6)),
-        t_ccd_l=draw(st.integers(2, 6)),
-        t_drain=draw(st.integers(0, 12)),
-        t_cwl=draw(st.integers(0, 12)),
-        burst_bytes=draw(st.sampled_from([32, 64])),
-        t_rfc=draw(st.integers(1, 300)),
-        t_refi=draw(st.integers(600, 4000)),
-        max_postponed_refreshes=draw(st.integers(0, 8)),
-    )
-    return replace(pim, timing=pim.timing.with_tables(strict=strict))
 
 
 @settings(max_examples=40, print_blob=True)

@@ -85,6 +85,27 @@ def machines(draw: st.DrawFn) -> PimSpec:
     )
 
 
+@st.composite
+def timed_machines(draw: st.DrawFn) -> PimSpec:
+    """A machine with other latencies as well, among them refreshes that are long, or short beside a fill."""
+    pim = draw(machines())
+    strict = replace(
+        pim.timing.strict,
+        t_faw=draw(st.integers(4, 30)),
+        t_rcd=draw(st.integers(2, 20)),
+        t_rp=draw(st.integers(2, 20)),
+        t_rtp=draw(st.integers(1, 6)),
+        t_ccd_l=draw(st.integers(2, 6)),
+        t_drain=draw(st.integers(0, 12)),
+        t_cwl=draw(st.integers(0, 12)),
+        burst_bytes=draw(st.sampled_from([32, 64])),
+        t_rfc=draw(st.integers(1, 300)),
+        t_refi=draw(st.integers(600, 4000)),
+        max_postponed_refreshes=draw(st.integers(0, 8)),
+    )
+    return replace(pim, timing=pim.timing.with_tables(strict=strict))
+
+
 def tensors(problem: MatrixProblem, seed: int) -> tuple[Floats, Floats]:
     """(source, weights) of a problem, seeded."""
     rng = np.random.default_rng(seed)

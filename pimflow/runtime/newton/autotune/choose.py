@@ -16,17 +16,18 @@ from typing import Annotated
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.answers import Records
 from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
-from pimflow.codegen.newton.im2col import geometry
+from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.codegen.newton.published import channel_loads
 from pimflow.data import Limits, decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
+from pimflow.runtime.newton.autotune.least import least_cycles
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.bounds import least_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
-from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.profiles.base import LeastVisits, TimingProfile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
@@ -111,9 +112,10 @@ class MappingSearch:
 
     def least_us(self, problem: MatrixProblem) -> float:
         """What no mapping of a problem is faster than, whatever the policy."""
-        if problem not in self._least_us:
-            self._least_us[problem] = least_us(problem, self.profile)
-        return self._least_us[problem]
+        known = self._least_us.get(problem)
+        if known is None:
+            known = self._least_us[problem] = least_us(problem, self.profile)
+        return known
 
     def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
         """What `choose` priced."""
@@ -122,9 +124,10 @@ class MappingSearch:
 
     def _chosen(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         key = (problem, policy)
-        if key not in self._known:
-            self._known[key] = self._choose_anew(problem, policy)
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._choose_anew(problem, policy)
+        return known
 
     def _choose_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         like = _unpadded(problem)
@@ -268,7 +271,7 @@ class _Race:
 
     `channels` are the cycles of channels of the fastest, of those with like streams of the first; `taken` is what every
     mapping takes that was entered, or takes at least where that is not faster than what has been timed; None where it
-    does not fit.
+    does not fit. `untimed` are those of which a bound alone was told.
     """
 
     problem: MatrixProblem
@@ -279,12 +282,25 @@ class _Race:
     refusal: Refusal | None = None
     channels: dict[int, int] = field(default_factory=dict)
     taken: dict[Mapping, float | None] = field(default_factory=dict)
+    untimed: set[Mapping] = field(default_factory=set)
+
+    @cached_property
+    def _shape(self) -> Geometry:
+        return geometry(self.problem, self.profile.pim)
+
+    @cached_property
+    def _costs(self) -> LeastVisits | None:
+        return self.profile.least_visits()
 
     def enter(self, mappings: Iterable[Mapping]) -> None:
         """Lowers and times some mappings, each once."""
         for mapping in mappings:
-            if mapping not in self.taken:
-                self.taken[mapping] = self._time(mapping)
+            if mapping in self.taken:
+                continue
+            least = self._least(mapping)
+            if self._is_slow(least):
+                self.untimed.add(mapping)
+            self.taken[mapping] = least if self._is_slow(least) else self._time(mapping)
 
     def enter_other_order(self) -> None:
         """The fastest with the other order of a READRES and the next GWRITE, where it has one.
@@ -319,6 +335,17 @@ class _Race:
         if self.best is None or self.cycles is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles)
+
+    def time(self, mappings: Iterable[Mapping]) -> None:
+        """Times mappings that were entered and of which a bound alone was told."""
+        for mapping in mappings:
+            self.untimed.discard(mapping)
+            self.taken[mapping] = self._time(mapping)
+
+    def _least(self, mapping: Mapping) -> float:
+        """What a mapping takes at least, told before it is laid out; 0 where nobody needs to know."""
+        costs = self._costs
+        return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
 
     def _time(self, mapping: Mapping) -> float | None:
         outlined = outline(self.problem, mapping, self.profile.pim)
@@ -386,16 +413,37 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
     """
     thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
     known = {id(entry) for entry in timed}
+    others = [entry for entry in ranked if id(entry) not in known]
+    while True:
+        errors = _errors(timed, race)
+        likely = _likeliest(others, errors, _UNDERRATED_NEAR * (race.cycles or 0))
+        kinds = {entry.kind for entry in likely}
+        unsure = [
+            entry.mapping
+            for entry in timed
+            if entry.kind in kinds and entry.mapping in race.untimed and _error(entry, race) == errors[entry.kind]
+        ]
+        if not unsure:
+            return [*_best_of_kinds(thinned), *likely]
+        race.time(unsure)
+
+
+def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], near: float) -> list[Candidate]:
+    corrected = [(entry.cycles * errors[entry.kind], at) for at, entry in enumerate(others) if entry.kind in errors]
+    corrected.sort()
+    return [others[at] for cycles, at in corrected[:_UNDERRATED] if cycles <= near]
+
+
+def _errors(timed: list[Candidate], race: _Race) -> dict[tuple[object, ...], float]:
+    """By kind, what estimates of those that were timed err by at least."""
     errors: dict[tuple[object, ...], float] = {}
     for entry in timed:
-        taken = race.taken[entry.mapping]
-        if taken is not None:
-            error = taken / entry.cycles
+        error = _error(entry, race)
+        if error is not None:
             errors[entry.kind] = min(errors.get(entry.kind, error), error)
-    others = [entry for entry in ranked if id(entry) not in known and entry.kind in errors]
-    others.sort(key=lambda entry: entry.cycles * errors[entry.kind])
-    near = _UNDERRATED_NEAR * (race.cycles or 0)
-    return [
-        *_best_of_kinds(thinned),
-        *(entry for entry in others[:_UNDERRATED] if entry.cycles * errors[entry.kind] <= near),
-    ]
+    return errors
+
+
+def _error(entry: Candidate, race: _Race) -> float | None:
+    taken = race.taken[entry.mapping]
+    return None if taken is None else taken / entry.cycles

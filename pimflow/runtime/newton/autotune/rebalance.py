@@ -44,7 +44,7 @@ def rebalanced(mapping: Mapping, cycles: Sequence[int], row_pixels: int) -> Mapp
         return None
     spans = {group: Share(run, *span) for (_, _, group), span in zip(sharing, pairwise((0, *ends)), strict=True)}
     groups = tuple(
-        replace(entry, shares=tuple(spans[index] if share.run == run else share for share in entry.shares))
+        entry._replace(shares=tuple(spans[index] if share.run == run else share for share in entry.shares))
         for index, entry in enumerate(mapping.groups)
     )
     return None if groups == mapping.groups else replace(mapping, groups=groups)

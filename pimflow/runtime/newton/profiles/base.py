@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.timing.result import StreamTiming
@@ -19,8 +18,7 @@ from pimflow.targets import PimSpec
 GWRITE_LATENCIES = ("hidden", "exposed")
 
 
-@dataclass(frozen=True, slots=True)
-class VisitCosts:
+class VisitCosts(NamedTuple):
     """Cycles of the parts of a stream under one profile of one machine, refresh apart.
 
     Args:
@@ -51,8 +49,7 @@ class VisitCosts:
     idle_refresh: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeastGaps:
+class LeastGaps(NamedTuple):
     """Cycles from COMP to COMP beyond COMPs back to back, at least; 0 where nothing is known.
 
     Args:
@@ -72,6 +69,41 @@ class LeastGaps:
     refresh_interval: float = math.inf
     slot: float = 0.0
     fill: float = 0.0
+
+
+class LeastVisits(NamedTuple):
+    """Cycles from COMP to COMP at least, by what is between them, where a channel holds one buffer.
+
+    Args:
+        comp: nothing.
+        first: from the start to the first COMP.
+        change: another row.
+        read: what a READRES between COMPs on one row adds.
+        plain: a READRES, then a fill, without that.
+        early: a fill, without that, then a READRES.
+        fill: GWRITE to the first COMP on it beyond its bursts.
+        burst, burst_bytes: of a fill's bursts, how far apart they are and what each writes.
+        element_bytes: of an operand.
+        refresh: what a refresh adds where a row changes.
+        refresh_interval: from one request for a refresh to the next.
+    """
+
+    comp: int
+    first: int
+    change: int
+    read: int
+    plain: int
+    early: int
+    fill: int
+    burst: int
+    burst_bytes: int
+    element_bytes: int
+    refresh: int
+    refresh_interval: int
+
+    def filling(self, size: int) -> int:
+        """From GWRITE to the first COMP on what it writes, so many bytes."""
+        return self.fill + -(-size // self.burst_bytes) * self.burst
 
 
 class TimingProfile(ABC):
@@ -113,6 +145,10 @@ class TimingProfile(ABC):
             slot_elements: elements that a GWRITE writes for each slot, at least.
         """
         return LeastGaps()
+
+    def least_visits(self) -> LeastVisits | None:
+        """What COMPs wait for at least; None where nothing is known, or a channel holds several buffers."""
+        return None
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
         """Cycles in which so many bytes are written to buffers and so many READRES return; 0 where nothing is known."""

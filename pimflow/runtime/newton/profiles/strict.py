@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pimflow.runtime.newton.energy import EnergyBreakdown
-from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile, VisitCosts
+from pimflow.runtime.newton.profiles.base import LeastGaps, LeastVisits, TimingProfile, VisitCosts
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.strict import StrictRules
 
@@ -63,7 +61,30 @@ class StrictProfile(TimingProfile):
         ending = timing.t_cwl + timing.t_bl - timing.burst_cycles
         full = min(pim.columns, pim.buffer_columns) * slot + ending  # COMP names one column for both
         refresh = max(0.0, timing.t_rfc - max(0.0, full - rows))
-        return replace(known, change=min(rows, full), refresh=refresh, slot=slot, fill=ending)
+        return known._replace(change=min(rows, full), refresh=refresh, slot=slot, fill=ending)
+
+    def least_visits(self) -> LeastVisits | None:
+        """As `visit_costs`, without what changes of mode add."""
+        pim, timing = self.pim, self.pim.timing.strict
+        if pim.fills_per_channel * pim.buffer_parts > 1:
+            return None
+        burst = timing.burst_cycles
+        first = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
+        reading = burst * (timing.bursts(pim.banks * pim.result_bytes) - 1)
+        return LeastVisits(
+            comp=timing.t_ccd_l,
+            first=first,
+            change=timing.t_rtp + timing.t_rp + first,
+            read=timing.t_drain + 1,
+            plain=timing.t_ccd_l + timing.t_drain + reading + timing.t_rtw,
+            early=timing.t_ccd_l + timing.t_wtr + 1,
+            fill=timing.t_cwl + timing.t_bl - burst,
+            burst=burst,
+            burst_bytes=timing.burst_bytes,
+            element_bytes=pim.element_bytes,
+            refresh=timing.t_rfc,
+            refresh_interval=timing.t_refi,
+        )
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
         """One burst after the other."""

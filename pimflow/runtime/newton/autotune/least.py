@@ -1,0 +1,167 @@
+"""What a mapping takes at least, told from its shares before it is laid out: most never need exact timing.
+
+Counted is, channel by channel, what its COMPs wait for: the COMP before, a READRES between two on one row, another row,
+the fill of the buffer. Each is a gap that the rules leave at least (`LeastVisits`), and no two overlap. Refreshes come
+on top, as often as they are requested.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from pimflow.codegen.newton import Mapping
+from pimflow.codegen.newton.im2col import Geometry
+from pimflow.codegen.newton.mapping import Deal
+from pimflow.codegen.newton.work_split import deal_units
+from pimflow.runtime.newton.profiles.base import LeastVisits
+
+_ROUNDS = 2
+"""Of counting the refreshes in what so many refreshes make longer; each is a bound."""
+
+
+class _Filling(NamedTuple):
+    """How a group of channels works on the fills of a chunk run.
+
+    Args:
+        tiles: of N.
+        channels: of the group.
+        pixels, columns: of a full fill.
+        pixel_bytes: that a fill writes for a pixel.
+        stays: whether a row stays open over all fills.
+        early: whether a GWRITE then goes before the last READRES of the fill before it.
+    """
+
+    tiles: int
+    channels: int
+    pixels: int
+    columns: int
+    pixel_bytes: int
+    deal: Deal
+    stays: bool
+    early: bool
+
+
+class _Spent(NamedTuple):
+    """Cycles of every channel of a group, and the longest gap between COMPs that is among them."""
+
+    cycles: tuple[int, ...]
+    longest: int
+
+
+def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: float) -> float:
+    """Cycles of the slowest channel at least, placement apart; 0 of mappings of which nothing is told.
+
+    Told it is of those whose weights are repeated along a row, with one buffer a channel that is filled as a whole.
+
+    Args:
+        mapping: it.
+        shape: of the problem.
+        costs: of the machine.
+        enough: beyond this nothing more is looked at.
+    """
+    if mapping.order == "latch" or mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
+        return 0.0
+    fillings = [_filling(mapping, run, shape, costs) for run in range(len(mapping.runs))]
+    most = 0.0
+    for group in mapping.groups:
+        first, stop = group.weight_groups or (0, shape.groups)
+        spent, longest = [0] * group.channels, costs.change
+        for run, start, end in group.shares:
+            filling = fillings[run]._replace(channels=group.channels)
+            more = _share(filling, *divmod(end - start, filling.pixels), costs)
+            count = mapping.runs[run].count
+            spent = [before + count * cycles for before, cycles in zip(spent, more.cycles, strict=True)]
+            longest = max(longest, more.longest)
+        # the first COMP comes behind no other
+        most = max(most, _refreshed(costs.first + (stop - first) * max(spent) - longest, longest, costs))
+        if most >= enough:
+            break
+    return most
+
+
+def _filling(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> _Filling:
+    """Of a chunk run by no channels."""
+    run, slots = mapping.runs[number], shape.slots
+    slots -= sum(behind.columns * behind.count for behind in mapping.runs[number:])
+    elements = min(run.columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
+    stays = mapping.order == "rows"
+    size = elements * costs.element_bytes
+    return _Filling(shape.tiles, 0, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
+
+
+@lru_cache(maxsize=1 << 14)
+def _share(filling: _Filling, full: int, tail: int, costs: LeastVisits) -> _Spent:
+    """On so many full fills, and one of `tail` pixels if there are any, of one chunk."""
+    fills = [(number, pixels) for number, pixels in ((full, filling.pixels), (1, tail)) if number and pixels]
+    each = [(number, _fill(filling, pixels, costs)) for number, pixels in fills]
+    cycles = [sum(number * own.cycles[channel] for number, own in each) for channel in range(filling.channels)]
+    if filling.stays:  # where the row changes a fill is waited for as well, whichever takes longer
+        _, pixels = fills[0]
+        change = _turn(filling, pixels, costs) - _next(filling, pixels, costs)
+        rows = _visits(filling, pixels)
+        cycles = [spent + visit.rows * change for spent, visit in zip(cycles, rows, strict=True)]
+    return _Spent(tuple(cycles), max(own.longest for _, own in each))
+
+
+@lru_cache(maxsize=1 << 14)
+def _fill(filling: _Filling, pixels: int, costs: LeastVisits) -> _Spent:
+    """On a fill of so many pixels, from COMP to COMP of one fill to the next."""
+    turn, following = _turn(filling, pixels, costs), _next(filling, pixels, costs)
+    cycles = []
+    for visits in _visits(filling, pixels):
+        spent = visits.comps * costs.comp + visits.reads * costs.read
+        if filling.stays:
+            spent += visits.rows * (following - costs.comp)
+        elif visits.rows:
+            spent += turn - costs.comp + (visits.rows - 1) * (costs.change - costs.comp)
+        cycles.append(spent)
+    return _Spent(tuple(cycles), max(turn, following))
+
+
+def _turn(filling: _Filling, pixels: int, costs: LeastVisits) -> int:
+    """From COMP to COMP where the row changes behind a fill: opening it, and filling the buffer behind a READRES."""
+    return max(costs.change, costs.plain + costs.filling(pixels * filling.pixel_bytes))
+
+
+def _next(filling: _Filling, pixels: int, costs: LeastVisits) -> int:
+    """From COMP to COMP over a fill where the row stays open."""
+    return (costs.early if filling.early else costs.plain) + costs.filling(pixels * filling.pixel_bytes)
+
+
+class _Visits(NamedTuple):
+    """What a channel does on a fill: rows, COMPs, and READRES that more COMPs on the row follow."""
+
+    rows: int
+    comps: int
+    reads: int
+
+
+@lru_cache(maxsize=1 << 14)
+def _visits(filling: _Filling, pixels: int) -> tuple[_Visits, ...]:
+    """Of every channel on a fill of so many pixels."""
+    found = []
+    dealt = deal_units(filling.tiles, filling.pixels, filling.columns, filling.channels, filling.deal, 1)
+    for visits in dealt:
+        rows = comps = reads = 0
+        for visit in visits:
+            low, high = visit.pixels
+            units = visit.width * (min(high, pixels) - low)
+            if units > 0:
+                rows += visit.count
+                comps += visit.count * units * (visit.columns[1] - visit.columns[0])
+                reads += visit.count * (units - 1)
+        found.append(_Visits(rows, comps, reads))
+    return tuple(found)
+
+
+def _refreshed(cycles: float, longest: int, costs: LeastVisits) -> float:
+    """With the refreshes that are requested meanwhile, all of which are served before the end.
+
+    Each closes the rows, which are opened behind it: a gap that would be as long as for another row is longer by it.
+    """
+    each = max(0, costs.refresh - (longest - costs.change))
+    total = cycles
+    for _ in range(_ROUNDS):
+        total = cycles + total // costs.refresh_interval * each
+    return total
