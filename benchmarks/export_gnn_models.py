@@ -184,6 +184,9 @@ EXPORTS = {
     "edgeconv-ts": Export(edge_convolution, 17),
     "film-ts": Export(lambda: Layers(gnn.FiLMConv(FEATURES, CLASSES)), 17),
     "film-typed-ts": Export(lambda: Layers(gnn.FiLMConv(FEATURES, 8, RELATIONS)), 17, extra="edge_type"),
+    "rgcn-fast-blocks-ts": Export(
+        lambda: Layers(gnn.FastRGCNConv(FEATURES, 8, RELATIONS, num_blocks=4)), 17, extra="edge_type"
+    ),
     "gine-edges-ts": Export(gine, 17, extra="edge_attr"),
     "pool-mean-ts": Export(Pooled, 17, extra="batch"),
     "rgat-ts": Export(lambda: Layers(gnn.RGATConv(FEATURES, 8, RELATIONS, heads=2)), 17, extra="edge_type"),

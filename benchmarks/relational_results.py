@@ -138,7 +138,7 @@ def training(layer: str, data: DataSet, edges: Adjacency, costs: CostModel) -> F
     def step_us(graph: Graph) -> float:
         return fastest.us(carried_out(graph, (Differentiate(), *CLEANUP)))
 
-    fused, best = (carried_out(plain, training_form(plain, step_us, kinds)) for kinds in (FUSED, RELATIONAL))
+    fused, best = (carried_out(plain, training_form(plain, step_us, Options(), kinds)) for kinds in (FUSED, RELATIONAL))
     return Forms(step_us(plain), step_us(fused), step_us(best))
 
 

@@ -187,6 +187,9 @@ What is trained is found by where the model reads it: float constants of product
 are added or multiplied by, but for masks (not finite, huge, or zeros and one other value, as Swin's windows and GPT-2's
 order of words have them). A table that was computed once and stored, as of sines, looks like a learned one and counts.
 
+A graph network is trained on its graph (`--graph`, or the zoo's), with relational layers in the form whose step takes
+least time ([gnn.md](gnn.md#relational-layers)); every weight stays one by itself.
+
 How a step is followed: the GPU runs one kernel after the other, one channel serves stores and loads in the order in
 which they are asked for, and memory is taken and given back. What is moved passes the GPU's memory, so that kernels
 are slower meanwhile by its share of that memory's bandwidth, as if memory bound them all

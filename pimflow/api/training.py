@@ -32,6 +32,7 @@ from pimflow.runtime.offload.search import Found, Wish, plan_activations
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace, trace_of
 from pimflow.search.pricing import host_alone
+from pimflow.search.relational_form import training_form
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
@@ -74,7 +75,8 @@ def train(
             "rule", SSDTrain's.
         limit_gib: what activations may take; by default what the machine's GPU memory leaves.
         slower_percent: how much longer the step may take for a lower peak, beside what transfers slow kernels by.
-        options: as for `compile`; of these the machine and the shapes.
+        options: as for `compile`; of these the machine, the shapes, the graph, and whether relational layers are
+            rewritten, by default into the form whose step takes least time.
 
     Returns:
         A row per saved activation.
@@ -90,7 +92,7 @@ def train(
     source, asked = model_source(model), Options.of(**options)
     machine = Machine.of(asked)
     ssd = _drives(machine.target, activations)
-    step = _model_step(source, asked, Differentiate(loss, optimiser=optimiser))
+    step = _model_step(source, asked, machine.costs, Differentiate(loss, optimiser=optimiser))
     trace, state = _priced(step, machine.costs)
     available = _available(machine.costs, state) if limit is None else round(limit * _GIB)
     wish = Wish(activations != "recompute", activations != "offload", slower, available)
@@ -119,7 +121,7 @@ def _drives(target: Target, activations: Activations) -> Ssd | None:
     return None if target.memory is None else target.memory.ssd
 
 
-def _model_step(source: ModelSource, asked: Options, options: Differentiate) -> TrainingStep:
+def _model_step(source: ModelSource, asked: Options, costs: CostModel, options: Differentiate) -> TrainingStep:
     """A step of a model; of one whose opset has no scatters that add up, and that needs them, in a newer opset.
 
     Raises:
@@ -127,24 +129,35 @@ def _model_step(source: ModelSource, asked: Options, options: Differentiate) -> 
     """
     graph = read_model(source, asked).graph
     try:
-        return _step(graph, options)
+        return _cheapest_step(graph, asked, costs, options)
     except ModelError as error:
         newer = source.in_newer_opset(SCATTER_OPSET) if graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET else None
         if newer is None:
             raise
         try:
-            return _step(read_model(newer, asked).graph, options)
+            return _cheapest_step(read_model(newer, asked).graph, asked, costs, options)
         except PimflowError:
             raise error from None  # what is said of the model as it was given helps more
 
 
-def _step(model: Graph, options: Differentiate) -> TrainingStep:
-    """Of all parameters of a model.
+def _cheapest_step(model: Graph, asked: Options, costs: CostModel, options: Differentiate) -> TrainingStep:
+    """A step with relational layers in the form in which it takes least time.
+
+    Raises:
+        ModelError: as `_step`.
+    """
+    graph = BEFORE.run(model).graph
+    step = _step(graph, model, options)
+    passes = training_form(graph, lambda form: _priced(_step(form, model, options), costs)[0].time_us, asked)
+    return _step(PassManager(passes).run(graph).graph, model, options) if passes else step
+
+
+def _step(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:
+    """Of all parameters of a model, of which a graph is what was made.
 
     Raises:
         ModelError: it has none, or an operator has no gradient.
     """
-    graph = BEFORE.run(model).graph
     names = parameters(graph, model)
     if not names:
         raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pimflow.ir import Graph
+from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.runtime.costs import CostModel
@@ -50,7 +51,7 @@ def cheapest_step(graph: Graph, costs: CostModel) -> StepCost:
     Raises:
         ModelError: as `step_cost`.
     """
-    passes = training_form(graph, lambda form: step_cost(form, costs).time_us)
+    passes = training_form(graph, lambda form: step_cost(form, costs).time_us, Options())
     return step_cost(PassManager(passes).run(graph).graph, costs)
 
 

@@ -138,7 +138,7 @@ def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Grap
         return Refusal("its terms are sums over edges of different rows")
     if len(shapes) > 1:
         return Refusal("its terms are multiplied by weights of different shapes")
-    rest = [term for term in terms if term not in relations and not _is_zero(graph, term)]
+    rest = [term for term in terms if term not in relations and not _is_nothing(graph, term, shape, fold)]
     return _write_loop(graph, node, list(relations.values()), rest)
 
 
@@ -219,9 +219,10 @@ def _of_sum(graph: Graph, total: Node, behind: tuple[Node, ...]) -> Relation | R
     return Relation(total, product, weights.T if turned else weights)
 
 
-def _is_zero(graph: Graph, name: str) -> bool:
+def _is_nothing(graph: Graph, name: str, shape: tuple[int, ...], fold: bool) -> bool:
+    """Whether a term is of zeros; those of one row may be a bias that is still to be trained."""
     array = graph.constants.get(name)
-    return array is not None and not array.any()
+    return array is not None and not array.any() and (fold or array.shape == shape)
 
 
 def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[str]) -> Graph | Refusal:

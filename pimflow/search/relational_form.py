@@ -94,20 +94,25 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
 
 
 def training_form(
-    graph: Graph, step_us: Callable[[Graph], float], kinds: Sequence[Kind] = RELATIONAL
+    graph: Graph, step_us: Callable[[Graph], float], options: Options, kinds: Sequence[Kind] = RELATIONAL
 ) -> tuple[Pass, ...]:
     """The passes that bring relational layers into the form whose training step costs least.
 
     Args:
         graph: the forward pass.
         step_us: what the training step of a forward pass takes.
+        options: `relations` is read as `relational_form` reads it.
         kinds: the passes that may run.
     """
     everything = Form(tuple(kinds), is_trained=True)
-    if not any(node.op.is_sparse for node in graph.nodes) or not any(True for _ in _sites(graph, everything)):
+    if options.relations == "never" or not any(node.op.is_sparse for node in graph.nodes):
         return ()
-    found = _cheapest(graph, everything, lambda form: step_us(_made(graph, form)))
-    return tuple(made for made, _ in found.best.steps(graph))
+    if not any(True for _ in _sites(graph, everything)):
+        return ()
+    best = everything
+    if options.relations == "auto":
+        best = _cheapest(graph, everything, lambda form: step_us(_made(graph, form))).best
+    return tuple(made for made, _ in best.steps(graph))
 
 
 class _Found(NamedTuple):

@@ -15,6 +15,7 @@ from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.report.training import Activations, Training
 from pimflow.runtime.offload.run import Channel
+from pimflow.sparse import Graph
 from support.offload import Clock
 from support.onnx_models import model_of, single
 
@@ -50,6 +51,21 @@ def test_zeros_that_are_added_to_are_no_parameters() -> None:
     """A loop over relations starts from some, which folding makes constants."""
     trained = pimflow.train("zoo:rgcn", activations="keep")
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
+
+
+@pytest.mark.parametrize("export", ["film-typed-ts", "rgat-ts"])
+def test_relational_layers_are_trained_in_the_form_whose_step_is_fastest(export: str) -> None:
+    model, steps = f"tests/data/gnn/{export}.onnx", {}
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edge_index(rng.integers(0, 300, (2, 4000)), 300, None, rng.integers(0, 3, 4000))
+    for relations in ("never", "always", "auto"):
+        steps[relations] = pimflow.train(
+            model, graph=graph, target="rtx3090", activations="keep", relations=relations, use_cache=False
+        )
+    assert len({step.parameters for step in steps.values()}) == 1
+    times = {relations: step.trace.time_us for relations, step in steps.items()}
+    assert times["auto"] <= min(times.values())
+    assert times["auto"] < times["never"]
 
 
 def test_weights_that_are_constant_nodes_are_parameters() -> None:

@@ -95,6 +95,21 @@ def test_heads_that_stay_apart(graph: Graph) -> None:
     assert not SegmentGemm().run(graph).changed
 
 
+@pytest.mark.parametrize("fold", [True, False])
+def test_a_bias_of_zeros_stays_where_it_is_trained(fold: bool) -> None:
+    build = Builder("g")
+    x, terms = build.input(12, 6), [build.constant(np.zeros((12, 5), np.float32), "zeros")]
+    for index in range(2):
+        edges = rows_of(edge_list(12, 40 + index), 12)
+        total = build.op(Spmm(), x, build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col"))
+        terms.append(build.op(MatMul(), total, build.weights(6, 5)))
+    terms.append(build.constant(np.zeros(5, np.float32), "bias"))
+    graph = build.graph(build.op(Elementwise("Sum"), *terms))
+    made = SegmentGemm(fold=fold).run(graph).graph
+    assert kinds(made) == ["Spmm", "TypedLinear", "Spmm"] + ["Add"] * (not fold), "a sum starts from the other zeros"
+    assert_same_values(graph, made)
+
+
 def test_what_is_left_is_left() -> None:
     for layer, name in (("loop", "add_3"), ("matrices", "product")):
         graph = LAYERS[layer](EDGES)

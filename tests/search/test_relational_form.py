@@ -89,7 +89,7 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
     graph = LAYERS[name](DENSE)
     trained = (SegmentGemm(fold=False), ReorderLinear(fold=False), CompactMaterialization(), FuseTraversal())
     sets = (tuple(compress(trained, chosen)) for chosen in product((False, True), repeat=len(trained)))
-    found = carried_out(graph, training_form(graph, step_us))
+    found = carried_out(graph, training_form(graph, step_us, Options()))
     assert step_us(found) <= min(step_us(carried_out(graph, passes)) for passes in sets) * (1 + 1e-12)
     elements = [sum(one.constants[item].size for item in parameters(one)) for one in (graph, found)]
     assert elements[0] == elements[1], "what is trained is the same"
@@ -125,7 +125,9 @@ def products(graph: Graph) -> dict[str, GpuCost]:
     return {name: cost for name, cost in costs.items() if isinstance(cost, GpuCost)}
 
 
-@pytest.mark.parametrize("name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts", "film-typed-ts"])
+@pytest.mark.parametrize(
+    "name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts", "film-typed-ts", "rgcn-fast-blocks-ts"]
+)
 def test_exports_compute_what_they_did_in_every_form(name: str) -> None:
     rng = np.random.default_rng(3)
     adjacency = Adjacency.from_edge_index(rng.integers(0, 60, (2, 900)), 60, None, rng.integers(0, 3, 900))

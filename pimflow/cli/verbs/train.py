@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
         "and a plan for the activations that it saves: kept, offloaded to SSDs or recomputed.",
     )
     add_model(parser)
-    add_options(parser, only=("target", "shapes", "fixed"))
+    add_options(parser, only=("target", "shapes", "fixed", "graph", "relations"))
     parser.add_argument(
         "--loss", default="sum", metavar="NAME", help="sum, mean-squared or cross-entropy (default: sum)"
     )

@@ -52,10 +52,13 @@ _EINSUMS = {"ab,abc->ac": False, "ab,acb->ac": True, "abc,abcd->abd": False, "ab
 def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
     """A batch of vectors times matrices picked by type: [E, 1, K] @ [E, K, N], [E, N, K] @ [E, K, 1] or "ek,ekn->en".
 
-    With heads [E, H, 1, K] @ [E, H, K, N] and so on. None if that is not what a node does.
+    With heads [E, H, 1, K] @ [E, H, K, N] and so on, and as a view of [E H, 1, K] @ [E H, K, N], where rows of H K are
+    viewed as blocks. None if that is not what a node does.
     """
     if product is None or len(product.inputs) != 2:
         return None
+    if product.kind == "Reshape":
+        return _of_blocks(scene, product)
     for factors in _of_einsum(scene, product) if product.kind == "Einsum" else _of_product(scene, product):
         typed = _pick(scene, scene.maker(scene.peel(factors.matrices)), turned=factors.turned)
         if typed is None:
@@ -67,6 +70,26 @@ def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
         if fits and scene.shape(product.output) == factors.viewed(each, columns):
             return TypedRows(rows, typed)
     return None
+
+
+def _of_blocks(scene: Scene, view: Node) -> TypedRows | None:
+    """Rows viewed as blocks, [E, H K] as [E H, 1, K], times matrices picked by type, [E H, K, N], viewed as rows."""
+    product = scene.maker(scene.peel(view.inputs[0]))
+    if product is None or not scene.is_product(product):
+        return None
+    blocks, matrices = (scene.maker(scene.peel(name)) for name in product.inputs[:2])
+    if blocks is None or matrices is None or (blocks.kind, matrices.kind) != ("Reshape", "Reshape"):
+        return None
+    typed = _pick(scene, scene.maker(scene.peel(matrices.inputs[0])), turned=False)
+    if typed is None or len(scene.shape(typed.weights)) != 4:
+        return None
+    heads, depth, columns = scene.shape(typed.weights)[1:]
+    edges = len(typed.types)
+    each = edges * heads
+    shapes = [scene.shape(name) for name in (blocks.inputs[0], *product.inputs[:2], view.output)]
+    if shapes != [(edges, heads * depth), (each, 1, depth), (each, depth, columns), (edges, heads * columns)]:
+        return None
+    return TypedRows(scene.rows(blocks.inputs[0]) or Rows(blocks.inputs[0], np.arange(edges)), typed)
 
 
 def sizes_of(scene: Scene, typed: Typed) -> tuple[list[int], int, int]:
@@ -143,6 +166,9 @@ def _written(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
     begins, order = by_id(kinds, scene.shape(weights)[0])
     pointers = scene.constant("types", begins)
     rows = _picked(scene, x, index[order], "typed_sources", f"{like}/by_type")
+    heads, depth, _ = sizes_of(scene, Typed(weights, kinds))
+    if scene.shape(rows)[1:] != (*heads, depth):
+        rows = scene.write(Reshape((len(order), *heads, depth)), rows, like=f"{like}/blocks")
     places: Ints = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return scene.write(TypedLinear(), rows, weights, pointers, like=f"{like}/typed"), places

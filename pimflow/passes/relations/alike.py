@@ -264,7 +264,10 @@ class Alike:
         known = self.write.array(weight)
         if known is not None:
             return self.write.constant("alike", known * factor)
-        return self.emit(Elementwise("Mul"), (weight, self.write.constant("alike", factor)), nodes[0].name)
+        if not factor.all():
+            return None
+        divisor = self.write.constant("alike", 1 / factor)  # a factor would count as one that is trained
+        return self.emit(Elementwise("Div"), (weight, divisor), nodes[0].name)
 
     # ---- products
 

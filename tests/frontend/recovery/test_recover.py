@@ -118,6 +118,10 @@ def ops(graph: Graph) -> dict[str, int]:
         ("sgc-dynamo", {"Gemm": 1, "Spmm": 2}),
         ("added-dynamo", {"Gemm": 2, "Relu": 1, "Spmm": 1}),
         ("edgeconv-ts", {"Concat": 1, "Gemm": 2, "GatherRows": 2, "Relu": 1, "SegmentReduce": 1, "Div": 1, "Sub": 1}),
+        (
+            "rgcn-fast-blocks-ts",
+            {"Add": 2, "GatherRows": 2, "MatMul": 1, "Mul": 1, "Reshape": 2, "SegmentReduce": 1, "TypedLinear": 1},
+        ),
         ("rgcn-fast-mean-ts", {"Add": 4, "GatherRows": 2, "MatMul": 2, "Relu": 1, "Spmm": 2, "TypedLinear": 2}),
     ],
 )
