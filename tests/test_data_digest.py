@@ -11,15 +11,16 @@ import onnx
 import pytest
 
 import pimflow
-from pimflow.bundle.files import sha256_of
 from pimflow.bundle.manifest import change_since
 from pimflow.bundle.source import ModelSource
+from pimflow.compiled import data_digest as digesting
 from pimflow.compiled.data_digest import data_digest
 from pimflow.compiled.writing import WRITTEN
 from pimflow.ir import Array
 from pimflow.onnxio import save as saving
 from pimflow.onnxio.export import SplitModel
 from pimflow.onnxio.save import Stored
+from support.calls import count_calls
 
 DRAWN = np.random.default_rng(1).random((8, 16), np.float32)
 OTHER = np.random.default_rng(2).random((4, 4), np.float32)
@@ -29,14 +30,7 @@ FIRST, SECOND = "toy", "mobilenet-v2"
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The data files that were read, one after the other."""
-    found: list[Path] = []
-
-    def counted(path: Path) -> str:
-        found.append(path)
-        return sha256_of(path)
-
-    monkeypatch.setattr("pimflow.compiled.data_digest.sha256_of", counted)
-    return found
+    return count_calls(monkeypatch, digesting, "sha256_of")
 
 
 @pytest.fixture

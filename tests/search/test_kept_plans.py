@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.codegen import MatrixProblem
 from pimflow.ir import Graph, Plan
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.newton.autotune.space import Candidate, candidates
-from pimflow.runtime.newton.profiles.base import TimingProfile
+from pimflow.runtime.newton.autotune import choose
 from pimflow.search import makespan_bound
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.makespan_bound import MakespanBound
@@ -22,6 +20,7 @@ from pimflow.search.pricing import Pricer
 from pimflow.search.solver import bound_of, cache_scope, solve
 from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import with_values
+from support.calls import count_calls
 from support.costs import FakeCosts
 from support.graphs import inverted_residuals
 
@@ -84,13 +83,7 @@ def test_nodes_of_other_names_have_a_plan_of_their_own(tmp_path: Path) -> None:
 
 def searches(target: Target, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, int]:
     """The plan on a machine, and how many mappings were searched for."""
-    found: list[MatrixProblem] = []
-
-    def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
-        found.append(problem)
-        return candidates(problem, profile)
-
-    monkeypatch.setattr("pimflow.runtime.newton.autotune.choose.candidates", counted)
+    found = count_calls(monkeypatch, choose, "candidates")
     costs = CostModel(target)
     plan = solve(
         LARGE, Options(policy="auto", target=target), costs=costs, prices=PriceCache(folder, cache_scope(costs))

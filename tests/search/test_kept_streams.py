@@ -9,8 +9,9 @@ import pytest
 
 import pimflow
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.newton.archive import archive_program
+from pimflow.runtime.newton import backend
 from pimflow.search.kept_streams import KeptStreams
+from support.calls import count_calls
 
 STREAMS = "streams.json.gz"
 
@@ -23,14 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[PimProgram]:
     """The programs whose streams were archived, one after the other."""
-    found: list[PimProgram] = []
-
-    def counted(program: PimProgram) -> object:
-        found.append(program)
-        return archive_program(program)
-
-    monkeypatch.setattr("pimflow.runtime.newton.backend.archive_program", counted)
-    return found
+    return count_calls(monkeypatch, backend, "archive_program")
 
 
 def test_streams_are_made_once_and_written_alike(tmp_path: Path, archived: list[PimProgram]) -> None:

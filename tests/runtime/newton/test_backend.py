@@ -10,21 +10,9 @@ from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import load_target
+from support.calls import count_calls
 
 PROBLEM = ConvProblem(1, 32, 64, 14, 14, (1, 1))
-
-
-def count_calls(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[object]:
-    """Receives the first argument of every call of a function."""
-    calls: list[object] = []
-    function = getattr(where, name)
-
-    def counted(*arguments: object) -> object:
-        calls.append(arguments[0])
-        return function(*arguments)
-
-    monkeypatch.setattr(where, name, counted)
-    return calls
 
 
 def test_a_program_is_lowered_when_it_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,10 @@ from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
-from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.profiles import timing_profile
-from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target
+from support.calls import count_calls
 
 PROBLEMS: tuple[MatrixProblem, ...] = (
     ConvProblem(1, 24, 40, 7, 7, (1, 1)),
@@ -77,13 +76,7 @@ def test_layers_that_streams_see_alike_are_searched_once(monkeypatch: pytest.Mon
         patch.setattr(choose, "_unpadded", lambda problem: problem)
         apart = MappingSearch(timing_profile(load_target("pimflow").pim))
         told = [(apart.time_us(problem, "auto"), apart.program(problem, "auto")) for problem in both]
-    searched = []
-
-    def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
-        searched.append(problem)
-        return candidates(problem, profile)
-
-    monkeypatch.setattr(choose, "candidates", counted)
+    searched = count_calls(monkeypatch, choose, "candidates")
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     assert [(search.time_us(problem, "auto"), search.program(problem, "auto")) for problem in both] == told
     assert len(searched) == 1
