@@ -23,6 +23,7 @@ from pimflow.codegen.answers import Transfer
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
 from pimflow.ir.placement import ALL_CHANNELS
+from pimflow.runtime.epilogues import by_kernel, epilogue_reads
 from pimflow.targets import Target
 
 NO_RESOURCE = "none"
@@ -248,10 +249,11 @@ def jobs_of(
     energy: dict[str, float],
     queued: QueuesLaunches | None,
 ) -> list[Job]:
-    """The region's work in topological order; adds its energy to `energy`."""
+    """The region's work in topological order, kernels behind what their epilogues read; adds its energy to `energy`."""
     jobs: list[Job] = []
     maker: dict[str, int] = {}
-    for node in nodes:
+    added = epilogue_reads(nodes) if len(nodes) > 1 else {}
+    for node in by_kernel(nodes, added) if added else nodes:
         price = costs.node_cost(graph, node)
         device = node.device or host
         fetched = transfers is not None and node.placement.access is not None  # all of it is copies
@@ -265,7 +267,7 @@ def jobs_of(
                 energy[where] = energy.get(where, 0.0) + copy.energy_mj
             steps[:0] = [(copy.resource or moved.link, copy.time_us) for copy in moved.before]
             steps += [(copy.resource or moved.link, copy.time_us) for copy in moved.after]
-        before = {maker[name] for name in node.inputs if name in maker}
+        before = {maker[name] for name in (*node.inputs, *added.get(node.name, ())) if name in maker}
         for resource, duration in steps:
             for source in sorted(before):
                 jobs[source].successors.append(len(jobs))

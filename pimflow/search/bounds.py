@@ -137,7 +137,8 @@ class Bounds:
                 self._prices.price(part)
             if not part.whole or part.avoidable_us:
                 return None
-        return sum(some.parts[0].us if len(some.parts) == 1 else self._scheduled_us(some) for some in steps)
+        taken_us = [some.parts[0].us if len(some.parts) == 1 else self._scheduled_us(some) for some in steps]
+        return None if None in taken_us else sum(us for us in taken_us if us is not None)
 
     @cached_property
     def _places_are_free(self) -> bool:
@@ -152,13 +153,18 @@ class Bounds:
         graph = Graph("places", ("x",), ("all",), nodes, values, {})
         return not any(self._costs.node_cost(graph, node).time_us for node in nodes)
 
-    def _scheduled_us(self, steps: Steps) -> float:
-        """The makespan of parts: the jobs that a timeline has of them."""
+    def _scheduled_us(self, steps: Steps) -> float | None:
+        """The makespan of parts: the jobs that a timeline has of them; None where it has them in another order, as a
+        kernel waits for what is written behind it."""
         jobs: list[Job] = []
         last: dict[int, int] = {}
+        added = steps.epilogue_reads()
         for at, node, stage in steps.written:
             part = steps.parts[at]
-            before = {last[source] for source in steps.reads[at]}
+            awaited = (*steps.reads[at], *added.get(at, ()))
+            if not all(source in last for source in awaited):
+                return None
+            before = {last[source] for source in awaited}
             for us in part.kernels_us or (part.us,):
                 for source in before:
                     jobs[source].successors.append(len(jobs))
@@ -238,7 +244,8 @@ class Bounds:
             for part, device in zip(laid, devices, strict=True)
         ]
         written = [(at, part.node, part.stage) for at, part in enumerate(laid)] if layout.complete else ()
-        return Steps(devices, parts, [part.reads for part in laid], written)
+        roots = [at if part.root is None else part.root for at, part in enumerate(laid)]
+        return Steps(devices, parts, [part.reads for part in laid], written, roots)
 
     def _run_steps(self, pipeline: Pipeline) -> Steps:
         """The parts of a pipeline, as its end tells them, or else its layout."""
@@ -249,7 +256,7 @@ class Bounds:
         grid = end.grid(len(pipeline.run))
         devices = [device for where in places for device in by_stage(where, end.stages)]
         parts = [part for some in self.stage_parts(end, places, pipeline.choice) for part in some]
-        return Steps(devices, parts, grid.reads, grid.written if grid.complete else ())
+        return Steps(devices, parts, grid.reads, grid.written if grid.complete else (), grid.roots)
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[Part]]:
         """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`."""

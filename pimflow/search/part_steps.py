@@ -7,20 +7,38 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pimflow.ir import Node
-from pimflow.search.part_prices import Part
+from pimflow.search.part_prices import FREE, Part
 
 
 class Steps(NamedTuple):
     """The parts of a decision: where each runs, and which of those before it it reads.
 
     `written` are those that are jobs, in order, each with its node and stage: of a decision whose schedule follows from
-    its parts.
+    its parts. `roots` is then, by part, the part of the same rows that it is fused into where the host makes that, or
+    the part itself.
     """
 
     devices: Sequence[str] = ()
     parts: Sequence[Part] = ()
     reads: Sequence[Sequence[int]] = ()
     written: Sequence[tuple[int, Node, int | None]] = ()
+    roots: Sequence[int] = ()
+
+    def epilogue_reads(self) -> dict[int, list[int]]:
+        """By part, those that are read by what is fused into it and are in other kernels."""
+        kernels: list[int] = []
+        found: dict[int, list[int]] = {}
+        for at, root in enumerate(self.roots):
+            if root == at or self.parts[at] is not FREE:
+                kernels.append(at)
+                continue
+            chain = [kernels[source] for source in self.reads[at] if self.roots[source] == root]
+            kernel = next((one for one in reversed(chain) if one != root), root)  # as `UnfuseEpilogues` has it
+            kernels.append(kernel)
+            others = [source for source in self.reads[at] if kernels[source] != kernel]
+            if others:
+                found.setdefault(kernel, []).extend(others)
+        return found
 
 
 def side_by_side(parts: Sequence[tuple[str, Part]]) -> Steps:
@@ -43,7 +61,7 @@ def at_once(several: Sequence[Steps]) -> Steps:
 
 def shortest(steps: Steps) -> float:
     """What no schedule of the parts is shorter than."""
-    devices, parts, reads, _ = steps
+    devices, parts, reads = steps.devices, steps.parts, steps.reads
     if len(parts) == 1:
         return parts[0].us
     us = [part.us - part.avoidable_us for part in parts]

@@ -50,11 +50,13 @@ class Grid(NamedTuple):
         reads: of every part those that it reads.
         written: those that make rows, in the order in which they are written (stage by stage), with node and stage.
         complete: whether nothing else takes time.
+        roots: of every part the one of the same stage that it is fused into, or itself.
     """
 
     reads: Sequence[Sequence[int]]
     written: Sequence[tuple[int, Node, int]]
     complete: bool
+    roots: Sequence[int]
 
 
 class RunParts:
@@ -170,8 +172,13 @@ class End:
                 for place, layer in enumerate(layers)
                 if layer.made[stage] is not None
             ]
-            self._grids[size] = Grid(reads, written, all(self._complete[:size]))
+            self._grids[size] = Grid(reads, written, all(self._complete[:size]), self._roots_of(layers))
         return self._grids[size]
+
+    def _roots_of(self, layers: Sequence[Layer]) -> list[int]:
+        at = {layer.node.name: place for place, layer in enumerate(layers)}
+        roots = [at.get(layer.node.placement.fused_into or "", place) for place, layer in enumerate(layers)]
+        return [root * self.stages + stage for root in roots for stage in range(self.stages)]
 
     def _link(self, place: int) -> None:
         """Says which parts behind a node read which of its parts: how many parts they are behind those.
