@@ -12,12 +12,14 @@ ALL_CHANNELS = "all-channels"
 class MovementVerdict:
     """What is decided of a Slice, Pad, Concat or view: whether it moves bytes, and why (not).
 
-    `copied` are the input positions of a Concat that are copied though the others are written in place.
+    `copied` are the input positions of a Concat that are copied though the others are written in place. What is
+    `composed` moves nothing itself: copies alone read it, and they read what it reads.
     """
 
     free: bool
     reason: str = ""
     copied: tuple[int, ...] = ()
+    composed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Placements as ONNX node metadata and back: the only place where they are strings.
 
 Every field that is set is an entry "pimflow.FIELD"; the verdict on a movement is "free: REASON", "kept: REASON", or
-"kept 0,2: REASON" where only some inputs of a Concat are copied; narrow operands are "TYPE STEP". Tags are entries of
-their own names.
+"kept 0,2: REASON" where only some inputs of a Concat are copied, "composed: REASON" where the copies behind it read
+what it reads; narrow operands are "TYPE STEP". Tags are entries of their own names.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _narrow(text: str) -> NarrowOperands:
 
 
 def _verdict_text(verdict: MovementVerdict) -> str:
+    if verdict.composed:
+        return f"composed: {verdict.reason}"
     if verdict.free:
         return f"free: {verdict.reason}"
     operands = ",".join(map(str, verdict.copied))
@@ -76,6 +78,7 @@ def _verdict_text(verdict: MovementVerdict) -> str:
 def _verdict(text: str) -> MovementVerdict:
     head, _, reason = text.partition(": ")
     word, _, operands = head.partition(" ")
-    if word not in ("free", "kept"):
+    if word not in ("free", "kept", "composed"):
         raise ValueError(f"{text!r} is not the verdict on a movement")
-    return MovementVerdict(word == "free", reason, tuple(map(int, operands.split(","))) if operands else ())
+    copied = tuple(map(int, operands.split(","))) if operands else ()
+    return MovementVerdict(word != "kept", reason, copied, composed=word == "composed")

@@ -10,7 +10,7 @@ from pimflow.ir.placement import MovementVerdict, NarrowOperands, Placement
 from pimflow.onnxio.placement import metadata_of, placement_of
 
 NAMES = st.text(min_size=1, max_size=8)
-VERDICTS = st.builds(MovementVerdict, st.just(True), NAMES) | st.builds(
+VERDICTS = st.builds(MovementVerdict, st.just(True), NAMES, composed=st.booleans()) | st.builds(
     MovementVerdict, st.just(False), NAMES, st.lists(st.integers(0, 9), max_size=3).map(tuple)
 )
 PLACEMENTS = st.builds(
@@ -46,6 +46,8 @@ def test_the_words_in_a_file() -> None:
         "pimflow.origin": "conv",
         "pimflow.region": "3",
     }
+    composed = MovementVerdict(True, "copies read it", composed=True)
+    assert metadata_of(Placement(movement=composed)) == {"pimflow.movement": "composed: copies read it"}
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,18 @@ class ConvNet(Builder):
         return self.gemm(self.reshape(self.global_average(x), n, c), classes)
 
 
+def shuffled_units(count: int) -> Graph:
+    """Units that convolve half of their channels, and deal them out in turn with the others (ShuffleNet v2)."""
+    build = Builder()
+    x = build.conv(build.input(1, 8, 8, 8), 32)
+    for _ in range(count):
+        left, right = build.split(x, 1, 16, 16)
+        joined = build.concat(1, left, build.relu(build.conv(build.conv(right, 16, 3, pad=1, groups=16), 16)))
+        turned = build.transpose(build.reshape(joined, 1, 2, 16, 8, 8), 0, 2, 1, 3, 4)
+        x = build.reshape(turned, 1, 32, 8, 8)
+    return build.graph(build.conv(x, 8))
+
+
 def inverted_residuals(blocks: int = 2, size: int = 14) -> Graph:
     """1x1 -> depthwise -> 1x1 blocks with a residual add, as MobileNetV2 has them; a classifier at the end."""
     net = ConvNet("inverted")

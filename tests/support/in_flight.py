@@ -15,13 +15,14 @@ from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.search.solver import solve
 from pimflow.targets import Target, load_target, override
 from support.covers import carried_out
-from support.graphs import attention, fire_modules, heavy_chain, inverted_residuals, random_net
+from support.graphs import attention, fire_modules, heavy_chain, inverted_residuals, random_net, shuffled_units
 
 NETS = {
     "inverted": inverted_residuals(2),
     "fire": fire_modules(14),
     "heavy": heavy_chain(14),
     "attention": attention(),
+    "shuffled": shuffled_units(4),
     **{f"random{seed}": random_net(seed) for seed in range(4)},
 }
 TARGETS: dict[str, Target] = {

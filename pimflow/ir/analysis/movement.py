@@ -13,6 +13,9 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
 What a Reshape or Transpose shows out of the layout's order is free only if every reader accepts it: a matrix
 product (transposed or pitched operands), or another movement, which then copies once for both.
 
+A copy whose result only copies read is none: they read what it reads, each element once (a roll in two Concats before
+it is cut into windows, a Concat before channels are shuffled). It is *composed* with them, and its result has no place.
+
 Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
 layout has to be dense.
 
@@ -24,7 +27,7 @@ for a whole graph into the nodes' placements, which rewrites keep and which coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -44,6 +47,9 @@ from pimflow.ir.analysis.tensor_layout import (
 )
 from pimflow.ir.ops.movement import MovementOp
 
+_ROUNDS = 4
+"""Copies in a row that are composed with one at most: each is found once the next one is."""
+
 _OUTSIDE = "is made outside and arrives as it is"
 
 
@@ -52,18 +58,20 @@ class Movement:
     """The verdict on one movement node.
 
     `bytes` are those read plus those written by what stays (0 if free). `copied` are the input positions of a Concat
-    that are copied; the others are written in place. `reason` says why a node is free, or why something stays.
+    that are copied; the others are written in place. `reason` says why a node is free, or why something stays. What is
+    `composed` is free, and its result has no bytes of its own.
     """
 
     free: bool
     bytes: int
     reason: str
     copied: Index = ()
+    composed: bool = False
 
     @property
     def verdict(self) -> MovementVerdict:
         """What of it depends on no shape."""
-        return MovementVerdict(self.free, self.reason, self.copied)
+        return MovementVerdict(self.free, self.reason, self.copied, self.composed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +97,59 @@ def place(graph: Graph) -> Places:
     """Places all values of a graph (linear in its nodes; kept as long as the graph lives)."""
     known = _CACHE.get(graph)
     if known is None:
-        known = _CACHE[graph] = _Placer(graph).run()
+        known = _CACHE[graph] = _with_composed(graph, _Placer(graph).run())
     return known
+
+
+def _with_composed(graph: Graph, places: Places) -> Places:
+    """The same with copies composed whose results only copies read, in a graph of which nothing is decided yet."""
+    if any(node.placement.movement is not None for node in graph.nodes):
+        return places
+    names: frozenset[str] = frozenset()
+    for _ in range(_ROUNDS):
+        more = frozenset(_composable(graph, places.movements))
+        if more == names:
+            break
+        found = _Placer(graph, more).run()
+        if not more <= set(_composable(graph, found.movements)):
+            break
+        names, places = more, found
+    return places
+
+
+def _composable(graph: Graph, movements: Mapping[str, Movement]) -> Iterator[str]:
+    """Names of the movement nodes that are copies, or composed, and whose results only copies read."""
+    for node in graph.nodes:
+        found = movements.get(node.name)
+        if found is None or (found.free and not found.composed) or len(node.outputs) != 1:
+            continue
+        if graph.value(node.output).shape is not None and _only_copies_read(graph, node.output, movements):
+            yield node.name
+
+
+def _only_copies_read(graph: Graph, name: str, movements: Mapping[str, Movement]) -> bool:
+    """Whether a value, and all that is shown of it, is read by copies alone."""
+    values = [name]
+    while values:
+        value = values.pop()
+        readers = graph.users(value)
+        if value in graph.outputs or not readers:
+            return False
+        for reader in readers:
+            found = movements.get(reader.name)
+            if found is None or _keeps(reader, value, found):
+                return False
+            if found.free and not found.composed:
+                values.extend(reader.outputs)
+    return True
+
+
+def _keeps(reader: Node, value: str, found: Movement) -> bool:
+    """Whether a movement needs a value where it lies: to grow around it, or to leave it in its own result."""
+    if found.composed or not isinstance(reader.op, (Concat, Pad)):
+        return False
+    left = [index for index, name in enumerate(reader.inputs) if name == value and index not in found.copied]
+    return found.free or (bool(found.copied) and bool(left))
 
 
 def movement(graph: Graph) -> Mapping[str, Movement]:
@@ -107,7 +166,7 @@ def movement_of(graph: Graph, node: Node) -> Movement:
 def _movement_of(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
     """A verdict that the node brings along, with the bytes that it moves in this graph."""
     moved = 0 if verdict.free else moved_bytes(graph, node, verdict.copied)
-    return Movement(verdict.free, moved, verdict.reason, verdict.copied)
+    return Movement(verdict.free, moved, verdict.reason, verdict.copied, verdict.composed)
 
 
 def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
@@ -145,10 +204,16 @@ graph, the node, its op and the verdict that it brought along."""
 
 
 class _Placer:
-    """One walk over the graph, region by region; every movement node adds a relation of places or is refused."""
+    """One walk over the graph, region by region; every movement node adds a relation of places or is refused.
 
-    def __init__(self, graph: Graph) -> None:
+    Args:
+        graph: the graph.
+        composed: names of nodes that are composed with the copies behind them.
+    """
+
+    def __init__(self, graph: Graph, composed: frozenset[str] = frozenset()) -> None:
         self.graph = graph
+        self.composed = composed
         self.spaces: dict[str, Space] = {}
         self.movements: dict[str, Movement] = {}
         self.actual: dict[str, Movement] = {}
@@ -187,11 +252,27 @@ class _Placer:
         values = [self.graph.values.get(name) for name in names]
         if any(value is None or value.shape is None or element_bytes(value.dtype) is None for value in values):
             return self._kept(node, "its shape or element type is not static")
+        if node.name in self.composed or (brought is not None and brought.composed) or self._joins_composed(node):
+            return self._compose(node)
         if brought is not None and not brought.free and not isinstance(node.op, Concat):
             return brought
         if not isinstance(node.op, Concat) and self.graph.is_constant(node.inputs[0]):
             return self._kept(node, "its input is a constant, which lies outside the arena")
         return PLACING.of(node.op)(self, node, node.op, brought)
+
+    def _joins_composed(self, node: Node) -> bool:
+        """Whether a node puts a composed node's result together, which its region has made in parts."""
+        if node.placement.movement is not None or not self.region_of or not isinstance(node.op, Concat):
+            return False
+        return all(self._space(name).composed for name in node.inputs)
+
+    def _compose(self, node: Node) -> Movement:
+        """Leaves a node to the copies that read its result."""
+        shape = self.graph.shape(node.output)
+        window = Box.at((0,) * len(shape), shape)
+        space = Space(window, self.graph.value(node.output).dtype, MIXED, "has no bytes of its own", composed=True)
+        self._join(node.output, space, window)
+        return Movement(True, 0, "the copies that read it read what it reads", composed=True)
 
     def _kept(self, node: Node, reason: str) -> Movement:
         return Movement(False, moved_bytes(self.graph, node), reason)
@@ -289,6 +370,7 @@ class _Placer:
         shape = self.graph.shape(out)
         box = Box.at((0,) * len(shape), shape)
         space = Space(box, self.graph.value(out).dtype, MIXED, "shows another value's bytes", alias=alias)
+        space.composed = self._space(alias.base).composed
         self._join(out, space, box)
 
     @PLACING.register(Reshape)
@@ -451,7 +533,7 @@ class _Placer:
         out, names = node.output, node.inputs
         other = self._space(names[group[0]])
         reason = self._immovable(node, other, brought)
-        if reason and not all(self._is_part(node, names[index]) for index in group):
+        if other.composed or (reason and not all(self._is_part(node, names[index]) for index in group)):
             return {index: f"{names[index]} {reason}" for index in group}
         target = self.spaces[out]
         frame = target.places[out]

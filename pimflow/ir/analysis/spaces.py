@@ -189,6 +189,7 @@ class Space:
         content: what is written, disjoint from everything else, and the constants; where those meet each other, equal.
         dense: shapes of values that other shapes show, so that they have to stay one run of elements.
         alias: set where the space shows another one's bytes.
+        composed: whether it has no bytes: what reads its values reads what they are made of.
     """
 
     hull: Box
@@ -199,6 +200,7 @@ class Space:
     content: CellIndex = field(default_factory=CellIndex)
     dense: set[Index] = field(default_factory=set)
     alias: Alias | None = None
+    composed: bool = False
 
     def stays_dense(self, hull: Box) -> bool:
         """Whether all values that must be one run of elements still are when the space grows to `hull`."""

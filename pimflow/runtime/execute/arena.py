@@ -171,12 +171,21 @@ class ArenaInference:
         return view
 
     def _read(self, name: str) -> Array:
-        """A value where it lies."""
+        """A value where it lies, or put together of what holds it."""
         constant = self.graph.constants.get(name)
         if constant is not None:
             return constant
+        if name in self.plan.composed:
+            return self._composed(name)
         spot = self.plan.places.get(name)
         return self.outside[name] if spot is None else self._view(spot)
+
+    def _composed(self, name: str) -> Array:
+        """A value that only copies read, made while they do."""
+        node = self.graph.producer(name)
+        assert node is not None
+        results = self.kernels.run(node, [_dense(self._read(read)) if read else None for read in node.inputs])
+        return dict(zip((made for made in node.outputs if made), results, strict=True))[name]
 
     def _write(self, name: str, array: Array) -> None:
         spot = self.plan.places.get(name)

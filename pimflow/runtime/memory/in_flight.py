@@ -136,13 +136,17 @@ def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, 
     """When the first inference needs the regions: inputs from its start on, outputs until its end."""
     begins, ends = node_times(steady)
     outputs = frozenset(graph.outputs)
+    read: dict[str, int] = {}
+    for reader in graph.nodes:
+        for name in alone.holders(reader.inputs):
+            read[name] = max(ends[reader.name], read.get(name, 0))
     lives: list[Life | None] = [None] * len(alone.regions)
     for name, spot in alone.places.items():
         maker = graph.producer(name)
         start, end = (0, 0) if maker is None else (begins[maker.name], ends[maker.name])
         at_once = start == end
-        read = [ends[user.name] for user in graph.users(name)]
-        life = Life(start - at_once, max([end, *read, steady.latency if name in outputs else 0]), at_once)
+        last = max(end, read.get(name, 0), steady.latency if name in outputs else 0)
+        life = Life(start - at_once, last, at_once)
         lives[spot.region] = _joined(lives[spot.region], life)
     for node, region in alone.workspaces.items():
         lives[region] = Life(begins[node], ends[node])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -89,6 +89,7 @@ class MemoryPlan:
         places: the place of every value in it, by name.
         workspaces: the regions that nodes need for themselves while they run, by the nodes' names.
         movements: what holds for every movement node when the graph is run in this arena, by node name.
+        composed: values that have no place, as copies read what they are made of: for each the values that hold it.
     """
 
     arena_bytes: int
@@ -102,6 +103,15 @@ class MemoryPlan:
     places: Mapping[str, ValuePlace]
     movements: Mapping[str, Movement]
     workspaces: Mapping[str, int] = field(default_factory=dict)
+    composed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def regions_of(self, names: Iterable[str]) -> dict[int, None]:
+        """The regions that hold some values, in their order, each once; of values without a place none."""
+        return dict.fromkeys(self.places[name].region for name in self.holders(names) if name in self.places)
+
+    def holders(self, names: Iterable[str]) -> Iterator[str]:
+        """The values in whose places some values are: their own, of composed ones those of what they are made of."""
+        return (holder for name in names for holder in self.composed.get(name, (name,)))
 
     @cached_property
     def eliminated(self) -> tuple[str, ...]:
@@ -173,8 +183,9 @@ def plan_memory(graph: Graph, workspaces: Mapping[str, int] | None = None) -> Me
     """
     placement = place(graph)
     spaces, boxes = _with_updates_in_place(graph, placement)
-    lives, steps = _lifetimes(graph)
-    builder = _Builder(graph, spaces, boxes, lives)
+    composed = _holders(graph, spaces)
+    lives, steps = _lifetimes(graph, composed)
+    builder = _Builder(graph, spaces, boxes, lives, composed)
     for name in _values_in_order(graph):
         builder.add(name)
     if workspaces:
@@ -190,10 +201,21 @@ def _values_in_order(graph: Graph) -> list[str]:
     return names
 
 
-def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
+def _holders(graph: Graph, spaces: Mapping[str, Space]) -> dict[str, tuple[str, ...]]:
+    """For every value without bytes of its own those that hold its elements."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in graph.nodes:
+        for name in node.outputs:
+            if name in spaces and spaces[name].composed:
+                held = (holder for read in node.inputs if read for holder in found.get(read, (read,)))
+                found[name] = tuple(dict.fromkeys(held))
+    return found
+
+
+def _lifetimes(graph: Graph, composed: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[int, int]], int]:
     """First and last step of every value, and the number of steps: one at least, for a graph that hands on its inputs.
 
-    Inputs are there from step 0 on, outputs until the end.
+    Inputs are there from step 0 on, outputs until the end; what holds a composed value, as long as that is read.
     """
     order = regions(graph)
     steps = max(1, len(order))
@@ -204,6 +226,7 @@ def _lifetimes(graph: Graph) -> tuple[dict[str, tuple[int, int]], int]:
             for name in (*node.inputs, *node.outputs):
                 first.setdefault(name, step)
                 last[name] = step
+                last.update(dict.fromkeys(composed.get(name, ()), step))
     for name in graph.outputs:
         first.setdefault(name, 0)
         last[name] = steps - 1
@@ -270,11 +293,13 @@ class _Builder:
         spaces: dict[str, Space],
         boxes: Mapping[str, Box],
         lives: Mapping[str, tuple[int, int]],
+        composed: Mapping[str, tuple[str, ...]],
     ) -> None:
         self.graph = graph
         self.spaces = spaces
         self.boxes = boxes
         self.lives = lives
+        self.composed = composed
         self.outside: list[str] = []
         self._frames: dict[Space, _Frame] = {}
         self._roots: list[Space] = []
@@ -293,6 +318,8 @@ class _Builder:
 
     def add(self, name: str) -> None:
         """Places one value."""
+        if name in self.composed:
+            return
         value = self.graph.value(name)
         if value.shape is None or element_bytes(value.dtype) is None or name in self._in_host:
             self.outside.append(name)
@@ -353,6 +380,7 @@ class _Builder:
             places={name: self._spot(name, pieces) for name in self._spots},
             movements=placement.actual,
             workspaces=self._workspaces,
+            composed=self.composed,
             arena_bytes=arena_bytes,
             bytes_without_reuse=sum(block.size for block in blocks),
             live_bytes=live_peak(blocks),

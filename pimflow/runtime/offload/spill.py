@@ -145,8 +145,7 @@ def _paged(best: Spill, channel: Channel) -> Spill:
 def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
     """The steps of a schedule as kernels, turning where most is alive; the first one hands over the inputs, the last
     one the results."""
-    inputs = dict.fromkeys(memory.places[name].region for name in graph.inputs if name in memory.places)
-    results = dict.fromkeys(memory.places[name].region for name in graph.outputs if name in memory.places)
+    inputs, results = memory.regions_of(graph.inputs), memory.regions_of(graph.outputs)
     names: dict[int, str] = {}
     elements: dict[int, int] = {}
     for name, spot in memory.places.items():
@@ -172,9 +171,9 @@ def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[in
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for node in nodes:
-        read = dict.fromkeys(memory.places[name].region for name in node.inputs if name in memory.places)
+        read = memory.regions_of(node.inputs)
         reads |= {buffer: None for buffer in read if buffer in there or buffer not in writes}
-        writes |= dict.fromkeys(memory.places[name].region for name in written(node, memory) if name in memory.places)
+        writes |= memory.regions_of(written(node, memory))
         if node.name in memory.workspaces:
             writes[memory.workspaces[node.name]] = None
     there.update(writes)

@@ -158,8 +158,7 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
         raise ModelError(f"the size of {unknown[0]!r} depends on data, so no activations are planned")
     host = costs.host_only()
     times = build_timeline(graph, costs.target, host).region_us
-    ends = {*graph.inputs, *graph.outputs}
-    fixed = {plan.places[name].region for name in ends if name in plan.places}
+    fixed = plan.regions_of((*graph.inputs, *graph.outputs))
     names: dict[int, str] = {}
     elements: dict[int, int] = {}
     for name, spot in plan.places.items():
@@ -169,11 +168,8 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
         Buffer(names[index], region.bytes, elements[index], index in fixed) for index, region in enumerate(plan.regions)
     )
 
-    def touched(values: Sequence[str]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(plan.places[name].region for name in values if name in plan.places))
-
     kernels = tuple(
-        Kernel(node.name, time_us, touched(node.inputs), touched(written(node, plan)))
+        Kernel(node.name, time_us, tuple(plan.regions_of(node.inputs)), tuple(plan.regions_of(written(node, plan))))
         for node, time_us in zip(graph.nodes, times, strict=True)
     )
     turn = max((place + 1 for place, kernel in enumerate(kernels) if kernel.name in forward), default=0)

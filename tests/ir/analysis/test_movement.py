@@ -312,6 +312,74 @@ def test_a_channel_shuffle_is_one_copy() -> None:
     assert verdicts["reshape3"].bytes == 2 * 6 * 16 * F
 
 
+def shuffled(build: Builder, x: str) -> str:
+    """The channels of an image of 6 and 4 x 4, as two groups dealt out in turn."""
+    turned = build.transpose(build.reshape(x, 1, 2, 3, 4, 4), 0, 2, 1, 3, 4)
+    return build.reshape(turned, 1, 6, 4, 4)
+
+
+def rolled(build: Builder, x: str, axis: int, size: int) -> str:
+    return build.concat(axis, build.slice(x, axis, 1, size), build.slice(x, axis, 0, 1))
+
+
+def kept_bytes(graph: Graph) -> list[int]:
+    """Of what is copied, in the graph's order, as it is decided and as the arena is planned."""
+    found = [verdict.bytes for verdict in movement(graph).values() if not verdict.free]
+    assert found == [verdict.bytes for verdict in plan_memory(annotated(graph)).kept.values()]
+    return found
+
+
+def test_a_concat_whose_channels_are_shuffled_is_one_copy_with_it() -> None:
+    build = Builder()
+    left, right = build.split(build.conv(build.input(1, 3, 4, 4), 6), 1, 3, 3)
+    joined = build.concat(1, left, build.conv(right, 3))
+    graph = build.graph(build.conv(shuffled(build, joined), 2))
+    maker = graph.producer(joined)
+    assert maker is not None
+    assert [name for name, verdict in movement(graph).items() if verdict.composed] == [maker.name]
+    assert kept_bytes(graph) == [2 * 6 * 16 * F]
+    plan = plan_memory(graph)
+    assert plan.composed[joined] == maker.inputs
+    assert joined not in {*plan.places, *plan.outside}
+
+
+def test_a_roll_and_a_cut_into_windows_are_one_copy() -> None:
+    """Shifted windows: two Concats, each of two slices of the one before it."""
+    build = Builder()
+    x = build.conv(build.input(1, 3, 4, 4), 6)
+    both = rolled(build, rolled(build, x, 2, 4), 3, 4)
+    windows = build.transpose(build.reshape(both, 1, 6, 2, 2, 2, 2), 0, 2, 4, 1, 3, 5)
+    graph = build.graph(build.relu(build.reshape(windows, 4, 6, 2, 2)))
+    assert kept_bytes(graph) == [2 * 6 * 16 * F]
+    assert set(plan_memory(graph).composed.values()) == {("slice1_out", "slice2_out")}
+
+
+def test_what_is_mostly_in_place_is_not_composed() -> None:
+    build = Builder()
+    x = build.relu(build.input(1, 3, 4, 5))
+    graph = build.graph(build.conv(rolled(build, rolled(build, x, 2, 4), 3, 5), 2))
+    assert kept_bytes(graph) == [2 * 3 * 5 * F, 2 * 3 * 4 * F]
+
+
+@pytest.mark.parametrize("reader", ["a kernel", "the caller", "a Concat in place", "nobody"])
+def test_a_copy_that_others_read_too_stays_one(reader: str) -> None:
+    build = Builder()
+    x = build.relu(build.input(1, 3, 4, 4))
+    twice = build.concat(1, x, x)
+    outputs = [build.conv(x, 2)]
+    if reader != "nobody":
+        outputs.append(build.relu(build.slice(twice, 1, 0, 6, 2)))
+    if reader == "a kernel":
+        outputs.append(build.tanh(twice))
+    elif reader == "a Concat in place":
+        outputs.append(build.conv(build.concat(1, twice, build.conv(x, 2)), 2))
+    elif reader == "the caller":
+        outputs.append(twice)
+    graph = build.graph(*outputs)
+    assert not any(verdict.composed for verdict in movement(graph).values())
+    assert kept_bytes(graph)[:2] == [2 * 3 * 16 * F, *([2 * 3 * 16 * F] if reader != "nobody" else [])]
+
+
 def test_attention_reads_its_heads_with_strides() -> None:
     graph = attention()
     kept = [graph.node(name) for name, verdict in movement(graph).items() if not verdict.free]

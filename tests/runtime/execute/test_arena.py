@@ -77,6 +77,19 @@ def test_attention_in_the_arena() -> None:
     assert len(assert_runs(attention()).kept) == 1
 
 
+def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:
+    """A Concat, what runs in the room of its operands if they end with it, and then the shuffle of its channels."""
+    build = Builder()
+    x = build.conv(build.input(1, 3, 4, 4), 3)
+    joined = build.concat(1, x, x)
+    other = build.tanh(build.conv(build.tanh(build.input(1, 3, 4, 4, name="z")), 3))
+    turned = build.transpose(build.reshape(joined, 1, 2, 3, 4, 4), 0, 2, 1, 3, 4)
+    graph = build.graph(build.conv(build.reshape(turned, 1, 6, 4, 4), 2), build.conv(other, 2))
+    plan = assert_runs(graph)
+    assert plan.composed[joined] == (x,)
+    assert plan.places[x].last > plan.places[other].first
+
+
 class Spy:
     """Runs nodes by ONNX Runtime and remembers which."""
 
