@@ -52,6 +52,8 @@ class Box(NamedTuple):
 
     def overlap(self, other: Box) -> Box | None:
         """The cells that both have, or None."""
+        if not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi))):  # most lie apart on the first axis
+            return None
         lo, hi = tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi))
         return Box(lo, hi) if all(map(lt, lo, hi)) else None
 
@@ -144,6 +146,8 @@ class CellIndex:
         """Whether these cells, which are disjoint, hold all of a box."""
         missing = box.volume
         for cells in self._candidates(box):
+            if cells.box.holds(box):
+                return True
             shared = cells.box.overlap(box)
             if shared is not None:
                 missing -= shared.volume
