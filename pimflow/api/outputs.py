@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pimflow.bundle.folder import check_output
 from pimflow.compiled import CompiledModel, load
-from pimflow.compiled.kept_stamps import KeptStamps
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_up
 from pimflow.data import encode
@@ -24,17 +22,7 @@ from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
 from pimflow.report.measures import origin_of
 from pimflow.search.progress import telling
-from pimflow.search.solver import cache_of
 from pimflow.verify.compare import Verification
-
-
-def check_place(folder: Path, options: Options) -> None:
-    """Refuses an output folder that a compilation with these options could not write, before it takes place.
-
-    Raises:
-        OutputError: says what is in the way.
-    """
-    check_output(folder, KeptStamps(cache_of(options)).seen)
 
 
 def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:

@@ -48,7 +48,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compiles, saves and prints."""
     import pimflow
-    from pimflow.api.outputs import check_place
+    from pimflow.api.places import check_place
     from pimflow.bundle.source import model_source
 
     if arguments.by and arguments.json:

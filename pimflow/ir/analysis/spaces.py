@@ -52,7 +52,7 @@ class Box(NamedTuple):
 
     def overlap(self, other: Box) -> Box | None:
         """The cells that both have, or None."""
-        if not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi))):  # most lie apart on the first axis
+        if not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi))):  # as most
             return None
         lo, hi = tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi))
         return Box(lo, hi) if all(map(lt, lo, hi)) else None
