@@ -8,7 +8,6 @@ from functools import cached_property
 from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable, read_table
-from pimflow.runtime.offload.spill import require_drives
 from pimflow.search.policy import spill_way
 from pimflow.targets import Target
 from pimflow.targets.overrides import with_convolutions
@@ -32,6 +31,8 @@ class Machine:
             TargetError: it has no SSDs for activations to be offloaded to.
         """
         if spill_way(options) == "offload":
+            from pimflow.runtime.offload.spill import require_drives
+
             require_drives(options.target)
         measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
         return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pimflow.bundle.source import ModelSource
 from pimflow.bundle.verification import Check
@@ -23,20 +23,21 @@ from pimflow.report.network import Network
 from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Row, flat
-from pimflow.report.spill import spill_json, spill_text, spilled_memory_text
 from pimflow.report.steady import SteadyReport
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
 from pimflow.runtime.memory.tiers import HostTable, gpu_memory_text, host_tables
 from pimflow.runtime.offload.fitting import Fitted, made_to_fit, overflows
-from pimflow.runtime.offload.schedule import SpilledSchedule
-from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline
 from pimflow.search.policy import spill_way
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
+
+if TYPE_CHECKING:
+    from pimflow.runtime.offload.schedule import SpilledSchedule
+    from pimflow.runtime.offload.spill import Spill
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,6 +176,8 @@ class CompiledResult:
         tiers = self.machine.target.memory
         if tiers is None:
             return []
+        from pimflow.report.spill import spill_text, spilled_memory_text
+
         over, said = overflows(self.memory, self.machine.costs), f"{PlaceFeatures.name}: everything: "
         refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and over]
         told = [table.text for table in self.host_tables] or refused
@@ -229,7 +232,7 @@ class CompiledResult:
                 "bytes_without_reuse": self.memory.bytes_without_reuse,
                 "weight_bytes": self.memory.weight_bytes,
                 **({} if tiers is None else {"gpu_capacity_bytes": tiers.gpu.usable_bytes}),
-                **({} if self._spilled is None else {"spill": spill_json(*self._spilled)}),
+                **({} if self._spilled is None else {"spill": _spill_json(*self._spilled)}),
                 **({"in_host": [table.as_json() for table in self.host_tables]} if self.host_tables else {}),
             },
             "output_dir": output_dir,
@@ -262,3 +265,9 @@ class CompiledResult:
     def node_data(self) -> dict[str, Any]:
         """What every node of model.onnx takes, in us and coloured by device, as Model Explorer opens it."""
         return node_data(self.graph, self.timeline, self.machine.costs.titles)
+
+
+def _spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
+    from pimflow.report.spill import spill_json
+
+    return spill_json(spill, schedule)

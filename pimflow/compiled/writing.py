@@ -29,7 +29,6 @@ from pimflow.ir import Graph
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.export import SplitModel
 from pimflow.onnxio.save import DATA_SUFFIX, Stored
-from pimflow.report.spill import marked
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import Tell, silent
@@ -78,7 +77,11 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
 def _save_program(model: CompiledResult, folder: Path) -> tuple[Stored, ...]:
     """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
     as ONNX only where a pattern fits. Returns what lies beside it, in a file of weights."""
-    graph = model.graph if model.spill is None else marked(model.graph, model.spill)
+    graph = model.graph
+    if model.spill is not None:
+        from pimflow.report.spill import marked
+
+        graph = marked(graph, model.spill)
     if model.network is None:
         return save_onnx(graph, folder / PROGRAM)
     write_graph(graph, folder / SPARSE_PROGRAM)

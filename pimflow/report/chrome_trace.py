@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pimflow.codegen.answers import Lane, UnitCost
 from pimflow.codegen.host import HostCost
@@ -20,17 +20,18 @@ from pimflow.ir import Graph, Node
 from pimflow.report.measures import origin_of
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import steps
-from pimflow.report.spill import spilled_slices
 from pimflow.report.steady import steady_slices
 from pimflow.report.tracks import PROGRAM, Tracks
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import MemoryPlan
-from pimflow.runtime.offload.schedule import SpilledSchedule
-from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import STATIC, EventCost
 from pimflow.runtime.steady_state import SteadyState
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 from pimflow.version import format_of
+
+if TYPE_CHECKING:
+    from pimflow.runtime.offload.schedule import SpilledSchedule
+    from pimflow.runtime.offload.spill import Spill
 
 MAX_EVENTS = 100_000
 """Viewers become slow beyond this many slices."""
@@ -155,6 +156,8 @@ def chrome_trace(
     if steady is not None:
         beside.append(partial(steady_slices, steady, titles, process))
     if spilled is not None:
+        from pimflow.report.spill import spilled_slices
+
         beside.append(partial(spilled_slices, *spilled, titles, process))
     notes: dict[str, Any] = {
         "format": format_of("timeline"),

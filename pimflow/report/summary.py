@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pimflow.ir import Plan
 from pimflow.ir.plan import switches
@@ -13,8 +14,10 @@ from pimflow.report.plan_report import PlanReport
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
-from pimflow.runtime.offload.schedule import SpilledSchedule
 from pimflow.runtime.timeline import CHANNELS
+
+if TYPE_CHECKING:
+    from pimflow.runtime.offload.schedule import SpilledSchedule
 
 _MOST_UNKNOWN = 5
 _MOST_BOTTLENECKS = 3

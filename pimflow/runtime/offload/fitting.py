@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pimflow.ir import Graph
 from pimflow.ir.analysis.host_tables import fetches
 from pimflow.runtime.memory.plan import MemoryPlan
 from pimflow.runtime.memory.tiers import gpu_bytes
-from pimflow.runtime.offload.schedule import SpilledSchedule, spilled_schedule
-from pimflow.runtime.offload.spill import Spill, SpillWay, channel_of, spilled
 from pimflow.runtime.spending import SpendingCosts, schedule
+
+if TYPE_CHECKING:  # imported where something does not fit
+    from pimflow.runtime.offload.schedule import SpilledSchedule
+    from pimflow.runtime.offload.spill import Spill, SpillWay
 
 
 class MemoryCosts(SpendingCosts, Protocol):
@@ -51,6 +53,9 @@ def made_to_fit(graph: Graph, memory: MemoryPlan, costs: MemoryCosts, way: Spill
         return None
     if memory.outside or any(fetches(graph)):
         return None
+    from pimflow.runtime.offload.schedule import spilled_schedule
+    from pimflow.runtime.offload.spill import channel_of, spilled
+
     kept = schedule(graph, costs)
     room = tiers.gpu.usable_bytes - memory.weight_bytes
     spill = spilled(graph, memory, kept.timeline, room, channel_of(costs.target), way)
