@@ -7,7 +7,7 @@ what it reads; narrow operands are "TYPE STEP". Tags are entries of their own na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -16,18 +16,18 @@ from pimflow.ir.placement import MovementVerdict, NarrowOperands, Placement
 PREFIX = "pimflow."
 """What the names of our entries in a node's `metadata_props` begin with."""
 
+_NAMES = tuple(sorted(field.name for field in fields(Placement)))
 _NUMBERS = ("region", "stage")
 _VERDICTS = ("movement", "padding")
 
 
-def metadata_of(placement: Placement, tags: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+def metadata_of(placement: Placement, tags: Collection[tuple[str, str]] = ()) -> dict[str, str]:
     """Entries for `metadata_props`, sorted by key."""
-    entries = dict(tags)
-    for field in fields(placement):
-        value = getattr(placement, field.name)
-        if value is not None:
-            entries[field.name] = _text(value)
-    return {PREFIX + key: entries[key] for key in sorted(entries)}
+    told = ((name, getattr(placement, name)) for name in _NAMES)
+    entries = {name: _text(value) for name, value in told if value is not None}
+    if tags:
+        entries = dict(sorted({**dict(tags), **entries}.items()))
+    return {PREFIX + key: text for key, text in entries.items()}
 
 
 def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[str, str], ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -116,10 +117,11 @@ def type_proto(dtype: str, shape: Sequence[int | str] | None) -> onnx.TypeProto:
 
 def value_info(value: Value) -> onnx.ValueInfoProto:
     """A value's name and type in ONNX's form."""
-    info = onnx.ValueInfoProto(name=value.name)
-    if value.dtype:
-        info.type.CopyFrom(type_proto(value.dtype, value.shape))
-    return info
+    return onnx.ValueInfoProto(name=value.name, type=_known_type(value.dtype, value.shape) if value.dtype else None)
+
+
+_known_type = lru_cache(maxsize=1 << 12)(type_proto)
+"""Divided models have thousands of values of few shapes; what this returns is copied, never changed."""
 
 
 def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
