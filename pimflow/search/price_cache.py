@@ -90,12 +90,22 @@ def _source_of(module: str) -> bytes:
 @cache
 def _package_fingerprint(also: tuple[str, ...]) -> str:
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)
-    root = Path(__file__).resolve().parent.parent
     for package in (*_COST_PACKAGES, *also):
-        for path in sorted((root / package).rglob("*")):
-            if path.suffix in _COST_SUFFIXES:
-                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(_sources_of(package))
     return digest.hexdigest()
+
+
+@cache
+def _sources_of(package: str) -> bytes:
+    """A digest of the source and data files of a package of ours, by their names in it."""
+    digest = hashlib.blake2b(package.encode(), digest_size=16)
+    root = Path(__file__).resolve().parent.parent / package
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(name for name in names if name.endswith(_COST_SUFFIXES)):
+            path = Path(folder, name)
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.digest()
 
 
 def open_user_cache(scope: str) -> PriceCache:

@@ -23,6 +23,8 @@ from pimflow.runtime.newton.profiles import PROFILES
 from pimflow.search.price_cache import (
     CacheWarning,
     PriceCache,
+    _package_fingerprint,
+    _sources_of,
     cache_clear,
     cache_info,
     code_fingerprint,
@@ -271,6 +273,36 @@ def test_fingerprint_covers_modules_outside_the_package_that_register_rules(
     assert fingerprint("def rule(graph, node, op): return 1\n") != plugged
     assert code_fingerprint() == base
     del sys.modules["plugged_in"]
+
+
+def test_fingerprint_is_of_the_sources_and_data_of_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pimflow.search.price_cache.__file__", str(tmp_path / "search" / "price_cache.py"))
+    (tmp_path / "ir" / "ops").mkdir(parents=True)
+    (tmp_path / "frontend").mkdir()
+
+    monkeypatch.setattr("pimflow.search.price_cache._sources_of", _sources_of.__wrapped__)  # read each time
+
+    def fingerprint(*also: str) -> str:
+        return _package_fingerprint.__wrapped__(also)
+
+    seen = [fingerprint()]
+    for change in (
+        lambda: (tmp_path / "ir" / "a.py").write_text("1"),
+        lambda: (tmp_path / "ir" / "a.py").write_text("2"),
+        lambda: (tmp_path / "ir" / "a.py").rename(tmp_path / "ir" / "b.py"),
+        lambda: (tmp_path / "ir" / "b.py").rename(tmp_path / "ir" / "ops" / "b.py"),
+        lambda: (tmp_path / "ir" / "machine.toml").write_text("2"),
+    ):
+        change()
+        seen.append(fingerprint())
+    assert len(set(seen)) == len(seen)
+    beside = fingerprint("frontend")
+    (tmp_path / "frontend" / "c.py").touch()
+    (tmp_path / "ir" / "notes.txt").touch()
+    assert fingerprint() == seen[-1]
+    assert fingerprint("frontend") != beside
 
 
 @pytest.mark.parametrize("registry", [UNITS, HOSTS, PROFILES], ids=lambda registry: registry.what)
