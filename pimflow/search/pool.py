@@ -41,7 +41,7 @@ class Entry(Generic[Payload]):
         return (self.us, self.place) < (other.us, other.place)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as thousands of covers are made of them
 class Taken(Generic[Payload]):
     """A candidate in a cover, so many positions behind the one that stands for it."""
 

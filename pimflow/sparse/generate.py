@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from pimflow.sparse.checks import Ints
 from pimflow.sparse.forms import check_memory
 from pimflow.sparse.graph import Graph
 
-Random = np.random.Generator
+if TYPE_CHECKING:  # numpy imports it when it is first asked for
+    from numpy.random import Generator as Random
 
 _PIECE = 1 << 22
 

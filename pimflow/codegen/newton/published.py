@@ -25,20 +25,19 @@ def newton_mappings(problem: MatrixProblem, pim: PimSpec, policy: NewtonPolicy) 
     """The policy's mappings: for every number of channel groups (powers of two), units divided both ways."""
     shape = geometry(problem, pim)
     if policy == "newton+":
-        return (_mapping(policy, shape, pim, 1, "units"),)
+        runs = newton_runs(shape, pim, 1)
+        groups = _even_groups(shape, runs, pim.channels, 1)
+        return (Mapping(policy, runs, groups, deal="units", gwrite_latency="exposed"),)
     counts = [1]
     while 2 * counts[-1] <= min(pim.buffers, pim.channels):
         counts.append(2 * counts[-1])
     deals: tuple[Deal, ...] = ("units", "tiles")
-    return tuple(_mapping(policy, shape, pim, count, deal) for count in counts for deal in deals)
-
-
-def _mapping(policy: NewtonPolicy, shape: Geometry, pim: PimSpec, count: int, deal: Deal) -> Mapping:
-    runs = newton_runs(shape, pim, count)
-    groups = _even_groups(shape, runs, pim.channels, count)
-    if policy == "newton+":
-        return Mapping(policy, runs, groups, deal=deal, gwrite_latency="exposed")
-    return Mapping(policy, runs, groups, deal=deal, acts_first=acts_before_fill(pim))
+    acts_first, found = acts_before_fill(pim), []
+    for count in counts:
+        runs = newton_runs(shape, pim, count)
+        groups = _even_groups(shape, runs, pim.channels, count)
+        found += [Mapping(policy, runs, groups, deal=deal, acts_first=acts_first) for deal in deals]
+    return tuple(found)
 
 
 def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ...]:

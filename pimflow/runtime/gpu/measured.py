@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +65,9 @@ class MeasuredTable:
         times: dict[KernelKey, list[float]] = {}
         for row in rows:
             times.setdefault(row.key, []).append(row.time_us)
-        self._times = {key: statistics.median(values) for key, values in times.items()}
+        from statistics import median  # fractions and decimal come with it
+
+        self._times = {key: median(values) for key, values in times.items()}
         self._least: dict[str, float] = {}
         for (name, *_), time_us in self._times.items():
             self._least[name] = min(time_us, self._least.get(name, math.inf))

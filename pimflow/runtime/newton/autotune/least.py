@@ -62,13 +62,15 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
     """
     if mapping.order == "latch" or mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
         return 0.0
-    fillings = [_filling(mapping, run, shape, costs) for run in range(len(mapping.runs))]
+    fillings: dict[tuple[int, int], _Filling] = {}
     most = 0.0
     for group in mapping.groups:
         first, stop = group.weight_groups or (0, shape.groups)
         spent, longest = [0] * group.channels, costs.change
         for run, start, end in group.shares:
-            filling = fillings[run]._replace(channels=group.channels)
+            filling = fillings.get((run, group.channels))
+            if filling is None:
+                filling = fillings[run, group.channels] = _filling(mapping, run, group.channels, shape, costs)
             more = _share(filling, *divmod(end - start, filling.pixels), costs)
             count = mapping.runs[run].count
             spent = [before + count * cycles for before, cycles in zip(spent, more.cycles, strict=True)]
@@ -80,14 +82,13 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
     return most
 
 
-def _filling(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> _Filling:
-    """Of a chunk run by no channels."""
+def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, costs: LeastVisits) -> _Filling:
     run, slots = mapping.runs[number], shape.slots
     slots -= sum(behind.columns * behind.count for behind in mapping.runs[number:])
     elements = min(run.columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
     stays = mapping.order == "rows"
     size = elements * costs.element_bytes
-    return _Filling(shape.tiles, 0, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
+    return _Filling(shape.tiles, channels, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
 
 
 @lru_cache(maxsize=1 << 14)

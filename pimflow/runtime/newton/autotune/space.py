@@ -472,7 +472,7 @@ def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> l
     active = list(groups)
     level = 0.0
     while active:
-        level = (total + sum(start[g] / each[g] for g in active)) / sum(1 / each[g] for g in active)
+        level = (total + sum([start[g] / each[g] for g in active])) / sum([1 / each[g] for g in active])
         late = [g for g in active if start[g] > level]
         if not late:
             break
