@@ -63,7 +63,9 @@ def explain_node(
     """
     rows = {row.name: row for row in report.nodes}
     if name not in rows:
-        raise ArgumentError(f"the model has no node {name!r}", did_you_mean(name, rows, 3))
+        raise ArgumentError(
+            f"the model has no node {name!r}", did_you_mean(name, rows, 3) or "`pimflow inspect` lists them"
+        )
     unit = next(unit for unit in units_of(execution_order(graph)) if any(node.name == name for node in unit.nodes))
     region, anchor, decision = _cut_out(graph, plan, unit)
     work = None if anchor.op.is_movement else node_work(graph, anchor, element_bytes=0)

@@ -147,6 +147,16 @@ def test_every_verb_says_that_it_can(verb: str, capsys: Capture) -> None:
     assert "-q, --quiet" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("verb", "action"), [("cache", "info"), ("targets", "list"), ("zoo", "list")])
+def test_a_verb_of_several_actions_shows_what_there_is(verb: str, action: str, capsys: Capture) -> None:
+    assert run(verb) == 0
+    shown = capsys.readouterr().out
+    assert run(verb, action) == 0
+    assert shown == capsys.readouterr().out != ""
+    assert run(verb, "-q") == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_data_are_printed_quietly_too(capsys: Capture) -> None:
     assert run("-q", "opt", "zoo:toy") == run("-q", "targets", "show", "pimflow") == 0
     assert "description" in capsys.readouterr().out

@@ -158,6 +158,8 @@ def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
 def test_a_node_that_there_is_not(compiled: pimflow.CompiledModel) -> None:
     with pytest.raises(ArgumentError, match="the model has no node 'conv9'; did you mean 'conv"):
         pimflow.explain(compiled, "conv9")
+    with pytest.raises(ArgumentError, match="has no node 'qqq'; `pimflow inspect` lists them"):
+        pimflow.explain(compiled, "qqq")
 
 
 def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser("cache", help="show or clear the price cache and statistics of graphs on disk")
-    actions = parser.add_subparsers(dest="action", metavar="info|clear", required=True)
-    info = actions.add_parser("info", help="folder, records and size")
+    actions = parser.add_subparsers(dest="action", metavar="[info]|clear")
+    parser.set_defaults(run=run, json=False)
+    info = actions.add_parser("info", help="folder, records and size (as without a word)")
     add_json(info)
     info.set_defaults(run=run)
     clear = actions.add_parser("clear", help="delete both")

@@ -31,8 +31,10 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Times the kernels and writes the table."""
     import pimflow
-    from pimflow.bundle.files import write_whole
+    from pimflow.bundle.files import check_new, write_whole
 
+    if arguments.output:
+        check_new(Path(arguments.output))
     options = keywords_of(arguments)
     with Progress(quiet=arguments.quiet) as progress:
         profile = pimflow.profile(

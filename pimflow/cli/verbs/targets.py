@@ -14,8 +14,9 @@ from pimflow.targets import every_target
 def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser("targets", help="list the machines that there are by name, or show one")
-    actions = parser.add_subparsers(dest="action", metavar="list|show", required=True)
-    listing = actions.add_parser("list", help="names and descriptions")
+    actions = parser.add_subparsers(dest="action", metavar="[list]|show")
+    parser.set_defaults(run=run, json=False)
+    listing = actions.add_parser("list", help="names and descriptions (as without a word)")
     add_json(listing)
     listing.set_defaults(run=run)
     show = actions.add_parser("show", help="a whole target, with comments and sources")
