@@ -180,7 +180,7 @@ al., ASPLOS 2024). Sizes are those of DGL's and OGB's documentation and of Hecto
 types by Zipf's law and independent of an edge's ends: "pairs" are pairs of a vertex and a type that occur, over edges.
 
 "As exported" is what recovery makes: rows by type, a product a type, no matrix copied for an edge. "Fused" is the best
-of `segment-gemm` and `fuse-traversal`, "chosen" the form that prices choose of all four passes
+of `segment-gemm` and `fuse-traversal`, "chosen" the form that prices choose of all passes
 ([gnn.md](gnn.md#relational-layers)): over "fused" is what compaction and reordering gain. Peaks are of the arena that
 the memory planner packs. A training step is the forward pass and the gradients of all weights, whose product changes
 from step to step, on a graph of {most_trained:,} edges at most; its form is chosen by the price of the step.

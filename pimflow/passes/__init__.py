@@ -11,6 +11,7 @@ from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.group_products import GroupProducts
 from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
@@ -41,6 +42,7 @@ __all__ = [
     "FoldConstants",
     "FuseEpilogues",
     "FuseTraversal",
+    "GroupProducts",
     "KSplit",
     "ManagerResult",
     "MdDpSplit",

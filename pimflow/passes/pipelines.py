@@ -21,6 +21,7 @@ from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.group_products import GroupProducts
 from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
@@ -67,6 +68,7 @@ COMPILATION: tuple[type[Pass], ...] = (
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
+    GroupProducts,
     OrderAggregation,
     PlaceFeatures,
     NarrowProducts,
@@ -101,6 +103,7 @@ for _kind in (
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
+    GroupProducts,
     PlaceFeatures,
     NarrowProducts,
     ExplicitPadding,

@@ -18,6 +18,7 @@ from pimflow.passes import (
     CompactMaterialization,
     FuseEpilogues,
     FuseTraversal,
+    GroupProducts,
     MovementElimination,
     Pass,
     PassRecord,
@@ -28,10 +29,13 @@ from pimflow.passes import (
 from pimflow.runtime.costs import CostModel
 from pimflow.search.fastest import Fastest
 
-RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal
+RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | GroupProducts
 Kind = type[RelationalPass]
-RELATIONAL: tuple[Kind, ...] = (SegmentGemm, ReorderLinear, CompactMaterialization, FuseTraversal)
+RELATIONAL: tuple[Kind, ...] = (SegmentGemm, ReorderLinear, CompactMaterialization, FuseTraversal, GroupProducts)
 """The passes on relational layers, in the order in which they help one another."""
+
+_LAST = GroupProducts
+"""What is tried on the best form of the others alone: it groups what they leave, and helps none of them."""
 
 _MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 """What the clean-up marked, marked again."""
@@ -125,14 +129,28 @@ class _Found(NamedTuple):
 
 def _cheapest(graph: Graph, everything: Form, price: Callable[[Form], float]) -> _Found:
     """The best set of passes, and then of each the nodes that had better stay as they are."""
-    sets = [
-        tuple(compress(everything.kinds, chosen)) for chosen in product((True, False), repeat=len(everything.kinds))
-    ]
+    ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
+    sets = [tuple(compress(ahead, chosen)) for chosen in product((True, False), repeat=len(ahead))]
     prices = {kinds: price(replace(everything, kinds=kinds)) for kinds in sets}
     best = replace(everything, kinds=min(prices, key=prices.__getitem__))
-    least = prices[best.kinds]
-    sites = dict.fromkeys(_sites(graph, best))
-    tried = set[tuple[Kind, str]]()
+    best, least = _with_less(graph, best, prices[best.kinds], price, ahead)
+    grouped = replace(best, kinds=(*best.kinds, _LAST))
+    if _LAST in everything.kinds and any(kind is _LAST for kind, _ in _sites(graph, grouped)):
+        prices[grouped.kinds] = price(grouped)
+        grouped, cost = _with_less(graph, grouped, prices[grouped.kinds], price, (_LAST,))
+        best, least = (grouped, cost) if cost < least else (best, least)
+    return _Found(best, least, prices)
+
+
+def _with_less(
+    graph: Graph, best: Form, least: float, price: Callable[[Form], float], kinds: Sequence[Kind]
+) -> tuple[Form, float]:
+    """The form in which some passes leave what had better stay as it is, and its price."""
+
+    def found() -> dict[tuple[Kind, str], None]:
+        return {site: None for site in _sites(graph, best) if site[0] in kinds}
+
+    sites, tried = found(), set[tuple[Kind, str]]()
     while sites.keys() - tried:
         site = next(site for site in sites if site not in tried)
         tried.add(site)
@@ -140,8 +158,8 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Form], float]) ->
         cost = price(candidate)
         if cost < least:
             best, least = candidate, cost
-            sites.update(dict.fromkeys(_sites(graph, best)))
-    return _Found(best, least, prices)
+            sites.update(found())
+    return best, least
 
 
 def _with_records(graph: Graph, everything: Form, found: _Found) -> Chosen:
@@ -149,7 +167,7 @@ def _with_records(graph: Graph, everything: Form, found: _Found) -> Chosen:
     records = []
     for kind in everything.kinds:
         others = [price for kinds, price in found.prices.items() if kind in kinds]
-        if kind not in found.best.kinds:
+        if others and kind not in found.best.kinds:
             note = f"everything: {min(others):.2f} us with it, {found.least:.2f} us without"
             records.append(PassRecord(kind.name, 0.0, False, len(graph.nodes), (note,)))
     passes = tuple(made for made, _ in found.best.steps(graph))

@@ -1,0 +1,95 @@
+"""Products of several tables with weights of one shape, as of each kind of vertex, as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from pimflow.ir import Concat, Elementwise, GatherRows, Graph, Node, Slice, TypedLinear
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import RowWriter, types_of_rows
+from pimflow.passes.relations.joined import Product, product_of
+
+
+@dataclass(frozen=True)
+class GroupProducts(Pass):
+    """Products x_i W_i + b_i of which none waits for another become one `TypedLinear` (a segment GEMM, as of types).
+
+    Tables are laid one behind the other, which is a copy where they are not made there; what each product made is a
+    part of the result. Biases are added by a kernel of their own.
+
+    Args:
+        leave: products that stay by themselves.
+    """
+
+    name: ClassVar[str] = "group-products"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph, group by group."""
+        left = {graph.node(name).name for name in self.leave}
+        groups = [group for group in _groups(graph, left) if len(group) > 1]
+        if not groups:
+            return PassResult(graph, False)
+        write = RowWriter(graph)
+        for group in groups:
+            _write(write, group)
+        sites = tuple(one.node.name for group in groups for one in group)
+        return PassResult(write.finish(), True, sites=sites)
+
+
+class _Member(NamedTuple):
+    """A product and its node."""
+
+    node: Node
+    product: Product
+
+
+def _groups(graph: Graph, left: set[str]) -> list[list[_Member]]:
+    """Products of the same shape that stand behind as many others, so that no one reads another's result."""
+    behind: dict[str, int] = {}
+    groups: dict[object, list[_Member]] = {}
+    weights: set[str] = set()
+    for node in graph.nodes:
+        depth = max((behind.get(name, 0) for name in node.inputs), default=0) + node.op.is_matrix_product
+        behind.update(dict.fromkeys(node.outputs, depth))
+        product = product_of(graph, node.output) if node.op.is_matrix_product else None
+        if product is None or node.name in left or node.inputs[1] in weights:  # weights read twice stay one
+            continue
+        weights.add(node.inputs[1])
+        form = (depth, product.weights.shape, product.weights.dtype, bool(product.bias.any()))
+        groups.setdefault(form, []).append(_Member(node, product))
+    return list(groups.values())
+
+
+def _write(write: RowWriter, group: Sequence[_Member]) -> None:
+    first, made = group[0].node, list[Node]()
+    tables = list(dict.fromkeys(one.product.x for one in group))
+    begins = dict(zip(tables, np.cumsum([0, *(write.shape(name)[0] for name in tables)]).tolist(), strict=False))
+    counts = [write.shape(one.product.x)[0] for one in group]
+    pointers = np.cumsum([0, *counts]).astype(np.int64)
+    rows = np.concatenate([begins[one.product.x] + np.arange(count) for one, count in zip(group, counts, strict=True)])
+    x = tables[0]
+    if len(tables) > 1:
+        made.append(write.node(Concat(0), tables, f"{first.name}_tables"))
+        x = made[-1].output
+    inputs = [x, write.constant("weights", np.stack([one.product.weights for one in group]))]
+    inputs.append(write.constant("types", pointers))
+    if not np.array_equal(rows, np.arange(len(rows))):
+        inputs.append(write.index("rows", rows))
+    made.append(write.node(TypedLinear(), inputs, f"{first.name}_group"))
+    if any(one.product.bias.any() for one in group):
+        biases = write.constant("biases", np.stack([one.product.bias for one in group]))
+        types = write.index("types", types_of_rows(pointers))
+        typed = made[-1].output
+        made.append(write.node(GatherRows(), (biases, types), f"{first.name}_biases"))
+        made.append(write.node(Elementwise("Add"), (typed, made[-1].output), f"{first.name}_biased"))
+    whole = made[-1].output
+    for one, start, stop in zip(group, pointers[:-1].tolist(), pointers[1:].tolist(), strict=True):
+        part = write.node(Slice(0, start, stop), (whole,), one.node.name, one.node.output)
+        write.editor.replace_node(one.node.name, (*made, part))
+        made = []
