@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir import Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
+from pimflow.ir import Concat, Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
 from pimflow.passes.relations.alike_sums import alike_stack, alike_sums, sum_of_stack
@@ -54,11 +54,16 @@ class SegmentGemm(Pass):
 def _segmented(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if node.op.is_matrix_product:
         return _picked_matrices(graph, node)
-    found = heads_in_rows(graph, node) or alike_stack(graph, node, fold=fold)
-    if found is not None:
-        return found
     summed = sum_of_stack(graph, node)
-    return _loop(fold, graph, node) if summed is None else _loop(fold, summed, summed.node(node.name))
+    if summed is not None:
+        made, stack = _loop(fold, summed, summed.node(node.name)), graph.producer(node.inputs[0])
+        assert stack is not None
+        return made if isinstance(made, Graph) else alike_stack(graph, stack, fold=fold) or made
+    read = graph.users(node.output)
+    found = heads_in_rows(graph, node)
+    if found is None and node.op == Concat(0) and not any(sum_of_stack(graph, user) for user in read):
+        found = alike_stack(graph, node, fold=fold)
+    return _loop(fold, graph, node) if found is None else found
 
 
 # ---- a matrix for every row
@@ -115,7 +120,8 @@ def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
         return None
     terms = _terms(graph, node, graph.shape(node.output))
-    if len(set(terms)) < len(terms):
+    computed = [term for term in terms if term not in graph.constants]
+    if len(set(computed)) < len(computed):
         return None  # what is added twice counts twice
     made = _of_products(fold, graph, node, terms)
     return made if isinstance(made, Graph) else alike_sums(graph, node, terms, fold=fold) or made

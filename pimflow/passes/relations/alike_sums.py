@@ -97,7 +97,7 @@ def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
 
     So attention over relations (HAN), and their largest or mean value, are exported. None for any other node.
     """
-    if node.op != Concat(0) or len(node.inputs) < 2 or any(_stacked(graph, user) for user in graph.users(node.output)):
+    if node.op != Concat(0) or len(node.inputs) < 2:
         return None
     names = tuple(_table(graph, name) for name in node.inputs)
     write = Alike(graph, _read_by(graph, node), fold=fold)

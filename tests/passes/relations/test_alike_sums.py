@@ -121,3 +121,17 @@ def test_sums_over_edges_of_tables_that_are_not_alike() -> None:
     made = SegmentGemm().run(graph).graph
     assert [node.kind for node in made.nodes if node.kind not in ("Relu", "Abs")] == ["Concat", "Spmm"]
     assert_same_values(graph, made)
+
+
+def test_what_all_rows_have_in_common_may_be_added_twice() -> None:
+    build = Builder("g", opset=18)
+    x, bias, terms = build.input(12, 6), build.weights(6), []
+    for index in range(2):
+        edges = rows_of(edge_list(12, 40 + index), 12)
+        rows = build.op(Spmm(), x, build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col"))
+        terms.append(build.reshape(build.add(rows, bias), 1, 12, 6))
+    axes = build.constant(np.array([0]), "axes")
+    graph = build.graph(build.onnx("ReduceSum", build.concat(0, *terms), axes, shape=(12, 6), keepdims=0))
+    made = SegmentGemm().run(graph).graph
+    assert [node.kind for node in made.nodes] == ["Spmm", "Add", "Add"]
+    assert_same_values(graph, made)
