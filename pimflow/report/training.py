@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -195,8 +195,11 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
     the start of the step.
 
     What is offloaded is asked back as the kernel `before` is about to start, what is recomputed is made `again` by
-    these kernels then: this is all that a replay has to know.
+    these kernels then: this is all that a replay has to know. Where kernels run in another order, a row is what one of
+    them makes when it runs again, and `before` the one that reads it next: a replay has to know that order.
     """
+    if found.plan.order:
+        return _rows_made_again(trace, found)
     trips: dict[int, list[Trip]] = {}
     for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.returns):
         trips.setdefault(trip.buffer, []).append(trip)
@@ -208,6 +211,21 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
         if trip is not None
     ]
     return [row for _, _, row in sorted(rows, key=itemgetter(0, 1))]
+
+
+def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
+    """A row for whatever a kernel makes again, in their order."""
+    kernels = [trace.kernels[place] for place in found.plan.order]
+    ends = list(accumulate(kernel.time_us for kernel in kernels))
+    again = [step for step, place in enumerate(found.plan.order) if place in found.plan.order[:step]]
+    rows = []
+    for run, buffer in ((step, buffer) for step in again for buffer in kernels[step].writes):
+        reader = next((later for later in range(run + 1, len(kernels)) if buffer in kernels[later].reads), None)
+        if reader is not None:
+            place, before = found.plan.order[run], kernels[reader].name
+            row = _row(trace, found.run, buffer, (place, place), "recomputed", before, [kernels[run].name])
+            rows.append(row | {"made_us": ends[run], "read_us": ends[reader - 1]})
+    return rows
 
 
 def _stays(trace: Trace, found: Found, buffer: int) -> Row:

@@ -12,6 +12,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
+
+MOST_REPAIRS = 300
+"""So often a hundred blocks are placed anew from an order, where there is too little room; of more, which each take
+longer to place, by the square of their number less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +46,44 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
 
     Offsets are sums of sizes: they are aligned if all sizes are.
     """
-    orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
-        lambda i: (-blocks[i].size, blocks[i].first, i),
-        lambda i: (-blocks[i].size * (blocks[i].last - blocks[i].first + 1), blocks[i].first, i),
-        lambda i: (blocks[i].first, -blocks[i].size, i),
-    )
     bound = live_peak(blocks)
     best: tuple[list[int], int] | None = None
-    for order, both_ends in product(orders, (False, True)):
-        found = _place(blocks, sorted(range(len(blocks)), key=order), bound if both_ends else None)
+    for order, both_ends in product(_orders(blocks), (False, True)):
+        found = _place(blocks, order, bound if both_ends else None)
         if best is None or found[1] < best[1]:
             best = found
         if best[1] == bound:
             return best
     assert best is not None
     return best
+
+
+def pack_within(blocks: Sequence[Block], room: int) -> tuple[list[int], int]:
+    """The same; where that takes more than there is room for, what first lies beyond it is placed earlier, again and
+    again, as long as that may help."""
+    best = pack(blocks)
+    if best[1] <= room or live_peak(blocks) > room:
+        return best
+    repairs = MOST_REPAIRS * 100**2 // max(100, len(blocks)) ** 2
+    for order, ceiling in product(_orders(blocks)[:2], (None, room)):
+        for _ in range(repairs):
+            found = _place(blocks, order, ceiling)
+            best = min(best, found, key=itemgetter(1))
+            if best[1] <= room:
+                return best
+            place = next(place for place, i in enumerate(order) if found[0][i] + blocks[i].size > room)
+            order.insert(place // 2, order.pop(place))
+    return best
+
+
+def _orders(blocks: Sequence[Block]) -> list[list[int]]:
+    """In which blocks are placed: by size, by size and time, and by time."""
+    keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda i: (-blocks[i].size, blocks[i].first, i),
+        lambda i: (-blocks[i].size * (blocks[i].last - blocks[i].first + 1), blocks[i].first, i),
+        lambda i: (blocks[i].first, -blocks[i].size, i),
+    )
+    return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
 def _place(blocks: Sequence[Block], order: Sequence[int], ceiling: int | None) -> tuple[list[int], int]:

@@ -16,7 +16,7 @@ from itertools import count
 
 from pimflow.runtime.offload.trace import Trace
 
-MOST_SETS = 10_000
+MOST_SETS, MOST_SETS_OF_A_PROOF = 10_000, 30_000
 """So many sets are looked at; what is known by then is a bound too."""
 
 MOST_PLACES = 4
@@ -39,7 +39,7 @@ class Least:
     step: str
 
 
-def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int) -> Least:
+def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int, proof: bool = False) -> Least:
     """The most that any kernel needs.
 
     Args:
@@ -47,6 +47,7 @@ def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int) -> 
         sizes: of its buffers, as they lie in an arena.
         drives: whether anything may be offloaded.
         enough: a bound beyond that need not be better.
+        proof: whether to look first, and longer, for no more than a bound beyond that.
     """
     touched = [sum(sizes[buffer] for buffer in {*kernel.reads, *kernel.writes}) for kernel in trace.kernels]
     place = max(range(len(touched)), key=touched.__getitem__)
@@ -56,7 +57,8 @@ def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int) -> 
     back = _Back(trace, sizes)
     places = sorted(range(len(touched)), key=lambda place: (-touched[place], place))[:MOST_PLACES]
     for place in (len(touched) - 1, *places):
-        found = back.least(place, enough)
+        found = back.least(place, enough, MOST_SETS_OF_A_PROOF, enough) if proof else 0
+        found = found if found > enough else back.least(place, enough, MOST_SETS)
         if found > least.bytes:
             least = Least(found, trace.kernels[place].name)
         if found > enough:
@@ -71,31 +73,75 @@ class _Back:
     trace: Trace
     sizes: list[int]
     reads: list[frozenset[Made]] = field(init=False)
+    ancestors: list[int] = field(init=False)  # of every kernel itself and those without which it cannot run, as bits
+    readers: dict[Made, int] = field(init=False)  # the kernels that read it, as bits
 
     def __post_init__(self) -> None:
-        self.reads, last = [], dict[int, int]()
+        self.reads, self.ancestors, self.readers, last = [], [], {}, dict[int, int]()
         for place, kernel in enumerate(self.trace.kernels):
             self.reads.append(frozenset((buffer, last.get(buffer, 0)) for buffer in kernel.reads))
             last.update(dict.fromkeys(kernel.writes, place))
+            ancestors = 1 << place
+            for made in self.reads[place]:
+                ancestors |= self.ancestors[made[1]] if made[1] >= self.trace.given else 0
+                self.readers[made] = self.readers.get(made, 0) | 1 << place
+            self.ancestors.append(ancestors)
 
-    def least(self, place: int, enough: int) -> int:
-        """For one kernel: the least peak, or what is known to be no more than that."""
-        first = self._taken(place, frozenset())
-        number = count()
-        waiting = [(first, place, next(number), self.reads[place])]
+    def least(self, place: int, enough: int, most: int, floor: int = 0) -> int:
+        """For one kernel: the least peak, or what is known to be no more than that.
+
+        From a floor on: what takes no more is not told apart. So it is soonest known that all ways take more.
+        """
+        first = max(floor, self._taken(place, frozenset()))
+        number, beyond = count(), first
+        waiting = [(first, place, next(number), self.reads[place])] if first <= enough else []
         seen = {self.reads[place]: first}
         while waiting:
             peak, _, _, needed = heapq.heappop(waiting)
             made = [one for one in needed if one[1] >= self.trace.given]
-            if not made or peak > enough or len(seen) > MOST_SETS:
+            if not made or len(seen) > most:
                 return peak
-            for kernel in sorted({kernel for _, kernel in made}):
-                before = frozenset(one for one in needed if one[1] != kernel) | self.reads[kernel]
+            for kernel in self._last_made(needed, made, peak):
+                before = self._before(kernel, needed)
                 taken = max(peak, self._taken(kernel, needed))
-                if taken < seen.get(before, taken + 1):
+                if taken > enough:
+                    beyond = taken if beyond <= enough else min(beyond, taken)
+                elif taken < seen.get(before, taken + 1):
                     seen[before] = taken
                     heapq.heappush(waiting, (taken, max((made for _, made in before), default=0), next(number), before))
-        raise AssertionError("a way back ends at the inputs")
+        return beyond
+
+    def _before(self, kernel: int, needed: frozenset[Made]) -> frozenset[Made]:
+        """What had to be there before a kernel made some of it."""
+        return frozenset(one for one in needed if one[1] != kernel) | self.reads[kernel]
+
+    def _last_made(self, needed: frozenset[Made], made: list[Made], peak: int) -> list[int]:
+        """The kernels that may have made one of them last.
+
+        One is enough where that takes no more than is known to be needed, and what it reads is needed anyway; or is
+        smaller than what it made, which nothing reads that the others are made of: whoever has the one at some time
+        may have the other from then on.
+        """
+        kernels = sorted({kernel for _, kernel in made})
+        for kernel in kernels:
+            if self._taken(kernel, needed) <= peak and self._replaces(kernel, needed):
+                return [kernel]
+        return kernels
+
+    def _replaces(self, kernel: int, needed: frozenset[Made]) -> bool:
+        added = self.reads[kernel] - needed
+        if not added:
+            return True
+        rest = frozenset(one for one in needed if one[1] != kernel)
+        gone = {buffer for buffer, _ in needed - rest} - {buffer for buffer, _ in rest}
+        if sum(self.sizes[buffer] for buffer in {buffer for buffer, _ in added}) > sum(self.sizes[b] for b in gone):
+            return False
+        ancestors = 0
+        for _, maker in rest:
+            ancestors |= self.ancestors[maker]
+        return not any(
+            self.readers.get((buffer, kernel), 0) & ancestors for buffer in self.trace.kernels[kernel].writes
+        )
 
     def _taken(self, kernel: int, needed: frozenset[Made]) -> int:
         """What is there as a kernel runs, and others are needed behind it."""

@@ -96,10 +96,13 @@ class ActivationPlan:
         loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking; of one that
             leaves more than once, each time.
         recomputed: of every recomputed buffer the kernels that make it again, right before the backward pass reads it.
+        order: all kernels as they run, those that run again more than once, where that is not the trace's order;
+            nothing is offloaded then (`in_order`, in `reordered`, follows it).
     """
 
     loads: tuple[tuple[int, int], ...] = ()
     recomputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
 
     @cached_property
     def offloaded(self) -> frozenset[int]:
@@ -358,7 +361,7 @@ class _Follower:
         log = tuple(map(Moment._make, sorted(self.log, key=itemgetter(0))))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
-        return Run(*times, *_peak(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
+        return Run(*times, *peak_of(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
 
     def _exceeds(self, most: Most, again_us: float) -> bool:
         """Whether what happened so far, and what is run again in all, is more than may be."""
@@ -483,7 +486,7 @@ class _Follower:
             self.queue.ask(self.now, "store", buffer)
 
 
-def _peak(log: Iterable[Moment]) -> tuple[int, float]:
+def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
     """The most that is there at a time, and when."""
     alive = peak = 0
     when = 0.0

@@ -7,6 +7,7 @@ or recomputed. The plan is replayed, and what is alive packed into an arena, gap
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -14,10 +15,11 @@ from typing import Literal
 
 from pimflow.errors import TargetError
 from pimflow.ir import Graph, Node
-from pimflow.runtime.memory.packing import Block, pack
+from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.least import Least, least_room
 from pimflow.runtime.offload.paging import paged
+from pimflow.runtime.offload.reordered import reordered
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Moment, follow
 from pimflow.runtime.offload.search import Found, Wish, plan_activations
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
@@ -120,11 +122,20 @@ def spilled(
         limit = max(0, min(limit, found.run.peak_bytes) - (tried.arena_bytes - room_bytes))
     if not best.fits and channel is not None and drives:
         best = _paged(best, channel)
+    if not best.fits and not best.is_impossible and way != "offload":
+        best = replace(best, least=_least(trace, room_bytes, drives=drives, proof=True))
+    if way != "offload" and not best.is_impossible and (not best.fits or best.found.run.recompute_us):
+        best = _reordered(best)
     return best
 
 
-def _least(trace: Trace, room_bytes: int, *, drives: bool) -> Least:
-    return least_room(trace, [_aligned(buffer.bytes) for buffer in trace.buffers], drives=drives, enough=room_bytes)
+def _least(trace: Trace, room_bytes: int, *, drives: bool, proof: bool = False) -> Least:
+    return least_room(trace, _sizes(trace), drives=drives, enough=room_bytes, proof=proof)
+
+
+def _sizes(trace: Trace) -> list[int]:
+    """Of buffers as they lie in an arena."""
+    return [_aligned(buffer.bytes) for buffer in trace.buffers]
 
 
 def _paged(best: Spill, channel: Channel) -> Spill:
@@ -139,6 +150,23 @@ def _paged(best: Spill, channel: Channel) -> Spill:
         best = min(best, tried, key=lambda spill: spill.arena_bytes)
         if tried.fits:
             break
+    return best
+
+
+def _reordered(best: Spill) -> Spill:
+    """What does not fit in the order of the schedule, if it does in another; what is faster in another."""
+    limit = best.room_bytes
+    below_us = best.found.run.time_us if best.fits else math.inf
+    for _ in range(MOST_ROUNDS):
+        found = reordered(best.trace, _sizes(best.trace), limit, below_us)
+        if found is None:
+            break
+        tried = _packed(replace(best, limit_bytes=limit), found)
+        if tried.fits or (tried.arena_bytes < best.arena_bytes and not best.fits):
+            best = tried
+        if tried.fits:
+            break
+        limit -= tried.arena_bytes - best.room_bytes
     return best
 
 
@@ -204,7 +232,8 @@ def _packed(spill: Spill, found: Found) -> Spill:
     """An arena in which everything lies that is alive at some time of a run."""
     trace = spill.trace
     lives = list(_lives(found.run.log))
-    offsets, taken = pack([Block(_aligned(trace.buffers[which].bytes), *span) for which, *span in lives])
+    blocks = [Block(_aligned(trace.buffers[which].bytes), *span) for which, *span in lives]
+    offsets, taken = pack_within(blocks, spill.room_bytes)
     stays = tuple(Stay(which, offset, *span) for (which, *span), offset in zip(lives, offsets, strict=True))
     return replace(spill, found=found, arena_bytes=taken, stays=stays)
 

@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.runtime.memory.packing import Block, live_peak, pack
+from pimflow.runtime.memory.packing import Block, live_peak, pack, pack_within
 
 blocks = st.lists(
     st.builds(lambda size, first, span: Block(64 * size, first, first + span),
@@ -17,11 +17,15 @@ blocks = st.lists(
 )  # fmt: skip
 
 
-def assert_packed(items: Sequence[Block]) -> int:
-    offsets, total = pack(items)
+def assert_apart(items: Sequence[Block], offsets: Sequence[int]) -> None:
     for (one, at), (other, there) in combinations(zip(items, offsets, strict=True), 2):
         if one.first <= other.last and other.first <= one.last and one.size and other.size:
             assert at + one.size <= there or there + other.size <= at
+
+
+def assert_packed(items: Sequence[Block]) -> int:
+    offsets, total = pack(items)
+    assert_apart(items, offsets)
     assert total == max((at + block.size for block, at in zip(items, offsets, strict=True)), default=0)
     return total
 
@@ -56,3 +60,22 @@ def lowest_first(order: Sequence[Block]) -> int:
         )
         placed.append((at, block))
     return max((at + block.size for at, block in placed), default=0)
+
+
+@given(blocks, st.integers(0, 9))
+@settings(max_examples=60)
+def test_with_a_room_they_take_no_more(items: list[Block], spare: int) -> None:
+    room = live_peak(items) + 64 * spare
+    offsets, total = pack_within(items, room)
+    assert_apart(items, offsets)
+    assert total <= pack(items)[1]
+    assert pack_within(items, live_peak(items) - 64) == pack(items)
+
+
+def test_what_lies_beyond_the_room_is_placed_earlier() -> None:
+    """Five blocks that the first try leaves a gap between."""
+    items = [Block(256, 4, 9), Block(192, 2, 6), Block(384, 10, 16), Block(320, 1, 3), Block(192, 4, 10)]
+    assert pack(items)[1] == 704
+    offsets, total = pack_within(items, 640)
+    assert_apart(items, offsets)
+    assert total == live_peak(items) == 640

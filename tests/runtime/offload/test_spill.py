@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -91,6 +92,32 @@ def test_with_drives_all_fits_that_can(more: int) -> None:
     assert sum(row["bytes"] for row in rows if row["store_us"]) == model.spill.found.run.bytes_of(
         "store", model.spill.trace
     )
+
+
+@pytest.mark.parametrize(("share", "plain_us"), [(0.55, None), (0.75, 1443.3)])
+def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
+    """Where nothing fits in the schedule's order, or makes again what takes longer; by value in the arena that is
+    promised."""
+
+    def at(kib: float) -> CompiledModel:
+        tight = machine(kib, "rtx3090")
+        return pimflow.compile(residual_step(), target=tight, policy="gpu", use_cache=False, check=False)
+
+    model = at(share * gpu_bytes(at(1 << 20).memory) / 1024)
+    spill = model.spill
+    assert spill is not None
+    assert spill.fits
+    assert spill.found.run.time_us < (plain_us or math.inf)
+    order = spill.found.plan.order
+    assert len(order) > len({*order}) == len(spill.trace.kernels)
+    assert model.verify(arena=True).passed
+    told = model.document()["memory"]["spill"]
+    assert told["order"] == [spill.trace.kernels[place].name for place in order]
+    assert told["recompute_us"] == pytest.approx(told["time_us"] - spill.trace.time_us)
+    assert "steps in another order" in dict(model.about)["activations"]
+    rows = told["activations"]
+    assert len(rows) == len(spill.found.run.reruns)
+    assert all(row["made_us"] <= row["read_us"] for row in rows)
 
 
 def test_one_way_alone_or_none() -> None:

@@ -1,0 +1,298 @@
+"""Plans without drives: steps in another order, any of them again, as often as it takes.
+
+The search goes backwards, as in `least`: what has to be there at some time is a set of versions of buffers, each as one
+step wrote it. The step that made one of them last is taken back: what it read has to be there instead. A way back to
+the inputs on which never more is there than the limit, read forwards, is a plan. Ways are looked at by what they still
+need at least, every step behind them once; first in steps, then in time, then by what the whole plan takes, as long as
+that is less than what was found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems Science and Cybernetics
+4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
+
+A buffer holds one version at a time. Whatever is written into it again is written over what it held.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+
+from pimflow.runtime.offload.run import ActivationPlan, Moment, Rerun, Run, peak_of
+from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.trace import Trace
+
+MOST_SETS, MOST_SETS_OF_THE_FASTER = 20_000, 2_000
+"""So many sets a search looks at, of a hundred steps; of more steps fewer, as each takes longer. Likewise where a plan
+is there, and a faster one is looked for."""
+
+_WEIGHTS = (("steps", math.inf), ("time", 20.0), ("time", 1.25))
+"""The searches: what is counted of the steps that are still needed, and how much more that is than what is known."""
+
+
+def reordered(trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: float = math.inf) -> Found | None:
+    """The fastest plan that the searches find; None where they find none.
+
+    Args:
+        trace: the steps; the first ones hand over inputs, the last one results.
+        sizes: of its buffers, as they lie in an arena.
+        limit_bytes: what may be there at a time.
+        below_us: what the plan has to take less than.
+    """
+    back = _Back(trace, tuple(sizes), limit_bytes)
+    best: tuple[int, ...] = ()
+    for counted, weight in _WEIGHTS:
+        found = back.way(counted, weight, below_us)
+        if found:
+            best, below_us = found, sum(trace.kernels[place].time_us for place in found)
+    order = _complete(trace, best) if best else None
+    if order is None:
+        return None
+    plan = ActivationPlan(recomputed=_made_again(trace, order), order=order)
+    return Found(plan, in_order(trace, plan))
+
+
+def _made_again(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """The buffers that steps write again, each with these."""
+    again: dict[int, tuple[int, ...]] = {}
+    seen: set[int] = set()
+    for place in order:
+        for buffer in trace.kernels[place].writes if place in seen else ():
+            again[buffer] = (*again.get(buffer, ()), place)
+        seen.add(place)
+    return again
+
+
+def in_order(trace: Trace, plan: ActivationPlan) -> Run:
+    """Goes through the steps in the order of a plan; nothing waits, and nothing is moved.
+
+    A buffer is there from when a step writes it until the last step behind it that needs what it holds.
+    """
+    order = plan.order
+    lasting = list(_lasting(trace, order))
+    starts, ends, reruns = [0.0] * len(trace.kernels), [-1.0] * len(trace.kernels), list[Rerun]()
+    log: list[Moment] = []
+    alive: set[int] = set()
+    now = recompute_us = 0.0
+    for place, stays in zip(order, lasting, strict=True):
+        kernel, begin = trace.kernels[place], now
+        for buffer in trace.touched[place]:
+            if buffer not in alive:
+                alive.add(buffer)
+                log.append(Moment(now, "take", buffer, trace.buffers[buffer].bytes))
+        now += kernel.time_us
+        again = ends[place] >= 0
+        log.append(Moment(now, "again" if again else "run", place))
+        if again:
+            recompute_us += kernel.time_us
+            reruns.append(Rerun(place, begin, now))
+        else:
+            starts[place], ends[place] = begin, now
+        for buffer in sorted(alive - stays):
+            alive.discard(buffer)
+            log.append(Moment(now, "give", buffer, -trace.buffers[buffer].bytes))
+    peak, peak_us = peak_of(log)
+    return Run(now, 0.0, recompute_us, 0.0, peak, peak_us, (), tuple(starts), tuple(ends), tuple(reruns), tuple(log))
+
+
+def _lasting(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
+    """For every step in an order the buffers of which something is needed behind it."""
+    first = {buffer: places[0] for buffer, places in enumerate(trace.uses) if places}
+    needed: set[int] = set()
+    behind = []
+    for place in reversed(order):
+        behind.append(set(needed))
+        kernel = trace.kernels[place]
+        needed.difference_update(buffer for buffer in kernel.writes if first[buffer] == place)
+        needed.update(buffer for buffer in kernel.writes if first[buffer] != place)
+        needed.update(kernel.reads)
+    return reversed(behind)
+
+
+def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
+    """A way with the steps that write nothing (views), each as soon as what it reads is made; None where it is no
+    longer there together."""
+    made: dict[int, int] = {}
+    views: dict[int, list[int]] = {}
+    for place, kernel in enumerate(trace.kernels[:-1]):
+        if not kernel.writes:
+            if len(kernel.reads) > 1:
+                return None
+            views.setdefault(made[kernel.reads[0]] if kernel.reads else 0, []).append(place)
+        made.update(dict.fromkeys(kernel.writes, place))
+    order: list[int] = []
+    for place in way:
+        order += (place, *views.pop(place, ()))
+    return tuple(order)
+
+
+@dataclass(frozen=True)
+class _Back:
+    """Ways back from the results to the inputs. Sets of versions, and of steps, are the bits of a number."""
+
+    trace: Trace
+    sizes: tuple[int, ...]
+    limit_bytes: int
+
+    def way(self, counted: str, weight: float, below_us: float) -> tuple[int, ...]:
+        """A plan that takes less than a time, all steps that write in order; () where none is found."""
+        end, number = len(self.trace.kernels) - 1, count()
+        start = self._reads[end]
+        most = (MOST_SETS if below_us == math.inf else MOST_SETS_OF_THE_FASTER) * 100 // max(100, end)
+        remaining = self._count if counted == "steps" else self._time_us
+        known, came = {start: 0.0}, dict[int, tuple[int, int]]()
+        at_once = max(self._taken(place, 0, 0) for place in (*range(self.trace.given), end))
+        waiting = [(0.0, next(number), 0.0, start)] if at_once <= self.limit_bytes else []
+        while waiting and len(known) <= most:
+            _, _, spent_us, needed = heapq.heappop(waiting)
+            if known[needed] < spent_us:
+                continue
+            if not needed & ~self._given:
+                return (*range(self.trace.given), *_followed(came, needed), end)
+            for place, before in self._taken_back(needed):
+                before_us = spent_us + self.trace.kernels[place].time_us
+                ahead = self._ancestors_of(before)
+                if before_us >= known.get(before, math.inf) or before_us + self._time_us(ahead) >= below_us:
+                    continue
+                known[before], came[before] = before_us, (needed, place)
+                key = remaining(ahead) if weight == math.inf else before_us + weight * remaining(ahead)
+                heapq.heappush(waiting, (key, next(number), before_us, before))
+        return ()
+
+    def _taken_back(self, needed: int) -> list[tuple[int, int]]:
+        """The steps that may have made one of some versions last, each with what had to be there before.
+
+        One is enough where that is all needed anyway; or where it is no more than what the step made of it, which
+        nothing else that has to be made reads: whoever has the one at some time may have had the other.
+        """
+        size = sum(self.sizes[self._versions[version][0]] for version in _bits(needed))
+        found = []
+        for place in sorted({self._versions[version][1] for version in _bits(needed & ~self._given)}, reverse=True):
+            rest = needed & ~self._writes[place]
+            before = rest | self._reads[place]
+            if rest & self._overwritten[place] or self._taken(place, needed, size) > self.limit_bytes:
+                continue
+            added = self._reads[place] & ~needed
+            if any(self._others[version] & before for version in _bits(added)):
+                continue
+            if not added or self._replaces(place, rest, needed, added):
+                return [(place, before)]
+            found.append((place, before))
+        return found
+
+    def _replaces(self, place: int, rest: int, needed: int, added: int) -> bool:
+        made = sum(self.sizes[self._versions[version][0]] for version in _bits(needed & ~rest))
+        if sum(self.sizes[self._versions[version][0]] for version in _bits(added)) > made:
+            return False
+        if any(self._others[version] & ~self._writes[place] for version in _bits(added)):
+            return False
+        return not any(self._readers[version] & self._ancestors_of(rest) for version in _bits(self._writes[place]))
+
+    def _taken(self, place: int, needed: int, size: int) -> int:
+        """What is there as a step runs and others are needed behind it, of that size."""
+        return size + sum(self.sizes[buffer] for buffer, held in self._touched[place] if not held & needed)
+
+    def _ancestors_of(self, needed: int) -> int:
+        """The steps without which they cannot be made."""
+        steps = 0
+        for version in _bits(needed & ~self._given):
+            steps |= self._ancestors[self._versions[version][1]]
+        return steps
+
+    def _count(self, steps: int) -> float:
+        return float(steps.bit_count())
+
+    def _time_us(self, steps: int) -> float:
+        return sum(self.trace.kernels[place].time_us for place in _bits(steps))
+
+    @cached_property
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        """Buffers, each with a step that writes it."""
+        return tuple((buffer, place) for place, kernel in enumerate(self.trace.kernels) for buffer in kernel.writes)
+
+    @cached_property
+    def _of_buffer(self) -> dict[int, int]:
+        held: dict[int, int] = {}
+        for version, (buffer, _) in enumerate(self._versions):
+            held[buffer] = held.get(buffer, 0) | 1 << version
+        return held
+
+    @cached_property
+    def _others(self) -> tuple[int, ...]:
+        """For every version the others of its buffer."""
+        return tuple(self._of_buffer[buffer] & ~(1 << version) for version, (buffer, _) in enumerate(self._versions))
+
+    @cached_property
+    def _reads(self) -> tuple[int, ...]:
+        """For every step the versions that it reads; those that it writes into are some of them."""
+        numbers = {made: version for version, made in enumerate(self._versions)}
+        last, reads = dict[int, int](), []
+        for place, kernel in enumerate(self.trace.kernels):
+            reads.append(sum({1 << last[buffer] for buffer in {*kernel.reads, *kernel.writes} if buffer in last}))
+            last.update({buffer: numbers[buffer, place] for buffer in kernel.writes})
+        return tuple(reads)
+
+    @cached_property
+    def _writes(self) -> tuple[int, ...]:
+        writes = [0] * len(self.trace.kernels)
+        for version, (_, place) in enumerate(self._versions):
+            writes[place] |= 1 << version
+        return tuple(writes)
+
+    @cached_property
+    def _overwritten(self) -> tuple[int, ...]:
+        """For every step all other versions of what it writes."""
+        held = self._of_buffer
+        return tuple(
+            sum({held[buffer] for buffer in kernel.writes}) & ~self._writes[place]
+            for place, kernel in enumerate(self.trace.kernels)
+        )
+
+    @cached_property
+    def _touched(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For every step the buffers that it touches, with all their versions."""
+        held = self._of_buffer
+        return tuple(
+            tuple((buffer, held.get(buffer, 0)) for buffer in sorted({*kernel.reads, *kernel.writes}))
+            for kernel in self.trace.kernels
+        )
+
+    @cached_property
+    def _given(self) -> int:
+        return sum(1 << version for version, (_, place) in enumerate(self._versions) if place < self.trace.given)
+
+    @cached_property
+    def _ancestors(self) -> tuple[int, ...]:
+        """For every step itself and those without which it cannot run."""
+        ancestors: list[int] = []
+        for place, reads in enumerate(self._reads):
+            steps = 1 << place
+            for version in _bits(reads & ~self._given):
+                steps |= ancestors[self._versions[version][1]]
+            ancestors.append(steps)
+        return tuple(ancestors)
+
+    @cached_property
+    def _readers(self) -> tuple[int, ...]:
+        """For every version the steps that read it."""
+        readers = [0] * len(self._versions)
+        for place, reads in enumerate(self._reads):
+            for version in _bits(reads):
+                readers[version] |= 1 << place
+        return tuple(readers)
+
+
+def _followed(came: dict[int, tuple[int, int]], needed: int) -> Iterator[int]:
+    """The steps from some versions to the results."""
+    while needed in came:
+        needed, place = came[needed]
+        yield place
+
+
+def _bits(number: int) -> Iterator[int]:
+    """The places of the ones of a number, from the lowest."""
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest

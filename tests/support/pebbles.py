@@ -1,0 +1,52 @@
+"""Small traces, each buffer written once, and the least peak of all ways of running, keeping and dropping."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import chain
+
+from hypothesis import strategies as st
+
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+
+NEVER = 1 << 60
+
+
+def trace_of(sizes: list[int], reads: list[set[int]], inputs: int) -> Trace:
+    """Inputs, then a kernel for every other buffer; what nobody reads is a result."""
+    kernels = [Kernel("inputs", 0.0, (), tuple(range(inputs)))]
+    kernels += [Kernel(f"k{inputs + n}", 1.0, tuple(sorted(read)), (inputs + n,)) for n, read in enumerate(reads)]
+    results = {*range(inputs, inputs + len(reads))} - set(chain.from_iterable(reads))
+    kernels.append(Kernel("results", 0.0, tuple(sorted(results)), ()))
+    return Trace(tuple(kernels), 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), given=1)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    inputs, made = draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    sizes = draw(st.lists(st.integers(1, 9), min_size=inputs + made, max_size=inputs + made))
+    reads = [draw(st.sets(st.integers(0, inputs + n - 1), min_size=1, max_size=3)) for n in range(made)]
+    return trace_of(sizes, reads, inputs)
+
+
+def least_peak(trace: Trace) -> int:
+    """Of all sequences of runs and drops that end with all results there: every set that can be there is a state."""
+    size = [buffer.bytes for buffer in trace.buffers]
+    start, end = frozenset(trace.kernels[0].writes), set(trace.kernels[-1].reads)
+    waiting = [(sum(size[b] for b in start), sorted(start))]
+    seen = dict.fromkeys([start], waiting[0][0])
+    while waiting:
+        peak, listed = heapq.heappop(waiting)
+        there = frozenset(listed)
+        if end <= there:
+            return peak
+        following = [(there - {one}, 0) for one in there]
+        for kernel in trace.kernels[1:-1]:
+            if there.issuperset(kernel.reads):
+                after = there.union(kernel.writes)
+                following.append((after, sum(size[b] for b in after)))
+        for state, taken in following:
+            if max(peak, taken) < seen.get(state, NEVER):
+                seen[state] = max(peak, taken)
+                heapq.heappush(waiting, (seen[state], sorted(state)))
+    raise AssertionError
