@@ -13,6 +13,7 @@ from pimflow.ir.gradients import (
     reduction,
     sampling,
     sparse,
+    spectral,
     window,
 )
 from pimflow.ir.gradients.tape import (
@@ -54,6 +55,7 @@ __all__ = [
     "renamed",
     "sampling",
     "sparse",
+    "spectral",
     "window",
     "writes_out",
 ]

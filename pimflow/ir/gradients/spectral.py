@@ -1,0 +1,59 @@
+"""The gradient of Fourier transforms: they are linear, and turned round they are the other transform, scaled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+_AXIS_AS_INPUT = 20
+"""From this opset on the axis is an input, the last but one by default; before, an attribute, 1 by default."""
+
+
+@differentiates("DFT")
+def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """n times the inverse transform of what comes, or the transform over n; of real inputs its real part."""
+    (dy,), shape = gradients, tape.shape(node.inputs[0])
+    axis = _axis(tape, node, op)
+    if axis is None:
+        return Refusal("DFT: its axis is computed")
+    length, inverse = tape.operand(node, 1), bool(integer(op, "inverse"))
+    count = shape[axis] if not length else _number(tape, length)
+    if count is None:
+        return Refusal("DFT: its length is computed")
+    if inverse and integer(op, "onesided"):
+        return Refusal("DFT that is inverse and one-sided has no gradient rule")
+    dy = _to_length(tape, dy, axis, count)  # one-sided: nothing comes from the other side
+    back = {"inverse": int(not inverse)}
+    inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)
+    attributes = back if tape.opset >= _AXIS_AS_INPUT else back | {"axis": axis}
+    dx = tape.onnx("DFT", inputs, tape.shape(dy), attributes=attributes)
+    dx = tape.slice(dx, len(shape) - 1, 0, shape[-1])
+    dx = tape.scaled(dx, 1 / count if inverse else float(count))
+    return (_to_length(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
+
+
+def _axis(tape: Tape, node: Node, op: OnnxOp) -> int | None:
+    """Over which it transforms; None where that is computed."""
+    rank, given = len(tape.shape(node.inputs[0])), tape.operand(node, 2)
+    if tape.opset < _AXIS_AS_INPUT:
+        return integer(op, "axis", 1) % rank
+    axis = _number(tape, given) if given else -2
+    return None if axis is None else axis % rank
+
+
+def _number(tape: Tape, name: str) -> int | None:
+    array = tape.array(name)
+    return None if array is None else int(array.reshape(-1)[0])
+
+
+def _to_length(tape: Tape, x: str, axis: int, count: int) -> str:
+    """Cut off, or filled up with zeros, along an axis."""
+    size = tape.shape(x)[axis]
+    if count <= size:
+        return tape.slice(x, axis, 0, count)
+    behind = [count - size if place == axis else 0 for place in range(len(tape.shape(x)))]
+    return tape.pad(x, [0] * len(behind), behind)

@@ -1,0 +1,47 @@
+"""Gradients of Fourier transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pimflow.errors import ModelError
+from pimflow.ir import Builder, Graph
+from pimflow.passes.differentiate import Differentiate, training_step
+from support.gradients import check_gradients
+
+
+def transformed(parts: int, length: int | None, opset: int, **given: Any) -> Graph:
+    """[2, 6, parts] over its middle axis, which opsets before 20 name as an attribute."""
+    build = Builder(opset=opset)
+    x = build.input(2, 6, parts, dtype="float64")
+    count = length or 6
+    made = count // 2 + 1 if given.get("onesided") else count
+    axis = [build.constant(np.array(1))] if opset >= 20 else []
+    inputs = [x, build.constant(np.array(count)) if length else "", *axis] if axis or length else [x]
+    if opset < 20:
+        given["axis"] = 1
+    return build.graph(build.onnx("DFT", *inputs, shape=(2, made, 2), **given))
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("inverse", [0, 1])
+def test_both_transforms(parts: int, inverse: int, opset: int) -> None:
+    check_gradients(transformed(parts, None, opset, inverse=inverse))
+
+
+@pytest.mark.parametrize("length", [None, 4, 9])
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_one_side_and_other_lengths(length: int | None, onesided: int) -> None:
+    check_gradients(transformed(1, length, 20, onesided=onesided))
+
+
+def test_what_has_no_rule() -> None:
+    build = Builder(opset=20)
+    x, axis = build.input(2, 6, 2), build.input(dtype="int64")
+    graph = build.graph(build.onnx("DFT", x, "", axis, shape=(2, 6, 2)))
+    with pytest.raises(ModelError, match="DFT: its axis is computed"):
+        training_step(graph, Differentiate(inputs=True))
