@@ -52,7 +52,7 @@ def residual_step() -> bytes:
 def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
     """That step where memory is so short, and drives so slow, that a plan takes both: something is offloaded, something
     is made again."""
-    target = machine(310)
+    target = machine(300)
     assert target.memory is not None
     assert target.memory.ssd is not None
     ssd = replace(target.memory.ssd, write_gb_per_s=2.44, read_gb_per_s=2.88)
