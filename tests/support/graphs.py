@@ -7,13 +7,14 @@ import random
 from pimflow.ir import Builder, Graph, MatMul
 
 
-def attention() -> Graph:
-    """Scores and context of two heads over five tokens of eight channels."""
+def attention(*, fused: bool = False) -> Graph:
+    """Scores and context of two heads over five tokens of eight channels; fused: of one product."""
     build = Builder("attention")
     x = build.input(1, 5, 8)
+    parts = build.split(build.matmul(x, 24), 2, 8, 8, 8) if fused else [build.matmul(x, 8) for _ in range(3)]
     query, key, value = (
-        build.transpose(build.reshape(build.matmul(x, 8), 1, 5, 2, 4), *perm)
-        for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+        build.transpose(build.reshape(part, 1, 5, 2, 4), *perm)
+        for part, perm in zip(parts, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), strict=True)
     )
     scores = build.onnx("Softmax", build.op(MatMul(), query, key), axis=-1)
     context = build.transpose(build.op(MatMul(), scores, value), 0, 2, 1, 3)

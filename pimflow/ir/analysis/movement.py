@@ -7,7 +7,7 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
     Identity   out = in                              always possible
     Concat     in_k = out + offset_k                 unless an operand is already elsewhere, or a cell has two writers
     Pad        out = in - before, margins filled     unless a margin has a writer or another constant
-    Reshape    out shows the bytes of in             if in is one run of elements, and strides can show them so
+    Reshape    out shows the bytes of in             if strides can show them so
     Transpose  out shows the bytes of in             likewise
 
 What a Reshape or Transpose shows out of the layout's order is free only if every reader accepts it: a matrix
@@ -379,14 +379,14 @@ class _Placer:
         before, after = self.graph.shape(source), self.graph.shape(out)
         strides = self._settled_strides(source)
         if strides is None:
-            return self._kept(node, "its input is not one run of elements in its region")
+            return self._kept(node, "where its input lies is not settled")
         return self._show(node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
     @PLACING.register(Transpose)
     def _transpose(self, node: Node, op: Transpose, brought: Movement | None) -> Movement:
         source = node.inputs[0]
         strides = self._settled_strides(source)
-        if strides is not None:
+        if strides is not None and self._is_run(source):
             return self._show(node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
         if not transpose_keeps_bytes(self.graph.shape(source), op.perm):
             return self._kept(node, "orders the elements anew")
@@ -429,19 +429,28 @@ class _Placer:
         return True
 
     def _settled_strides(self, name: str) -> Index | None:
-        """Element strides of a value that is one run of elements in its region, or shows one; else None."""
+        """Element strides of a value: of one run of elements, of a box in one, or as it shows one; else None."""
         space = self._space(name)
         if space.alias is not None:
             return space.alias.strides
-        if not is_contiguous(space.places[name].shape, space.hull.shape):
-            return None
-        return dense_strides(space.places[name].shape)
+        return dense_strides(self._run_around(name))
+
+    def _run_around(self, name: str) -> Index:
+        """The shape of the run of elements that a value is, or lies in."""
+        space = self._space(name)
+        shape = space.places[name].shape
+        return shape if is_contiguous(shape, space.hull.shape) else space.hull.shape
+
+    def _is_run(self, name: str) -> bool:
+        """Whether a value is one run of elements in its region, or shows one."""
+        space = self._space(name)
+        return space.alias is not None or is_contiguous(space.places[name].shape, space.hull.shape)
 
     def _keep_dense(self, name: str) -> None:
-        """Makes the value that `name` is, or shows the bytes of, stay one run of elements."""
+        """Makes the run of elements that `name` is, lies in or shows stay one."""
         space = self._space(name)
         if space.alias is None:
-            space.dense.add(space.places[name].shape)
+            space.dense.add(self._run_around(name))
 
     @PLACING.register(Pad)
     def _pad(self, node: Node, op: Pad, brought: Movement | None) -> Movement:

@@ -253,11 +253,25 @@ def test_a_reshape_is_free_where_nhwc_storage_allows(shape: tuple[int, ...], new
         assert last(build).bytes == 2 * int(np.prod(shape)) * F
 
 
-def test_a_reshape_needs_one_run_of_elements() -> None:
+def test_a_part_is_reshaped_as_far_as_strides_go() -> None:
+    """Half of the channels of six tokens: their heads are a view, all of them in a row are not."""
     build = Builder()
-    a = build.relu(build.input(1, 6, 8))
-    build.reshape(build.slice(a, 2, 0, 4), 6 * 4)
-    assert "one run" in last(build).reason
+    half = build.slice(build.relu(build.input(1, 6, 8)), 2, 0, 4)
+    heads = build.reshape(half, 1, 6, 2, 2)
+    build.op(MatMul(), build.transpose(heads, 0, 2, 1, 3), build.weights(1, 1, 2, 3))
+    assert all(verdict.free for verdict in movement(build.graph(build.nodes[-1].output)).values())
+    build.reshape(half, 6 * 4)
+    assert not last(build).free
+
+
+def test_a_part_that_is_shown_is_not_spread_by_a_later_concat() -> None:
+    build = Builder()
+    x = build.relu(build.input(1, 6, 8))
+    heads = build.transpose(build.reshape(build.slice(x, 2, 0, 4), 1, 6, 2, 2), 0, 2, 1, 3)
+    product = build.op(MatMul(), heads, build.weights(1, 1, 2, 3))
+    wider = build.concat(2, x, build.tanh(x))
+    graph = build.graph(product, build.relu(wider))
+    assert [graph.node(name).kind for name, verdict in movement(graph).items() if not verdict.free] == ["Concat"]
 
 
 def test_a_reshaped_value_is_not_spread_by_a_later_concat() -> None:
@@ -380,8 +394,9 @@ def test_a_copy_that_others_read_too_stays_one(reader: str) -> None:
     assert kept_bytes(graph)[:2] == [2 * 3 * 16 * F, *([2 * 3 * 16 * F] if reader != "nobody" else [])]
 
 
-def test_attention_reads_its_heads_with_strides() -> None:
-    graph = attention()
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_reads_its_heads_with_strides(fused: bool) -> None:
+    graph = attention(fused=fused)
     kept = [graph.node(name) for name, verdict in movement(graph).items() if not verdict.free]
     assert [(node.kind, graph.shape(node.output)) for node in kept] == [("Reshape", (1, 5, 8))]
     assert movement(annotated(graph)) == movement(graph)

@@ -73,8 +73,9 @@ def test_padded_values_side_by_side_keep_their_padding() -> None:
     assert not assert_runs(graph).kept
 
 
-def test_attention_in_the_arena() -> None:
-    assert len(assert_runs(attention()).kept) == 1
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_in_the_arena(fused: bool) -> None:
+    assert len(assert_runs(attention(fused=fused)).kept) == 1
 
 
 def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:
