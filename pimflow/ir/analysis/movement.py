@@ -11,7 +11,9 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
     Transpose  out shows the bytes of in             likewise
 
 What a Reshape or Transpose shows out of the layout's order is free only if every reader accepts it: a matrix
-product (transposed or pitched operands), or another movement, which then copies once for both.
+product (transposed or pitched operands), or another movement, which then copies once for both. A matrix product whose
+result only such views read writes it in the order of the last of them, if its rows stay dense (heads of an attention
+side by side: strided batches with a pitch).
 
 A copy whose result only copies read is none: they read what it reads, each element once (a roll in two Concats before
 it is cut into windows, a Concat before channels are shuffled). It is *composed* with them, and its result has no place.
@@ -39,6 +41,7 @@ from pimflow.ir.analysis.tensor_layout import (
     axis_order,
     dense_strides,
     element_bytes,
+    inverse,
     is_contiguous,
     permuted,
     reshaped_strides,
@@ -50,6 +53,7 @@ from pimflow.ir.ops.movement import MovementOp
 _ROUNDS = 4
 """Copies in a row that are composed with one at most: each is found once the next one is."""
 
+_TURNED = "is written in the order of the views behind it"
 _OUTSIDE = "is made outside and arrives as it is"
 
 
@@ -102,15 +106,19 @@ def place(graph: Graph) -> Places:
 
 
 def _with_composed(graph: Graph, places: Places) -> Places:
-    """The same with copies composed whose results only copies read, in a graph of which nothing is decided yet."""
-    if any(node.placement.movement is not None for node in graph.nodes):
+    """The same with products turned, and copies composed whose results only copies read, in a graph of which nothing
+    is decided yet: no movement, and no region."""
+    if any(node.placement.movement is not None or node.placement.region is not None for node in graph.nodes):
         return places
+    turned = frozenset(_Placer(graph).turnable())
+    if turned:
+        places = _Placer(graph, turned=turned).run()
     names: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
         more = frozenset(_composable(graph, places.movements))
         if more == names:
             break
-        found = _Placer(graph, more).run()
+        found = _Placer(graph, more, turned).run()
         if not more <= set(_composable(graph, found.movements)):
             break
         names, places = more, found
@@ -209,11 +217,15 @@ class _Placer:
     Args:
         graph: the graph.
         composed: names of nodes that are composed with the copies behind them.
+        turned: values that kernels write in the order of the views behind them.
     """
 
-    def __init__(self, graph: Graph, composed: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, graph: Graph, composed: frozenset[str] = frozenset(), turned: frozenset[str] = frozenset()
+    ) -> None:
         self.graph = graph
         self.composed = composed
+        self.turned = turned
         self.spaces: dict[str, Space] = {}
         self.movements: dict[str, Movement] = {}
         self.actual: dict[str, Movement] = {}
@@ -290,7 +302,9 @@ class _Placer:
             fixed = "is a constant" if self.graph.is_constant(name) else _OUTSIDE
             space = Space(box, value.dtype, MIXED, fixed)
         else:
-            space = Space(box, value.dtype, self.region_of.get(producer.name, ""))
+            strides = self._turned(name, producer)
+            fixed = "" if strides is None else _TURNED
+            space = Space(box, value.dtype, self.region_of.get(producer.name, ""), fixed, strides=strides)
         space.places[name] = box
         space.content.add((Cells(box),))
         self.spaces[name] = space
@@ -416,6 +430,10 @@ class _Placer:
             return True
         if self.region_of:
             return False
+        return self._all_take(name, strides)
+
+    def _all_take(self, name: str, strides: Index) -> bool:
+        """Whether all that read a value in this graph do with strides."""
         values = [name]
         while values:
             value = values.pop()
@@ -433,7 +451,7 @@ class _Placer:
         space = self._space(name)
         if space.alias is not None:
             return space.alias.strides
-        return dense_strides(self._run_around(name))
+        return dense_strides(self._run_around(name)) if space.strides is None else space.strides
 
     def _run_around(self, name: str) -> Index:
         """The shape of the run of elements that a value is, or lies in."""
@@ -489,7 +507,9 @@ class _Placer:
             return free
         window = Box.at((0,) * len(shape), shape)
         owner = self.region_of.get(node.name, "") if brought is None else MIXED
-        self._join(out, Space(window, self.graph.value(out).dtype, owner), window)
+        strides = self._turned(out, node) if brought is None and self.region_of else None
+        fixed = "" if strides is None else _TURNED
+        self._join(out, Space(window, self.graph.value(out).dtype, owner, fixed, strides=strides), window)
         refused: dict[int, str] = {}
         if brought is not None and not brought.free:
             refused = dict.fromkeys(brought.copied or range(len(boxes)), brought.reason)
@@ -503,6 +523,73 @@ class _Placer:
         copied = tuple(sorted(refused))
         reasons = dict.fromkeys(refused[index] for index in copied)
         return Movement(False, moved_bytes(self.graph, node, copied), ", ".join(reasons), copied)
+
+    def turnable(self) -> Iterator[str]:
+        """The results of matrix products that have to be turned, so that no view behind them is a copy."""
+        for node in self.graph.nodes:
+            if node.op.is_matrix_product and self._order_behind(node.output) is not None:
+                yield node.output
+
+    def _turned(self, name: str, maker: Node) -> Index | None:
+        """The strides in which a node writes its result, as was decided; None for the layout's own."""
+        if name in self.turned:
+            return self._order_behind(name)
+        told = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else self._views_behind(name)
+        verdicts = [node.placement.movement for node in told]
+        if not told or any(verdict is None or not verdict.free or verdict.composed for verdict in verdicts):
+            return None
+        return self._order_behind(name)
+
+    def _order_behind(self, name: str) -> Index | None:
+        """Strides of a value that bring the last of the views behind it in order, where one would else be a copy.
+
+        None where there are none that keep rows of matrices dense, as products write them.
+        """
+        value = self.graph.value(name)
+        if value.shape is None or element_bytes(value.dtype) is None:
+            return None
+        chain = self._views_behind(name)
+        if not chain or not self._copies_behind(name, chain):
+            return None
+        strides = dense_strides(self.graph.shape(chain[-1].output))
+        for node in reversed(chain):
+            back = self._shown(node, strides, back=True)
+            if back is None:
+                return None
+            strides = back
+        return strides if strides[-1] == 1 else None
+
+    def _views_behind(self, name: str) -> list[Node]:
+        """The Reshapes and Transposes of which each alone reads what the one before it shows."""
+        chain: list[Node] = []
+        while name not in self.graph.outputs and len(self.graph.users(name)) == 1:
+            (reader,) = self.graph.users(name)
+            is_view = isinstance(reader.op, (Reshape, Transpose))
+            if not is_view or self.graph.value(reader.output).shape is None:
+                break
+            chain.append(reader)
+            name = reader.output
+        return chain
+
+    def _copies_behind(self, name: str, chain: Sequence[Node]) -> bool:
+        """Whether one of the views of a value that is in order has to be a copy."""
+        strides = dense_strides(self.graph.shape(name))
+        for node in chain:
+            shown = self._shown(node, strides)
+            shape = self.graph.shape(node.output)
+            if shown is None:
+                return True
+            strides = shown
+            if not same_strides(shape, strides, dense_strides(shape)) and not self._all_take(node.output, strides):
+                return True
+        return False
+
+    def _shown(self, node: Node, strides: Index, *, back: bool = False) -> Index | None:
+        """Strides of what a view shows of its input, or (back) of its input where what it shows has these."""
+        before, after = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
+        if isinstance(node.op, Transpose):
+            return permuted(strides, inverse(node.op.perm) if back else node.op.perm)
+        return reshaped_strides(after, strides, before) if back else reshaped_strides(before, strides, after)
 
     def _lie_together(self, node: Node, boxes: Sequence[Box]) -> bool:
         """Whether the operands already lie in one space as the output wants them (cells between them: none)."""
@@ -564,6 +651,8 @@ class _Placer:
             return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
         back = tuple(-step for step in shift)
         hull = target.hull.hull(other.hull.shifted(shift))
+        if target.strides is not None and hull != target.hull:
+            return dict.fromkeys(group, f"{out} {_TURNED}")
         if not (target.stays_dense(hull) and other.stays_dense(hull.shifted(back))):
             return dict.fromkeys(group, f"the bytes of {names[group[0]]} are also read under another shape")
         self._merge(target, other, shift, hull)
@@ -572,6 +661,7 @@ class _Placer:
     def _merge(self, target: Space, other: Space, shift: Index, hull: Box) -> None:
         """Makes one space of two; the smaller one's values are moved, so that a chain of merges stays near linear."""
         owner = target.owner if target.owner == other.owner else MIXED
+        fixed, strides = ("", None) if target.strides is None else (target.fixed, target.strides)
         if len(target.places) < len(other.places):
             shift = tuple(-step for step in shift)
             hull = hull.shifted(shift)
@@ -582,4 +672,4 @@ class _Placer:
         target.dense |= other.dense
         target.hull = hull
         target.owner = owner
-        target.fixed = ""
+        target.fixed, target.strides = fixed, strides

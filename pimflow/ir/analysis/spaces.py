@@ -194,6 +194,7 @@ class Space:
         dense: shapes of values that other shapes show, so that they have to stay one run of elements.
         alias: set where the space shows another one's bytes.
         composed: whether it has no bytes: what reads its values reads what they are made of.
+        strides: of its elements, where they are in another order than the layout's; its hull is one run all the same.
     """
 
     hull: Box
@@ -205,6 +206,7 @@ class Space:
     dense: set[Index] = field(default_factory=set)
     alias: Alias | None = None
     composed: bool = False
+    strides: Index | None = None
 
     def stays_dense(self, hull: Box) -> bool:
         """Whether all values that must be one run of elements still are when the space grows to `hull`."""

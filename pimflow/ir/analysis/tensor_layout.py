@@ -67,6 +67,11 @@ def permuted(values: Sequence[int], perm: Sequence[int]) -> Index:
     return tuple(values[axis] for axis in perm)
 
 
+def inverse(perm: Sequence[int]) -> Index:
+    """The permutation that takes a Transpose back."""
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
 def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
     """Whether two sets of strides address the same elements (axes of extent 1 do not matter)."""
     return all(dim == 1 or a == b for dim, a, b in zip(shape, one, other, strict=True))

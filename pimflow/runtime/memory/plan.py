@@ -36,7 +36,8 @@ class FilledBox:
 class ArenaRegion:
     """A piece of the arena, alive from step `first` to step `last`, both included.
 
-    `shape` is in ONNX axis order (NCHW); four axes are stored NHWC, others row-major.
+    `shape` is in ONNX axis order (NCHW); four axes are stored NHWC, others row-major. A region whose values lie in an
+    order of their own is a row of elements.
     """
 
     offset: int
@@ -340,7 +341,7 @@ class _Builder:
     def _frame(self, space: Space) -> _Frame:
         if space.alias is not None:
             return self._alias_frame(space.alias, space.hull.shape)
-        strides = dense_strides(space.hull.shape)
+        strides = dense_strides(space.hull.shape) if space.strides is None else space.strides
         origin = -sum(low * stride for low, stride in zip(space.hull.lo, strides, strict=True))
         self._roots.append(space)
         self._times.append((1 << 62, -1))
@@ -372,7 +373,7 @@ class _Builder:
         ]
         offsets, arena_bytes = pack(blocks)
         pieces = tuple(
-            ArenaRegion(offset, size, block.first, block.last, space.hull.shape, space.dtype, _filled(space))
+            ArenaRegion(offset, size, block.first, block.last, _region_shape(space), space.dtype, _filled(space))
             for space, block, size, offset in zip(self._roots, blocks, sizes, offsets, strict=True)
         )
         return MemoryPlan(
@@ -403,6 +404,11 @@ class _Builder:
         offset = pieces[frame.region].offset + origin * width
         first, last = self.lives[name]
         return ValuePlace(frame.region, offset, self.graph.shape(name), strides, value.dtype, first, last)
+
+
+def _region_shape(space: Space) -> Index:
+    """In the layout's order; what is in another is a row of elements."""
+    return space.hull.shape if space.strides is None else (space.hull.volume,)
 
 
 def _filled(space: Space) -> tuple[FilledBox, ...]:

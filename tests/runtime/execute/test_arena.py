@@ -75,7 +75,7 @@ def test_padded_values_side_by_side_keep_their_padding() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_attention_in_the_arena(fused: bool) -> None:
-    assert len(assert_runs(attention(fused=fused)).kept) == 1
+    assert not assert_runs(attention(fused=fused)).kept
 
 
 def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Builder, Concat, Decision, Graph, OnDevice, Parallel, Pipeline, Slice, SplitRows
+from pimflow.ir import (
+    Builder,
+    Concat,
+    Decision,
+    Graph,
+    OnDevice,
+    Parallel,
+    Pipeline,
+    Slice,
+    SplitColumns,
+    SplitK,
+    SplitRows,
+)
 from pimflow.ir.analysis.movement import movement
 from pimflow.ir.analysis.regions import cut_subgraph
 from pimflow.ir.placement import MovementVerdict
@@ -152,6 +165,26 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
     annotated = applied(MovementElimination().run(graph).graph, *decisions)
     assert movement(annotated)["concat2"].free
     assert not plan_memory(annotated).kept
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        SplitColumns("product", 3, "newton++"),
+        SplitRows("product", 1, "newton++"),
+        SplitK("product", 2, "newton++"),
+        OnDevice("product", "pim", "newton++"),
+    ],
+    ids=lambda split: type(split).__name__,
+)
+def test_a_product_that_is_divided_writes_its_result_turned(split: Decision) -> None:
+    build = Builder()
+    turned = build.transpose(build.matmul(build.relu(build.input(2, 3, 5)), 8, name="product"), 1, 0, 2)
+    graph = MovementElimination().run(build.graph(build.tanh(turned))).graph
+    rest = [OnDevice(node.name, "gpu") for node in graph.nodes if node.name not in split.nodes]
+    compiled = applied(graph, rest[0], split, *rest[1:])
+    assert not plan_memory(compiled).kept
+    assert_same_in_arena(graph, compiled)
 
 
 def test_a_verdict_that_the_graph_does_not_bear_is_a_copy_in_the_plan() -> None:
