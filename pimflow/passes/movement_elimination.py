@@ -27,7 +27,7 @@ class MovementElimination(Pass):
 
     def run(self, graph: Graph) -> PassResult:
         """Places the movements; the notes say what is copied after all, and why."""
-        movements = movement(graph)
+        movements = movement(_undecided(graph))
         kept = tuple(f"{name}: {found.reason}" for name, found in movements.items() if not found.free)
         placed = graph.replace(
             nodes=(
@@ -40,3 +40,14 @@ class MovementElimination(Pass):
         if nodes == graph.nodes:
             return PassResult(graph, False, kept)
         return PassResult(graph.replace(nodes=nodes), True, kept)
+
+
+def _undecided(graph: Graph) -> Graph:
+    """The graph without the verdicts of an earlier run, which other passes may have overtaken since.
+
+    In a graph that is cut into regions they hold.
+    """
+    told = any(node.placement.movement is not None for node in graph.nodes)
+    if not told or any(node.placement.region is not None for node in graph.nodes):
+        return graph
+    return graph.replace(nodes=(node.placed(movement=None) for node in graph.nodes))

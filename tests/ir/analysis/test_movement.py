@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -451,6 +452,19 @@ def test_annotation_carries_verdicts_through_tags() -> None:
     }  # fmt: skip
     assert movement(once) == movement(graph)
     assert movement(annotated(once)) == movement(graph)
+
+
+def test_annotation_forgets_what_other_passes_have_overtaken() -> None:
+    """The copies that read a composed value are gone: it has to be made after all."""
+    build = Builder()
+    x = build.conv(build.input(1, 3, 4, 4), 3)
+    joined = build.concat(1, x, x)
+    once = annotated(build.graph(build.relu(shuffled(build, joined))))
+    assert any(verdict.composed for verdict in movement(once).values())
+    kept = [node for node in once.nodes if node.kind not in ("Reshape", "Transpose")]
+    (relu,) = (node for node in kept if node.kind == "Relu")
+    direct = once.replace(nodes=[replace(node, inputs=(joined,)) if node is relu else node for node in kept])
+    assert [(verdict.composed, verdict.copied) for verdict in movement(annotated(direct)).values()] == [(False, (1,))]
 
 
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
