@@ -322,7 +322,10 @@ def test_a_full_disk_is_one_line_that_names_the_folder(
 
 def test_a_model_that_hands_on_its_input_has_an_output_folder(tmp_path: Path, capsys: Capture) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])
-    onnx.save(helper.make_model(helper.make_graph([], "none", [x], [x]), ir_version=8), tmp_path / "none.onnx")
+    model = helper.make_model(
+        helper.make_graph([], "none", [x], [x]), ir_version=8, opset_imports=[helper.make_opsetid("", 17)]
+    )
+    onnx.save(model, tmp_path / "none.onnx")
     folder = tmp_path / "out"
     assert run("compile", tmp_path / "none.onnx", "-o", folder, "--no-cache", "-q") == 0
     assert run("verify", folder, "--arena") == 0
