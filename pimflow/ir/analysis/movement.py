@@ -41,13 +41,13 @@ from pimflow.ir.analysis.tensor_layout import (
     axis_order,
     dense_strides,
     element_bytes,
-    inverse,
     is_contiguous,
     permuted,
     reshaped_strides,
     same_strides,
     transpose_keeps_bytes,
 )
+from pimflow.ir.analysis.views import all_take, order_behind, views_behind
 from pimflow.ir.ops.movement import MovementOp
 
 _ROUNDS = 4
@@ -101,27 +101,29 @@ def place(graph: Graph) -> Places:
     """Places all values of a graph (linear in its nodes; kept as long as the graph lives)."""
     known = _CACHE.get(graph)
     if known is None:
-        known = _CACHE[graph] = _with_composed(graph, _Placer(graph).run())
+        known = _CACHE[graph] = _Placer(graph).run() if _is_decided(graph) else _placed_anew(graph)
     return known
 
 
-def _with_composed(graph: Graph, places: Places) -> Places:
-    """The same with products turned, and copies composed whose results only copies read, in a graph of which nothing
-    is decided yet: no movement, and no region."""
-    if any(node.placement.movement is not None or node.placement.region is not None for node in graph.nodes):
-        return places
-    turned = frozenset(_Placer(graph).turnable())
-    if turned:
-        places = _Placer(graph, turned=turned).run()
-    names: frozenset[str] = frozenset()
+def _is_decided(graph: Graph) -> bool:
+    """Whether a movement of a graph has a verdict, or it is cut into regions."""
+    return any(node.placement.movement is not None or node.placement.region is not None for node in graph.nodes)
+
+
+def _placed_anew(graph: Graph) -> Places:
+    """With matrix products turned, so that no view behind them is a copy, and copies composed that only copies read."""
+    products = (node.output for node in graph.nodes if node.op.is_matrix_product)
+    turned = frozenset(name for name in products if order_behind(graph, name) is not None)
+    places = _Placer(graph, turned=turned).run()
+    composed: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
         more = frozenset(_composable(graph, places.movements))
-        if more == names:
+        if more == composed:
             break
         found = _Placer(graph, more, turned).run()
         if not more <= set(_composable(graph, found.movements)):
             break
-        names, places = more, found
+        composed, places = more, found
     return places
 
 
@@ -190,18 +192,6 @@ def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
     if isinstance(node.op, Pad):
         return size(node.inputs[0]) + written
     return 2 * written
-
-
-def _hands_on(node: Node) -> bool:
-    """Whether a node's outputs have the strides of its input."""
-    return isinstance(node.op, Slice) or (isinstance(node.op, OnnxOp) and node.op.is_movement)
-
-
-def _takes_strides(node: Node, shape: Index, strides: Index) -> bool:
-    if node.op.is_matrix_product:
-        matrix = list(zip(shape, strides, strict=True))[-2:]
-        return any(dim == 1 or stride == 1 for dim, stride in matrix)
-    return node.op.is_movement
 
 
 PLACING: OpRules[Callable[[_Placer, Node, Any, Movement | None], Movement]] = OpRules(
@@ -430,21 +420,7 @@ class _Placer:
             return True
         if self.region_of:
             return False
-        return self._all_take(name, strides)
-
-    def _all_take(self, name: str, strides: Index) -> bool:
-        """Whether all that read a value in this graph do with strides."""
-        values = [name]
-        while values:
-            value = values.pop()
-            if value in self.graph.outputs:
-                return False
-            for reader in self.graph.users(value):
-                if _hands_on(reader):
-                    values.extend(reader.outputs)
-                elif not _takes_strides(reader, self.graph.shape(value), strides):
-                    return False
-        return True
+        return all_take(self.graph, name, strides)
 
     def _settled_strides(self, name: str) -> Index | None:
         """Element strides of a value: of one run of elements, of a box in one, or as it shows one; else None."""
@@ -524,72 +500,15 @@ class _Placer:
         reasons = dict.fromkeys(refused[index] for index in copied)
         return Movement(False, moved_bytes(self.graph, node, copied), ", ".join(reasons), copied)
 
-    def turnable(self) -> Iterator[str]:
-        """The results of matrix products that have to be turned, so that no view behind them is a copy."""
-        for node in self.graph.nodes:
-            if node.op.is_matrix_product and self._order_behind(node.output) is not None:
-                yield node.output
-
     def _turned(self, name: str, maker: Node) -> Index | None:
         """The strides in which a node writes its result, as was decided; None for the layout's own."""
         if name in self.turned:
-            return self._order_behind(name)
-        told = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else self._views_behind(name)
+            return order_behind(self.graph, name)
+        told = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else views_behind(self.graph, name)
         verdicts = [node.placement.movement for node in told]
         if not told or any(verdict is None or not verdict.free or verdict.composed for verdict in verdicts):
             return None
-        return self._order_behind(name)
-
-    def _order_behind(self, name: str) -> Index | None:
-        """Strides of a value that bring the last of the views behind it in order, where one would else be a copy.
-
-        None where there are none that keep rows of matrices dense, as products write them.
-        """
-        value = self.graph.value(name)
-        if value.shape is None or element_bytes(value.dtype) is None:
-            return None
-        chain = self._views_behind(name)
-        if not chain or not self._copies_behind(name, chain):
-            return None
-        strides = dense_strides(self.graph.shape(chain[-1].output))
-        for node in reversed(chain):
-            back = self._shown(node, strides, back=True)
-            if back is None:
-                return None
-            strides = back
-        return strides if strides[-1] == 1 else None
-
-    def _views_behind(self, name: str) -> list[Node]:
-        """The Reshapes and Transposes of which each alone reads what the one before it shows."""
-        chain: list[Node] = []
-        while name not in self.graph.outputs and len(self.graph.users(name)) == 1:
-            (reader,) = self.graph.users(name)
-            is_view = isinstance(reader.op, (Reshape, Transpose))
-            if not is_view or self.graph.value(reader.output).shape is None:
-                break
-            chain.append(reader)
-            name = reader.output
-        return chain
-
-    def _copies_behind(self, name: str, chain: Sequence[Node]) -> bool:
-        """Whether one of the views of a value that is in order has to be a copy."""
-        strides = dense_strides(self.graph.shape(name))
-        for node in chain:
-            shown = self._shown(node, strides)
-            shape = self.graph.shape(node.output)
-            if shown is None:
-                return True
-            strides = shown
-            if not same_strides(shape, strides, dense_strides(shape)) and not self._all_take(node.output, strides):
-                return True
-        return False
-
-    def _shown(self, node: Node, strides: Index, *, back: bool = False) -> Index | None:
-        """Strides of what a view shows of its input, or (back) of its input where what it shows has these."""
-        before, after = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
-        if isinstance(node.op, Transpose):
-            return permuted(strides, inverse(node.op.perm) if back else node.op.perm)
-        return reshaped_strides(after, strides, before) if back else reshaped_strides(before, strides, after)
+        return order_behind(self.graph, name)
 
     def _lie_together(self, node: Node, boxes: Sequence[Box]) -> bool:
         """Whether the operands already lie in one space as the output wants them (cells between them: none)."""

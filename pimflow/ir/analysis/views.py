@@ -1,0 +1,98 @@
+"""Chains of views: what a Reshape or Transpose shows with strides, who takes these, and what would spare it a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pimflow.ir import Graph, Node, OnnxOp, Reshape, Slice, Transpose
+from pimflow.ir.analysis.tensor_layout import (
+    Index,
+    dense_strides,
+    element_bytes,
+    inverse,
+    permuted,
+    reshaped_strides,
+    same_strides,
+)
+
+
+def order_behind(graph: Graph, name: str) -> Index | None:
+    """Strides of a value that bring the last of the views behind it in order, where one would else be a copy.
+
+    None where there are none that keep rows of matrices dense, as products write them.
+    """
+    value = graph.value(name)
+    if value.shape is None or element_bytes(value.dtype) is None:
+        return None
+    chain = views_behind(graph, name)
+    if not chain or not _copies_behind(graph, name, chain):
+        return None
+    strides = dense_strides(graph.shape(chain[-1].output))
+    for node in reversed(chain):
+        back = _shown(graph, node, strides, back=True)
+        if back is None:
+            return None
+        strides = back
+    return strides if strides[-1] == 1 else None
+
+
+def views_behind(graph: Graph, name: str) -> list[Node]:
+    """The Reshapes and Transposes of which each alone reads what the one before it shows."""
+    chain: list[Node] = []
+    while name not in graph.outputs and len(graph.users(name)) == 1:
+        (reader,) = graph.users(name)
+        is_view = isinstance(reader.op, (Reshape, Transpose))
+        if not is_view or graph.value(reader.output).shape is None:
+            break
+        chain.append(reader)
+        name = reader.output
+    return chain
+
+
+def _copies_behind(graph: Graph, name: str, chain: Sequence[Node]) -> bool:
+    """Whether one of the views of a value that is in order has to be a copy."""
+    strides = dense_strides(graph.shape(name))
+    for node in chain:
+        shown = _shown(graph, node, strides)
+        shape = graph.shape(node.output)
+        if shown is None:
+            return True
+        strides = shown
+        if not same_strides(shape, strides, dense_strides(shape)) and not all_take(graph, node.output, strides):
+            return True
+    return False
+
+
+def _shown(graph: Graph, node: Node, strides: Index, *, back: bool = False) -> Index | None:
+    """Strides of what a view shows of its input, or (back) of its input where what it shows has these."""
+    before, after = graph.shape(node.inputs[0]), graph.shape(node.output)
+    if isinstance(node.op, Transpose):
+        return permuted(strides, inverse(node.op.perm) if back else node.op.perm)
+    return reshaped_strides(after, strides, before) if back else reshaped_strides(before, strides, after)
+
+
+def all_take(graph: Graph, name: str, strides: Index) -> bool:
+    """Whether all that read a value in this graph do with strides."""
+    values = [name]
+    while values:
+        value = values.pop()
+        if value in graph.outputs:
+            return False
+        for reader in graph.users(value):
+            if _hands_on(reader):
+                values.extend(reader.outputs)
+            elif not _takes_strides(reader, graph.shape(value), strides):
+                return False
+    return True
+
+
+def _hands_on(node: Node) -> bool:
+    """Whether a node's outputs have the strides of its input."""
+    return isinstance(node.op, Slice) or (isinstance(node.op, OnnxOp) and node.op.is_movement)
+
+
+def _takes_strides(node: Node, shape: Index, strides: Index) -> bool:
+    if node.op.is_matrix_product:
+        matrix = list(zip(shape, strides, strict=True))[-2:]
+        return any(dim == 1 or stride == 1 for dim, stride in matrix)
+    return node.op.is_movement
