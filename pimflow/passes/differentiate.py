@@ -140,14 +140,15 @@ def _with_plain_constants(model: Graph) -> Graph:
 
 
 def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:
-    """Whether what may have been folded into a constant was computed of one that may be trained."""
+    """Whether what may have been folded into a constant was computed of the elements of one that may be trained."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
         maker = model.producer(current)
         if maker is None and (current not in model.values or is_trained(model, current)):
             return True
-        waiting += [] if maker is None else [read for read in maker.inputs if read and read not in seen]
+        reads = () if maker is None or maker.kind in ("Shape", "Size") else maker.inputs
+        waiting += [read for read in reads if read and read not in seen]
         seen.update(waiting)
     return False
 

@@ -138,6 +138,16 @@ def test_masks_of_small_numbers_are_no_parameters() -> None:
     assert parameters(TIDY.run(graph).graph, graph) == ("weights", "shift", "identity")
 
 
+def test_zeros_as_large_as_what_weights_make_are_no_parameter() -> None:
+    """What the second layer of a loop over relations adds to: its rows are asked of the first layer's result."""
+    build = Builder("g", opset=18)
+    x = build.matmul(build.input(3, 4), 5)
+    (sizes,) = build.node(OnnxOp("Shape"), (x,), [((2,), "int64")])
+    (total,) = build.node(OnnxOp("ConstantOfShape"), (sizes,), [((3, 5), "float32")])
+    graph = build.graph(build.add(total, x))
+    assert parameters(TIDY.run(graph).graph, graph) == ("weights",)
+
+
 def test_a_weight_that_is_read_twice_has_one_gradient() -> None:
     build = Builder()
     x = build.input(2, 4)
