@@ -6,16 +6,17 @@ results in place of the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from onnx import AttributeProto, helper
+from onnx import AttributeProto, GraphProto, helper
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Packed, Refusal, Value
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.opaque import AttributeValue
-from pimflow.onnxio.captures import capture_count
+from pimflow.onnxio.captures import capture_count, subgraphs
 from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, brief, is_boundless, sparse_to_array, to_array
@@ -98,9 +99,22 @@ def unpacked(graph: Graph) -> Graph:
     )
 
 
-def is_random(op: OnnxOp) -> bool:
-    """Whether an operator may give something else each time it runs."""
-    return op.op_type in DRAWING or op.op_type == "Dropout"  # in training
+def is_random(op: Op) -> bool:
+    """Whether an operator, or a node of its bodies, may give something else each time it runs."""
+    return isinstance(op, OnnxOp) and (_draws(op.op_type) or any(map(_has_draws, _bodies(op))))
+
+
+def _draws(op_type: str) -> bool:
+    return op_type in DRAWING or op_type == "Dropout"  # in training
+
+
+def _has_draws(body: GraphProto) -> bool:
+    return any(_draws(node.op_type) or any(map(_has_draws, subgraphs(node.attribute))) for node in body.node)
+
+
+def _bodies(op: OnnxOp) -> Iterable[GraphProto]:
+    opaque = (value for _, value in op.attributes if isinstance(value, OpaqueAttribute)) if op.has_bodies else ()
+    return subgraphs([AttributeProto.FromString(value.serialized) for value in opaque])
 
 
 def _is_graph(value: OpaqueAttribute) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from itertools import chain
 
 from hypothesis import strategies as st
@@ -22,31 +23,36 @@ def trace_of(sizes: list[int], reads: list[set[int]], inputs: int) -> Trace:
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw: st.DrawFn, drawing: bool = False) -> Trace:
+    """Of up to five kernels; some of them may draw random numbers."""
     inputs, made = draw(st.integers(1, 2)), draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(1, 9), min_size=inputs + made, max_size=inputs + made))
     reads = [draw(st.sets(st.integers(0, inputs + n - 1), min_size=1, max_size=3)) for n in range(made)]
-    return trace_of(sizes, reads, inputs)
+    trace = trace_of(sizes, reads, inputs)
+    once = draw(st.sets(st.sampled_from(trace.kernels[1:-1]))) if drawing else set()
+    return replace(trace, kernels=tuple(replace(kernel, draws=kernel in once) for kernel in trace.kernels))
 
 
 def least_peak(trace: Trace) -> int:
-    """Of all sequences of runs and drops that end with all results there: every set that can be there is a state."""
+    """Of all sequences of runs and drops that end with all results there: every set that can be there is a state, with
+    what has been drawn."""
     size = [buffer.bytes for buffer in trace.buffers]
     start, end = frozenset(trace.kernels[0].writes), set(trace.kernels[-1].reads)
-    waiting = [(sum(size[b] for b in start), sorted(start))]
-    seen = dict.fromkeys([start], waiting[0][0])
+    waiting = [(sum(size[b] for b in start), sorted(start), list[str]())]
+    seen = {(start, frozenset[str]()): waiting[0][0]}
     while waiting:
-        peak, listed = heapq.heappop(waiting)
-        there = frozenset(listed)
+        peak, listed, listed_drawn = heapq.heappop(waiting)
+        there, drawn = frozenset(listed), frozenset(listed_drawn)
         if end <= there:
             return peak
-        following = [(there - {one}, 0) for one in there]
+        following = [(there - {one}, drawn, 0) for one in there]
         for kernel in trace.kernels[1:-1]:
-            if there.issuperset(kernel.reads):
+            if there.issuperset(kernel.reads) and kernel.name not in drawn:
                 after = there.union(kernel.writes)
-                following.append((after, sum(size[b] for b in after)))
-        for state, taken in following:
-            if max(peak, taken) < seen.get(state, NEVER):
-                seen[state] = max(peak, taken)
-                heapq.heappush(waiting, (seen[state], sorted(state)))
+                also = drawn | {kernel.name} if kernel.draws else drawn
+                following.append((after, also, sum(size[b] for b in after)))
+        for state, also, taken in following:
+            if max(peak, taken) < seen.get((state, also), NEVER):
+                seen[state, also] = max(peak, taken)
+                heapq.heappush(waiting, (max(peak, taken), sorted(state), sorted(also)))
     raise AssertionError

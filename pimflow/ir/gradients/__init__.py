@@ -2,6 +2,7 @@
 
 from pimflow.ir.gradients import (
     contraction,
+    drawing,
     elementwise,
     fused,
     grid,
@@ -42,6 +43,7 @@ __all__ = [
     "Tape",
     "contraction",
     "differentiates",
+    "drawing",
     "elementwise",
     "fused",
     "grid",

@@ -120,9 +120,8 @@ def _transpose(tape: Tape, node: Node, op: Transpose, gradients: tuple[str, ...]
     return (tape.transpose(gradients[0], [op.perm.index(axis) for axis in range(len(op.perm))]),)
 
 
-@differentiates("Identity", "Dropout")
+@differentiates("Identity")
 def _identity(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Of a Dropout in inference, which drops nothing."""
     return (gradients[0],)
 
 

@@ -7,7 +7,8 @@ need at least, every step behind them once; first in steps, then in time, then b
 that is less than what was found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems Science and Cybernetics
 4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
 
-A buffer holds one version at a time. Whatever is written into it again is written over what it held.
+A buffer holds one version at a time. Whatever is written into it again is written over what it held. A step that draws
+random numbers is taken back once nothing before it needs what it made.
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ class _Back:
             added = self._reads[place] & ~needed
             if any(self._others[version] & before for version in _bits(added)):
                 continue
+            if self.trace.kernels[place].draws and self._ancestors_of(before) >> place & 1:
+                continue  # it would run again
             if not added or self._replaces(place, rest, needed, added):
                 return [(place, before)]
             found.append((place, before))

@@ -235,7 +235,7 @@ def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int,
     """The kernels that make a saved buffer again, in order; None where that takes too many, or what is not there.
 
     What they read has to be saved too, or to be an input, or is made again with it; what was overwritten meanwhile, as
-    what is computed in place does, is no longer there.
+    what is computed in place does, is no longer there. What is drawn is not drawn again.
     """
     there, again = set(trace.saved), set(recomputed)
     place, chain = trace.returns(buffer), set()
@@ -247,7 +247,7 @@ def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int,
             for kernel in trace.uses[current]
             if trace.given <= kernel < trace.turn and current in trace.kernels[kernel].writes
         ]
-        if not made:
+        if not made or any(trace.kernels[kernel].draws for kernel in made):
             return None
         chain.update(made)
         for kernel in made:

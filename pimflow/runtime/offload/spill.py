@@ -15,6 +15,7 @@ from typing import Literal
 
 from pimflow.errors import TargetError
 from pimflow.ir import Graph, Node
+from pimflow.onnxio.folding import is_random
 from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.least import Least, least_room
@@ -205,7 +206,7 @@ def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[in
         if node.name in memory.workspaces:
             writes[memory.workspaces[node.name]] = None
     there.update(writes)
-    return Kernel(nodes[0].name, time_us, tuple(reads), tuple(writes))
+    return Kernel(nodes[0].name, time_us, tuple(reads), tuple(writes), any(is_random(node.op) for node in nodes))
 
 
 def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:

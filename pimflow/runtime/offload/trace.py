@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from pimflow.errors import ModelError
 from pimflow.ir import Graph, Node
+from pimflow.onnxio.folding import is_random
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory.plan import MemoryPlan, plan_memory
 from pimflow.runtime.timeline import build_timeline
@@ -18,13 +19,15 @@ from pimflow.runtime.timeline import build_timeline
 class Kernel:
     """A node of the step: how long it runs, and which buffers (by number) it reads and writes.
 
-    Views, and other movements that do nothing, read what they are of, and write nothing.
+    Views, and other movements that do nothing, read what they are of, and write nothing. A kernel that draws random
+    numbers draws others each time it runs, so no plan runs it again.
     """
 
     name: str
     time_us: float
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    draws: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,13 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
     )
 
     kernels = tuple(
-        Kernel(node.name, time_us, tuple(plan.regions_of(node.inputs)), tuple(plan.regions_of(written(node, plan))))
+        Kernel(
+            node.name,
+            time_us,
+            tuple(plan.regions_of(node.inputs)),
+            tuple(plan.regions_of(written(node, plan))),
+            is_random(node.op),
+        )
         for node, time_us in zip(graph.nodes, times, strict=True)
     )
     turn = max((place + 1 for place, kernel in enumerate(kernels) if kernel.name in forward), default=0)

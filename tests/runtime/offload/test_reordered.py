@@ -60,6 +60,17 @@ def test_a_plan_is_found_if_there_is_one(trace: Trace) -> None:
         check(trace, found, limit)
 
 
+@given(traces(drawing=True))
+@settings(max_examples=100)
+def test_what_is_drawn_is_drawn_once(trace: Trace) -> None:
+    least = least_peak(trace)
+    assert reordered(trace, sizes_of(trace), least - 1) is None
+    found = reordered(trace, sizes_of(trace), least)
+    assert found is not None
+    check(trace, found, least)
+    assert not any(trace.kernels[rerun.place].draws for rerun in found.run.reruns)
+
+
 def test_where_there_is_room_all_runs_once() -> None:
     trace = trace_of([1, 8, 1, 8, 1, 1], [{0}, {1}, {0}, {3}, {2, 4}], 1)
     found = reordered(trace, sizes_of(trace), 99)

@@ -190,6 +190,22 @@ def test_what_can_be_made_again() -> None:
     assert chain_of(trace, 0, {0}) == (0,)
 
 
+def test_what_is_drawn_is_not_made_again() -> None:
+    """Nor what would be made of it, were it not saved."""
+    buffers = tuple(Buffer(name, 10, 10) for name in "abc")
+    kernels = (
+        Kernel("a", 1.0, (), (0,), draws=True),
+        Kernel("b", 1.0, (0,), (1,)),
+        Kernel("c", 1.0, (), (2,)),
+        Kernel("c'", 1.0, (2,), ()),
+        Kernel("b'", 1.0, (1,), ()),
+    )
+    trace = Trace(kernels, 3, buffers)
+    assert chain_of(trace, 2, {2}) == (2,)
+    assert chain_of(trace, 1, {1}) is None
+    assert chain_of(replace(trace, kernels=(replace(kernels[0], draws=False), *kernels[1:])), 1, {1}) == (0, 1)
+
+
 def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> None:
     """y is made from x, which a later kernel overwrites: x is saved as that left it. z, made from that, may be."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y", "z"))

@@ -10,6 +10,9 @@ import pytest
 import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.errors import OptionError, TargetError
+from pimflow.ir import Builder
+from pimflow.onnxio.export import to_onnx
+from pimflow.passes.differentiate import Differentiate
 from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.offload.run import ActivationPlan, follow
@@ -19,6 +22,18 @@ from support.offload import Clock, machine, residual_step, step
 
 def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", policy: str = "gpu") -> CompiledModel:
     return pimflow.compile(step(), target=machine(kib, base), policy=policy, spill=spill, use_cache=False, check=False)
+
+
+def noisy(kib: float, way: SpillWay) -> CompiledModel:
+    """A training step of layers that are each scaled by noise."""
+    build = Builder()
+    x = build.input(512, 32)
+    for _ in range(4):
+        x = build.relu(build.gemm(x, 32))
+        x = build.mul(x, build.onnx("RandomUniformLike", x))
+    graph = Differentiate("mean-squared").run(build.graph(build.gemm(x, 8))).graph
+    model = to_onnx(graph).SerializeToString()
+    return pimflow.compile(model, target=machine(kib), policy="gpu", spill=way, use_cache=False, check=False)
 
 
 def test_a_plan_that_fits() -> None:
@@ -118,6 +133,21 @@ def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
     rows = told["activations"]
     assert len(rows) == len(spill.found.run.reruns)
     assert all(row["made_us"] <= row["read_us"] for row in rows)
+
+
+@pytest.mark.parametrize(("way", "share"), [("auto", 0.6), ("recompute", 0.7)])
+def test_what_is_drawn_is_kept_until_it_is_read(way: SpillWay, share: float) -> None:
+    """Drawn again it would be something else: noise is kept where what is made of it is made again, in any order."""
+    model = noisy(1 << 20, way)
+    spill = noisy(share * gpu_bytes(model.memory) / 1024, way).spill
+    assert spill is not None
+    assert spill.fits
+    assert bool(spill.found.plan.order) == (way == "recompute")
+    again = {spill.trace.kernels[rerun.place].name for rerun in spill.found.run.reruns}
+    drawn = {kernel.name for kernel in spill.trace.kernels if kernel.draws}
+    assert again
+    assert len(drawn) == 4
+    assert not again & drawn
 
 
 def test_one_way_alone_or_none() -> None:

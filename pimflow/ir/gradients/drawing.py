@@ -1,0 +1,52 @@
+"""Gradients of what draws random numbers: Dropout, and noise of the shape of another value.
+
+What was drawn is kept until the backward pass: it is not drawn again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pimflow.ir.gradients.tape import ONNX_TRAINING_FORMS, Gradients, Tape, differentiates
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.opaque import OnnxOp
+
+
+@ONNX_TRAINING_FORMS.register(("", "Dropout"))
+def _with_mask(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    """What may drop elements says which it keeps."""
+    flag = tape.operand(node, 2)
+    always = tape.array(flag) if flag else None
+    if not flag or (always is not None and not always.any()):
+        return (node,)
+    mask = next(filter(None, node.outputs[1:]), "")
+    mask = mask or tape.new_value(f"{node.name}.mask", tape.shape(node.output), "bool")
+    tape.keep(node, mask)
+    return (replace(node, outputs=(node.outputs[0], mask)),)
+
+
+@differentiates("Dropout")
+def _dropout(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """dy / (1 - ratio) where an element was kept; dy in inference, which drops nothing."""
+    dy, *_ = gradients
+    if not dy or not tape.kept(node):
+        return (dy,)
+    (mask,) = tape.kept(node)
+    dx = tape.div(tape.masked(mask, dy), _kept_share(tape, node))
+    flag = tape.operand(node, 2)
+    return (dx if tape.array(flag) is not None else tape.where(tape.reshape(flag, ()), dx, dy),)
+
+
+def _kept_share(tape: Tape, node: Node) -> str:
+    """1 - ratio, as a scalar in the element type of what is dropped."""
+    x, ratio = node.inputs[0], tape.operand(node, 1)
+    if not ratio:
+        return tape.number(0.5, x)
+    share = tape.sub(tape.number(1.0, ratio), tape.reshape(ratio, ()))
+    return share if tape.dtype(ratio) == tape.dtype(x) else tape.cast(share, tape.dtype(x))
+
+
+@differentiates("RandomNormalLike", "RandomUniformLike")
+def _noise(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Of the other value only the shape counts."""
+    return ("",)

@@ -1,0 +1,24 @@
+"""What is known before a model runs, and what differs from run to run."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto, helper
+
+from pimflow.ir import OnnxOp, OpaqueAttribute
+from pimflow.onnxio.folding import is_random
+
+
+def branch(kind: str, depth: int) -> OpaqueAttribute:
+    """A body with a node of some kind, in as many Ifs."""
+    node = helper.make_node(kind, [], ["y"], shape=[2])
+    for _ in range(depth):
+        body = helper.make_graph([node], "body", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])
+        node = helper.make_node("If", ["flag"], ["y"], then_branch=body)
+    return OpaqueAttribute(node.attribute[0].SerializeToString())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_body_draws_is_drawn(depth: int) -> None:
+    assert is_random(OnnxOp("If", "", (("then_branch", branch("RandomUniform", depth)),)))
+    assert not is_random(OnnxOp("If", "", (("then_branch", branch("ConstantOfShape", depth)),)))
