@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pimflow.targets import override as override
     from pimflow.targets import target_names as target_names
     from pimflow.targets import target_text as target_text
-    from pimflow.verify.compare import Verification as Verification
+    from pimflow.verify.verification import Verification as Verification
 
 _HOME = {
     "CalibrationReport": "pimflow.report.calibration",
@@ -87,7 +87,7 @@ _HOME = {
     "Target": "pimflow.targets",
     "TracesReport": "pimflow.report.traces",
     "Training": "pimflow.report.training",
-    "Verification": "pimflow.verify.compare",
+    "Verification": "pimflow.verify.verification",
     "cache_clear": "pimflow.search.price_cache",
     "cache_info": "pimflow.search.price_cache",
     "calibrate": "pimflow.api.machines",

@@ -22,7 +22,7 @@ from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
 from pimflow.report.measures import origin_of
 from pimflow.search.progress import telling
-from pimflow.verify.compare import Verification
+from pimflow.verify.verification import Verification
 
 
 def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:

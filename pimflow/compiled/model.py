@@ -37,7 +37,7 @@ from pimflow.targets import TargetRecord
 from pimflow.version import __version__
 
 if TYPE_CHECKING:
-    from pimflow.verify.compare import Verification
+    from pimflow.verify.verification import Verification
 
 _VERIFY_FORMS = {
     "seed": Annotated[int, Limits(least=0)] | None,
@@ -140,7 +140,7 @@ class CompiledModel(CompiledResult):
             InputDataError: the inputs do not fit the model.
             OptionError: another value is of the wrong type, or out of range.
         """
-        from pimflow.verify.compare import verify_compiled
+        from pimflow.verify.compare import Execution, verify_compiled
 
         if inputs is not None and not isinstance(inputs, (str, os.PathLike, Mapping)):
             raise ArgumentError(f"'inputs' is {kind_of(inputs)}", "give arrays by input name, or an npz file")
@@ -149,20 +149,21 @@ class CompiledModel(CompiledResult):
             read_argument(name, form, given[name])
         if inputs is not None:
             inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_npz(inputs))
+        execution = Execution(
+            units=self.machine.costs.units,
+            programs=self.programs if pim == "values" else None,
+            operand=operand,
+            host=self.machine.costs.serving(self.graph).host,
+            memory=self.memory if arena else None,
+            spill=self.spill,
+        )
         return verify_compiled(
-            self.source.content,
-            self.graph,
+            *(self.source.content, self.graph, execution),
             bound=self._bound,
             inputs=inputs,
             seed=self.options.seed if seed is None else seed,
             rtol=rtol,
-            programs=self.programs if pim == "values" else None,
-            units=self.machine.costs.units,
-            operand=operand,
-            memory=self.memory if arena else None,
             in_flight=self._in_flight,
-            spill=self.spill,
-            host=self.machine.costs.serving(self.graph).host,
             progress=telling(progress),
         )
 

@@ -21,7 +21,7 @@ from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.runtime.execute import original, ort
 from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
-from pimflow.verify import compare
+from pimflow.verify import compare, evidence
 from support.exotic_models import MODELS
 from support.onnx_models import model_of
 from support.quantised_models import qdq_model
@@ -105,7 +105,7 @@ def test_what_other_kernels_do_to_the_original_is_measured(
     def run_original(*args: Any, optimise: bool = True, **options: Any) -> dict[str, Any]:
         return moved(original.run_original(*args, **options), 0.0 if optimise else kernels)
 
-    monkeypatch.setattr(compare, "run_original", run_original)
+    monkeypatch.setattr(evidence, "run_original", run_original)
     monkeypatch.setattr(compare, "run_graph", lambda *args: moved(ort.run_graph(*args), 5e-4))
     result = pimflow.compile("zoo:toy", policy="gpu", use_cache=False).verify()
     assert result.passed == passes, result.text()

@@ -1,0 +1,186 @@
+"""How far a result may be from the original's: measured on the model's own roundings, each bound with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pimflow.errors import ModelError
+from pimflow.frontend import load_model
+from pimflow.ir import Array, Graph
+from pimflow.onnxio.export import ModelContent
+from pimflow.onnxio.widening import NARROW, is_narrow
+from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.ort import run_graph
+from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
+from pimflow.verify.reference import JITTER, SUMS_RTOL, UnitReference, quantises
+from pimflow.verify.values import PartsCheck, compare_values
+
+MARGIN = 2.0
+"""A bound that is measured allows as much more than was seen."""
+
+SIGNAL_SHARE = 0.5
+"""A bound that is measured is at most this share of what other inputs change: beyond, a pass would say nothing.
+
+Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin.
+"""
+
+Outputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two runs that have to agree: what they are, their outputs, and bounds that are not the default."""
+
+    what: str
+    expected: Outputs
+    actual: Outputs
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Evidence:
+    """What is known of a compiled model beside its own outputs.
+
+    Args:
+        original: the model that was compiled, as ONNX Runtime reads it.
+        graph: the compiled model.
+        bound: inputs that the original has and the compiled model has not.
+        feeds: the other inputs.
+        expected: what the original gives.
+    """
+
+    original: ModelContent
+    graph: Graph
+    bound: Mapping[str, Array]
+    feeds: Mapping[str, Array]
+    expected: Outputs
+    ways: dict[str, Outputs] = field(default_factory=dict)
+    """The model's own results where it is rounded otherwise, each with what moves them."""
+    of_machine: set[str] = field(default_factory=set)
+    """Those that are not the model's own roundings: they must not move the outputs as other inputs do."""
+    pairs: list[_Pair] = field(default_factory=list)
+    values: PartsCheck | None = None
+
+    def measure(self, actual: Outputs) -> None:
+        """Runs the original and the graph without roundings that depend on how nodes are fused, if these count.
+
+        They do where models round to few digits; in single precision where the outputs differ by more than the default:
+        many layers may make that of the order of sums alone.
+        """
+        narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
+        if not narrow and not quantised and not self._differs_in_values(actual):
+            return
+        fed = {**self.bound, **self.feeds}
+        given = load_model(self.original, {name: array.shape for name, array in fed.items()})
+        inputs = [name for name in given.inputs if name not in self.bound]
+        before = given.replace(inputs=inputs, constants={**given.constants, **self.bound})
+        outputs, self.values = compare_values(before, self.graph, self.feeds)
+        kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
+        if kinds:
+            self.ways[" and ".join(kinds)] = outputs
+        else:  # what the values differ by, one by one, added to every product
+            moved = UnitReference(
+                before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
+            )
+            self.ways["sums in another order"] = run_nodes(before, self.feeds, moved)
+            # kernels have one order for a whole channel: what it makes of sums no pool levels out, as it does chance
+            with suppress(ModelError):
+                without = run_original(self.original, fed, optimise=False)
+                self.ways["kernels without ONNX Runtime's optimisations"] = without
+        if quantised:
+            self.ways["roundings near a half"] = run_nodes(
+                self.graph, self.feeds, UnitReference(self.graph, {}, None, jitter_seed=0)
+            )
+
+    def _differs_in_values(self, actual: Outputs) -> bool:
+        """Whether an output is off by more than the default, and none in any other way."""
+        problems = {check.problem for check in compare_outputs(self.expected, actual, DEFAULT_RTOL) if not check.passed}
+        return problems == {"values differ"}
+
+    def node_by_node(self, actual: Outputs, reference: UnitReference, progress: Callable[[str], None]) -> None:
+        """Runs the graph in the precision of its units, with neither arena nor programs."""
+        progress("running the compiled model node by node")
+        self.pairs.append(_Pair("as ONNX Runtime runs it", self.expected, run_graph(self.graph, self.feeds)))
+        same = run_nodes(self.graph, self.feeds, reference)
+        bounds: Mapping[str, float] = {}
+        if reference.units:
+            moved = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=0)
+            bounds = _bounds(same, [run_nodes(self.graph, self.feeds, moved)])
+        units, asked = reference.units, reference.operand
+        placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
+        used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
+        operands = sorted(used or {asked or unit.operand for unit in units.values()})
+        narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
+        kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
+        what = " and ".join(kinds) or "nodes run one by one"
+        self.ways[what] = same
+        if operands:
+            self.of_machine.add(what)
+        self.pairs.append(_Pair("in the same precision, node by node", same, actual, bounds))
+
+    def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
+        """The compiled model's outputs against the original's, and all pairs of runs."""
+        bounds: dict[str, float] = {}
+        for what, outputs in self.ways.items():
+            for name, bound in _bounds(self.expected, [outputs]).items():
+                seen = 0.0 if what in self.of_machine else bound / MARGIN
+                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL)
+                bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
+        found = {check.name: check for check in compare_outputs(self.expected, actual, DEFAULT_RTOL, bounds)}
+        for name, check in found.items():
+            if not check.passed and name in bounds and check.problem == "values differ":
+                found[name] = replace(check, problem=f"values differ, as much as {bounds[name]:.3g} would be allowed")
+        for pair in self.pairs:
+            limits = bounds if pair.expected is self.expected else pair.bounds
+            for check in compare_outputs(pair.expected, pair.actual, DEFAULT_RTOL, limits):
+                if not check.passed and found[check.name].passed:
+                    problem = f"{pair.what} it is off by {check.max_rel_err:.3g} of the largest magnitude"
+                    found[check.name] = replace(
+                        found[check.name], passed=False, problem=f"{problem}, {check.rtol:.3g} is allowed"
+                    )
+        return tuple(found.values())
+
+    def notes(self) -> tuple[str, ...]:
+        """How the bounds came about."""
+        found = []
+        for what, outputs in self.ways.items():
+            bounds = _bounds(self.expected, [outputs])
+            if bounds:
+                found.append(
+                    f"{what} move the model's own outputs by up to {max(bounds.values()) / MARGIN:.3g} of the largest "
+                    "magnitude: the bound follows that"
+                )
+        return tuple(found)
+
+
+def is_quantised(graph: Graph) -> bool:
+    """Whether a graph rounds to integers of few bits, or keeps constants as such."""
+    return bool(graph.packed) or any(map(quantises, graph.nodes))
+
+
+def _bounds(expected: Outputs, ways: list[Outputs]) -> dict[str, float]:
+    """Bounds of outputs for which the default is too narrow: `MARGIN` times the largest error of any way."""
+    bounds: dict[str, float] = {}
+    for way in ways:
+        alike = {name: _as_type_of(expected[name], way.get(name)) for name in expected}
+        for check in compare_outputs(expected, alike, DEFAULT_RTOL):
+            bound = MARGIN * check.max_rel_err
+            exact = getattr(expected[check.name], "dtype", np.dtype("int64")).kind not in "fcV"
+            if np.isfinite(bound) and bound > (0.0 if exact else DEFAULT_RTOL):
+                bounds[check.name] = max(bound, bounds.get(check.name, 0.0))
+    return bounds
+
+
+def _as_type_of(expected: Any, actual: Any) -> Any:
+    if isinstance(expected, list) and isinstance(actual, list):
+        return [_as_type_of(*pair) for pair in zip(expected, actual, strict=False)]
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray) and expected.dtype.name in NARROW:
+        with np.errstate(over="ignore"):
+            return actual.astype(expected.dtype)
+    return actual

@@ -1,0 +1,147 @@
+"""The result of a comparison: what was compared, how far it is apart, and the same as text and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pimflow.verify.outputs import OutputCheck
+from pimflow.verify.values import PartsCheck
+
+
+@dataclass(frozen=True)
+class How:
+    """On what a comparison was made, and how the compiled model ran.
+
+    Args:
+        seed: of the random inputs; None where inputs were given.
+        programs: whether what units execute was executed by value.
+        operand: the element type of its operands, where one was asked for.
+        arena: whether values lay in the planned arena.
+    """
+
+    seed: int | None
+    programs: bool = False
+    operand: str | None = None
+    arena: bool = False
+
+    @property
+    def text(self) -> str:
+        """As a clause."""
+        by_value = f"what units execute by value{f', in {self.operand}' if self.operand else ''}"
+        means = [*([by_value] if self.programs else []), *(["inside the arena"] if self.arena else [])]
+        inputs = "on given inputs" if self.seed is None else f"on random inputs (seed {self.seed})"
+        return ", ".join([*means, inputs])
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared.
+
+    `rtol` is the widest bound of all outputs. `values` is there where the model rounds: its values one by one, in
+    single precision; `programs` where units' programs were executed: each against its own node, on the same operands;
+    `in_flight` where several inferences were in flight: each against the original, on inputs of its own.
+    """
+
+    passed: bool
+    outputs: tuple[OutputCheck, ...]
+    nodes_checked: int
+    rtol: float
+    how: How
+    notes: tuple[str, ...] = ()
+    values: PartsCheck | None = None
+    programs: PartsCheck | None = None
+    in_flight: PartsCheck | None = None
+
+    @property
+    def max_abs_err(self) -> float:
+        """Over all outputs."""
+        return max((check.max_abs_err for check in self.outputs), default=0.0)
+
+    @property
+    def max_rel_err(self) -> float:
+        """Over all outputs."""
+        return max((check.max_rel_err for check in self.outputs), default=0.0)
+
+    @property
+    def output_std(self) -> float:
+        """The smallest standard deviation of an original output: near 0 means that the comparison shows little."""
+        return min((check.std for check in self.outputs), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document that `pimflow verify --json` prints. What is not finite becomes null."""
+        return {
+            "passed": self.passed,
+            "max_abs_err": _finite(self.max_abs_err),
+            "max_rel_err": _finite(self.max_rel_err),
+            "output_std": _finite(self.output_std),
+            "nodes_checked": self.nodes_checked,
+            "rtol": self.rtol,
+            "how": vars(self.how),
+            "outputs": [
+                {
+                    "name": check.name,
+                    "max_abs_err": _finite(check.max_abs_err),
+                    "max_rel_err": _finite(check.max_rel_err),
+                    "std": _finite(check.std),
+                    "rtol": check.rtol,
+                    "passed": check.passed,
+                    "problem": check.problem,
+                }
+                for check in self.outputs
+            ],
+            "values": _parts_json(self.values),
+            "programs": _parts_json(self.programs),
+            "in_flight": _parts_json(self.in_flight),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def clause(self) -> str:
+        """How far the outputs are apart, what was run, and on what."""
+        wrong = [check for check in self.outputs if not check.passed]
+        count = f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}"
+        off = f"{len(wrong)} of {count} off, the largest" if wrong else f"{count}, largest"
+        return f"{off} relative error {self.max_rel_err:.1e} of {self.rtol:.1e} allowed; {self.how.text}"
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row per output, of plain values: `pandas.DataFrame(verification.records())` is their table."""
+        rows: list[dict[str, Any]] = self.as_json()["outputs"]
+        return rows
+
+    def text(self) -> str:
+        """The same as lines of text, as `pimflow verify` prints them."""
+        lines = [
+            f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: largest error {check.max_abs_err:.3g} "
+            f"({check.max_rel_err:.3g} of the largest magnitude), standard deviation {check.std:.3g}"
+            + (f": {check.problem}" if check.problem else "")
+            for check in self.outputs
+        ]
+        lines += _parts_text(self.values, "value", "values were compared one by one, in single precision")
+        lines += _parts_text(self.programs, "program of", "programs were compared with their nodes, on equal operands")
+        lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on inputs of its own")
+        lines += [f"note  {note}" for note in self.notes]
+        verdict = "passed" if self.passed else "FAILED"
+        return "\n".join(
+            [*lines, f"{verdict}: {len(self.outputs)} outputs of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"]
+        )
+
+
+def _parts_json(parts: PartsCheck | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+    wrong = {name: _finite(error) for name, error in parts.wrong.items()}
+    return {"checked": parts.checked, "largest_error": _finite(parts.largest_error), "wrong": wrong}
+
+
+def _parts_text(parts: PartsCheck | None, noun: str, how: str) -> list[str]:
+    if parts is None:
+        return []
+    wrong = [f"FAIL  {noun} {name}: off by {error:.3g} of its largest magnitude" for name, error in parts.wrong.items()]
+    return [*wrong, f"note  {parts.checked} {how}: largest error {parts.largest_error:.2g}"]
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
