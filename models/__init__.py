@@ -7,7 +7,6 @@ values. They are drawn when a model is built; nothing of them is stored.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -200,6 +199,8 @@ def entry(name: str) -> Entry:
     known = plain.get(_plain(name))
     if known is not None:
         return every[known]
+    import difflib
+
     close = [plain[match] for match in difflib.get_close_matches(_plain(name), plain, n=2)]
     hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(every)}"
     raise UnknownModel(f"no model {name!r} in the zoo; {hint}")

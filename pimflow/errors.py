@@ -6,7 +6,6 @@ Everything else that escapes is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -123,6 +122,8 @@ def one_line(kind: str, text: str) -> str:
 
 def did_you_mean(value: str, names: Iterable[str], most: int = 1) -> str:
     """A hint with the names that `value` may be a slip of, `most` at most; "" where none comes near."""
+    import difflib  # not above: it is for mistakes alone
+
     near = difflib.get_close_matches(value, list(names), n=most)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 

@@ -19,25 +19,25 @@ from pimflow.options import Options
 from pimflow.passes import PlaceFeatures
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
-from pimflow.report.network import Network
 from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Row, flat
-from pimflow.report.steady import SteadyReport
 from pimflow.runtime.memory import MemoryPlan, plan_memory
-from pimflow.runtime.memory.in_flight import MemoryInFlight, plan_in_flight
 from pimflow.runtime.memory.tiers import HostTable, gpu_memory_text, host_tables
 from pimflow.runtime.offload.fitting import Fitted, made_to_fit, overflows
 from pimflow.runtime.spending import schedule
-from pimflow.runtime.steady_state import SteadyState, steady_state
 from pimflow.runtime.timeline import Timeline
 from pimflow.search.policy import spill_way
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
 
 if TYPE_CHECKING:
+    from pimflow.report.network import Network
+    from pimflow.report.steady import SteadyReport
+    from pimflow.runtime.memory.in_flight import MemoryInFlight
     from pimflow.runtime.offload.schedule import SpilledSchedule
     from pimflow.runtime.offload.spill import Spill
+    from pimflow.runtime.steady_state import SteadyState
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,6 +113,8 @@ class CompiledResult:
         """When every node of several inferences in flight runs; None of a plan that is not for throughput."""
         if self.plan.interval_us is None:
             return None
+        from pimflow.runtime.steady_state import steady_state
+
         costs = self.machine.costs.serving(self.graph)
         return steady_state(self.graph, self.machine.target, costs, self.plan.rest_us)
 
@@ -120,7 +122,11 @@ class CompiledResult:
     def memory_in_flight(self) -> MemoryInFlight | None:
         """Where the values of all inferences in flight are placed; None of a plan that is not for throughput."""
         steady = self.steady_state
-        return None if steady is None else plan_in_flight(self.graph, steady, self.memory)
+        if steady is None:
+            return None
+        from pimflow.runtime.memory.in_flight import plan_in_flight
+
+        return plan_in_flight(self.graph, steady, self.memory)
 
     @property
     def _in_flight(self) -> tuple[SteadyState, MemoryInFlight] | None:
@@ -131,7 +137,11 @@ class CompiledResult:
     def steady_report(self) -> SteadyReport | None:
         """What the steady state comes to; None of a plan that is not for throughput."""
         parts = self._in_flight
-        return None if parts is None else SteadyReport.of(*parts, self.report)
+        if parts is None:
+            return None
+        from pimflow.report.steady import SteadyReport
+
+        return SteadyReport.of(*parts, self.report)
 
     @cached_property
     def _bound(self) -> Mapping[str, Array]:

@@ -20,18 +20,17 @@ from pimflow.ir import Graph, Node
 from pimflow.report.measures import origin_of
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import steps
-from pimflow.report.steady import steady_slices
 from pimflow.report.tracks import PROGRAM, Tracks
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.spending import STATIC, EventCost
-from pimflow.runtime.steady_state import SteadyState
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 from pimflow.version import format_of
 
 if TYPE_CHECKING:
     from pimflow.runtime.offload.schedule import SpilledSchedule
     from pimflow.runtime.offload.spill import Spill
+    from pimflow.runtime.steady_state import SteadyState
 
 MAX_EVENTS = 100_000
 """Viewers become slow beyond this many slices."""
@@ -154,6 +153,8 @@ def chrome_trace(
     )
     beside: list[Callable[[int], Iterator[dict[str, Any]]]] = []
     if steady is not None:
+        from pimflow.report.steady import steady_slices
+
         beside.append(partial(steady_slices, steady, titles, process))
     if spilled is not None:
         from pimflow.report.spill import spilled_slices

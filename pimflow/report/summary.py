@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from pimflow.ir import Plan
 from pimflow.ir.plan import switches
-from pimflow.report.breakdown import breakdown_text
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.plan_report import PlanReport
-from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.timeline import CHANNELS
 
 if TYPE_CHECKING:
+    from pimflow.report.steady import SteadyReport
     from pimflow.runtime.offload.schedule import SpilledSchedule
 
 _MOST_UNKNOWN = 5
@@ -50,6 +49,8 @@ def summary_text(
     GPU's memory. With `by`, "energy" or "time", the tables are of what that is spent on instead.
     """
     if by is not None:
+        from pimflow.report.breakdown import breakdown_text
+
         tables = breakdown_text(report, devices, by, verbose=verbose)
         return f"{tables}\n\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled)}"
     places = _places(report, devices)

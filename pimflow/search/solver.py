@@ -30,14 +30,11 @@ from pimflow.ir.plan import MemoryLimit, leaves_host, switches
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.runtime.memory import plan_memory
-from pimflow.runtime.memory.in_flight import least_rest_us
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import least_times, makespan_bound
-from pimflow.search.between import Gaps
 from pimflow.search.capacity import stored_of
 from pimflow.search.chain import solve_chain
 from pimflow.search.feature_places import has_room
-from pimflow.search.fitting import cover_that_fits
 from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.kept_streams import KeptStreams
@@ -50,10 +47,10 @@ from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_c
 from pimflow.search.priced_space import Decisions, PricedSpace, price_space
 from pimflow.search.pricing import Costs, host_alone, rewrites
 from pimflow.search.progress import Tell, silent
-from pimflow.search.throughput import LoadPricer, balance
 from pimflow.search.weighed import WeighedPricer
 
 if TYPE_CHECKING:
+    from pimflow.search.between import Gaps
     from pimflow.search.ilp import SolverName
 
 
@@ -117,6 +114,8 @@ def gaps_between(
     graph: Graph, policy: Policy, corners: Sequence[Plan], options: Options, *, costs: Costs, prices: PriceCache
 ) -> Gaps:
     """What looks for plans between those that are best at some price of energy, for as long as the options allow."""
+    from pimflow.search.between import Gaps
+
     return Gaps(graph, policy, WeighedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
 
 
@@ -223,6 +222,8 @@ def _balance(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
 ) -> Plan:
     """The plan whose busiest resource works least on an inference."""
+    from pimflow.search.throughput import LoadPricer, balance
+
     progress(f"search: {chosen.name}: loads of resources")
     host = costs.target.host
     pricer = LoadPricer(graph, costs, prices)
@@ -268,6 +269,8 @@ def _rest_us(graph: Graph, plan: Plan, costs: Costs) -> float:
     tiers = costs.target.memory
     if tiers is None:
         return 0.0
+    from pimflow.runtime.memory.in_flight import least_rest_us
+
     placed = PassManager(rewrites(plan, costs)).run(graph).graph
     memory = plan_memory(placed, costs.workspaces(placed))
     room = tiers.gpu.usable_bytes - memory.weight_bytes
@@ -345,6 +348,8 @@ def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _C
 
     Where the space lacks candidates, for lack of time, its bound says nothing of those.
     """
+    from pimflow.search.fitting import cover_that_fits
+
     bounds = {device: capacity.amount for device, capacity in costs.capacities.items()}
     found = cover_that_fits(space.search.pool, space.search, bounds)
     if found is None:  # a policy that must use a unit has no other candidates

@@ -7,7 +7,6 @@ loops within numpy and scipy let other threads run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -63,6 +62,8 @@ def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _side_by_side(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # not above: few models have sparse ops
+
     with ThreadPoolExecutor(THREADS) as pool:
         for future in [pool.submit(block, first, last) for first, last in blocks]:
             future.result()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from pimflow.ir.registry import Registry
 from pimflow.runtime.gpu.form import Form
-from pimflow.runtime.gpu.library_form import LibraryForm
 from pimflow.runtime.gpu.simulated_form import SimulatedForm
-from pimflow.targets import Gpu
-
-FORMS: Registry[str, Form[Any]] = Registry("forms of GPU cost model")
-"""Kinds of GPU, each with its form."""
-
-FORMS.add("gpu", SimulatedForm())
-FORMS.add("measured-gpu", LibraryForm())
+from pimflow.targets import Gpu, MeasuredGpuSpec
 
 
 def form_of(gpu: Gpu) -> Form[Any]:
     """The form that prices a GPU's kernels."""
-    return FORMS[gpu.kind]
+    return _library_form() if isinstance(gpu, MeasuredGpuSpec) else _SIMULATED
+
+
+_SIMULATED = SimulatedForm()
+
+
+@cache
+def _library_form() -> Form[Any]:
+    from pimflow.runtime.gpu.library_form import LibraryForm  # not above: most machines have no such GPU
+
+    return LibraryForm()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.host_tables import fetches
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.features import Access
-from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.memory.plan import MemoryPlan
-from pimflow.runtime.steady_state import SteadyState
 from pimflow.targets.schema import GpuMemory
+
+if TYPE_CHECKING:
+    from pimflow.runtime.memory.in_flight import MemoryInFlight
+    from pimflow.runtime.steady_state import SteadyState
 
 _LARGEST = 3
 """So many of what a memory has no room for are named."""

@@ -26,7 +26,6 @@ from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.analysis.content import content_of
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
 from pimflow.runtime.newton.timing.streams import StreamTimer
-from pimflow.runtime.newton.values import execute_spmm, round_to
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.groups import GroupCounts, group_counts
 from pimflow.targets import PimSpec
@@ -181,6 +180,8 @@ class Aggregations:
 
 def aggregate(program: SpmmProgram, inputs: Sequence[Array | None], operand: str) -> Array:
     """The value of a node: what the streams compute, added up by destination, and scaled."""
+    from pimflow.runtime.newton.values import execute_spmm
+
     features, rowptr, col, weight, scale = (*inputs, None, None)[:5]
     assert features is not None
     assert rowptr is not None
@@ -196,6 +197,8 @@ def rounded_edges(inputs: Sequence[Array | None], operand: str) -> tuple[Array |
 
     Edges with the same ends are one weight in a buffer: the first of them has the rounded sum, the others nothing.
     """
+    from pimflow.runtime.newton.values import round_to
+
     features, rowptr, col, *others = inputs
     assert features is not None
     assert rowptr is not None

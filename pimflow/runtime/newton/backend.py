@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from pimflow.codegen.newton import PimProgram
 from pimflow.codegen.newton.archive import archive_program, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
-from pimflow.codegen.newton.trace import write_trace
 from pimflow.codegen.work import MatrixProblem, NarrowProblem, matrix_problem
 from pimflow.data import encode
 from pimflow.errors import DataError, OptionError
@@ -49,10 +48,12 @@ from pimflow.runtime.newton.cost import PimCost, StreamsCost
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.spmm_cost import SpmmCost
-from pimflow.runtime.newton.trace_timing import TraceResult, simulate_file
-from pimflow.runtime.newton.values import OPERANDS, execute, execute_bytes, round_to
 from pimflow.targets import PimSpec
+from pimflow.targets.schema.newton import OPERANDS
 from pimflow.targets.schema.origin import by_key, matters_to_time
+
+if TYPE_CHECKING:
+    from pimflow.runtime.newton.trace_timing import TraceResult
 
 SUM_RTOL = 2e-5
 """Bound on the error of sums in single precision, over the largest magnitude of a node's result.
@@ -278,6 +279,8 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def _of_bytes(self, program: PimProgram, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
         """The whole numbers that operands are multiples of, multiplied by the program; scaled, and what the op adds."""
+        from pimflow.runtime.newton.values import execute_bytes
+
         narrow = node.placement.narrow
         assert narrow is not None, "the program is of a product that was marked"
         assert isinstance(node.op, Contraction)
@@ -296,6 +299,8 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def multiply(self, program: NewtonProgram, left: Array, right: Array, operand: str) -> Array:
         """The product, computed from the streams alone."""
         assert isinstance(program, PimProgram)
+        from pimflow.runtime.newton.values import execute
+
         return execute(program, left, right, operand)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
@@ -310,6 +315,8 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         assert weights is not None
         if weights.dtype.kind == "i":  # pointers to rows of edges
             return rounded_edges(inputs, operand)
+        from pimflow.runtime.newton.values import round_to
+
         return (round_to(source, operand), round_to(weights, operand), *others)
 
     def tolerance(self, operand: str) -> float:
@@ -366,10 +373,14 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def trace(self, program: NewtonProgram, part: int) -> Iterator[str]:
         """The commands of one channel."""
+        from pimflow.codegen.newton.trace import write_trace
+
         return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
     def replay(self, path: str | Path, *, reopens_rows: bool = False, operand: str = "") -> TraceResult:
         """Cycles, commands and energy of one channel's commands."""
+        from pimflow.runtime.newton.trace_timing import simulate_file
+
         return simulate_file(path, self._search_in(operand).profile.pim, reopens_rows=reopens_rows)
 
     def violations_of(self, cost: UnitCost) -> dict[str, int]:

@@ -25,10 +25,10 @@ from pimflow.codegen.newton.spmm import Packing, SpmmProgram
 from pimflow.errors import CommandOrderError, choice
 from pimflow.ir import Array
 from pimflow.targets import PimSpec
+from pimflow.targets.schema.newton import OPERANDS
 
 Floats = npt.NDArray[np.floating[Any]]
 
-OPERANDS = ("fp16", "bf16", "fp32")
 ACCUMULATORS = ("fp32", "fp16")
 
 

@@ -21,6 +21,9 @@ from pimflow.targets.schema.unit import (
     register_kind,
 )
 
+OPERANDS = ("fp16", "bf16", "fp32")
+"""Types of operands that a whole model can be computed in."""
+
 T = TypeVar("T")
 
 
