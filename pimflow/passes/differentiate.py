@@ -310,6 +310,10 @@ class _Writer:
         outputs = [name for name in self.graph.outputs if is_float(self.graph.value(name).dtype)]
         if not outputs:
             raise ModelError(f"{self.graph.name!r} has no float output, so its loss has no gradient")
+        for name in outputs:
+            if self.graph.value(name).shape is None:
+                sizes = "the sizes of which depend on data, so its loss has no gradient"
+                raise ModelError(f"{self.graph.name!r} has the output {name!r}, {sizes}", "train the part before it")
         if self.options.loss == "cross-entropy":
             return self._cross_entropy(outputs[0])
         term = self._times_gradient if self.options.loss == "sum" else self._squared

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -203,6 +205,17 @@ def test_a_model_of_integers_has_no_loss() -> None:
     graph = build.graph(build.onnx("ArgMax", x, shape=(2, 1), dtype="int64", axis=1))
     with pytest.raises(ModelError, match="no float output"):
         training_step(graph, Differentiate())
+
+
+@pytest.mark.parametrize("loss", get_args(Loss))
+def test_an_output_of_sizes_that_depend_on_data_has_no_loss(loss: Loss) -> None:
+    build = Builder()
+    x = build.matmul(build.input(2, 4), 4)
+    kept = build.onnx("Compress", x, build.input(2, dtype="bool"), axis=0)
+    graph = build.graph(kept)
+    unsized = graph.replace(values={**graph.values, kept: replace(graph.value(kept), shape=None)})
+    with pytest.raises(ModelError, match=f"the output '{kept}', the sizes of which depend on data.*train the part"):
+        training_step(unsized, Differentiate(loss=loss))
 
 
 def test_a_name_that_is_no_parameter() -> None:

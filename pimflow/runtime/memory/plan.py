@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pimflow.data import encode
+from pimflow.data import Nested, encode, take
 from pimflow.errors import MemoryPlanError
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.host_tables import in_host
@@ -30,6 +30,19 @@ class FilledBox:
     origin: Index
     shape: Index
     value: float
+
+    @classmethod
+    def from_data(cls, data: Any, read: Nested) -> FilledBox:
+        """As `to_data` writes it."""
+        fields = dict(read(dict[str, Any], data))
+        value = read(float | str, take(fields, "value"), "value")
+        origin, shape = (read(tuple[int, ...], take(fields, name), name) for name in ("origin", "shape"))
+        return cls(origin, shape, float(value))
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it, which has no infinities: those, and what is no number, as text."""
+        value = self.value if math.isfinite(self.value) else str(self.value)
+        return {"origin": self.origin, "shape": self.shape, "value": value}
 
 
 @dataclass(frozen=True, slots=True)

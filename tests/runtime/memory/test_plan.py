@@ -136,6 +136,15 @@ def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
     assert decode(MemoryPlan, json.loads(json.dumps(plan.as_json()))) == plan
 
 
+@pytest.mark.parametrize("padding", [0.5, float("inf"), float("-inf")])
+def test_padding_that_is_no_number_of_json_is_written_and_read(padding: float) -> None:
+    build = Builder()
+    x = build.relu(build.input(1, 4, 6, 5))
+    plan = plan_memory(build.graph(build.pad(x, (0, 0, 1, 1), (0, 0, 1, 1), padding)))
+    assert [box.value for region in plan.regions for box in region.filled] == 4 * [padding]
+    assert decode(MemoryPlan, json.loads(json.dumps(plan.as_json(), allow_nan=False))) == plan
+
+
 @given(moving_graphs())
 @settings(max_examples=20)
 def test_plans_are_deterministic(graph: Graph) -> None:
