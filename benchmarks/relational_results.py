@@ -21,7 +21,7 @@ from pimflow.compiled import Machine
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, SegmentGemm
+from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, ScatterProducts, SegmentGemm
 from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
@@ -38,7 +38,7 @@ TARGET, COLUMNS = "rtx3090", 64
 MOST_EDGES, MOST_TRAINED = 25_000_000, 700_000
 """Of larger graphs a part is taken; of a training step, whose forms are many more to price, a smaller one."""
 LAYERS = ("rgcn", "rgat", "hgt")
-FUSED = (SegmentGemm, FuseTraversal)
+FUSED = (SegmentGemm, FuseTraversal, ScatterProducts)
 """The passes of Hector's own code without compaction and reordering, which is what it is compared with."""
 
 
@@ -180,13 +180,14 @@ al., ASPLOS 2024). Sizes are those of DGL's and OGB's documentation and of Hecto
 types by Zipf's law and independent of an edge's ends: "pairs" are pairs of a vertex and a type that occur, over edges.
 
 "As exported" is what recovery makes: rows by type, a product a type, no matrix copied for an edge. "Fused" is the best
-of `segment-gemm` and `fuse-traversal`, "chosen" the form that prices choose of all passes
+of `segment-gemm`, `fuse-traversal` and `scatter-products`, "chosen" the form that prices choose of all passes
 ([gnn.md](gnn.md#relational-layers)): over "fused" is what compaction and reordering gain. Peaks are of the arena that
 the memory planner packs. A training step is the forward pass and the gradients of all weights, whose product changes
 from step to step, on a graph of {most_trained:,} edges at most; its form is chosen by the price of the step.
 
 In "fused" and "chosen" products read rows by an index themselves where that pays, as Hector's do (`fuse-traversal`):
-rows pass the second-level cache as those of a gather do, and are written nowhere.
+rows pass the second-level cache as those of a gather do, and are written nowhere. Nor are results that products add up
+at the vertices that edges lead to (`scatter-products`): zeros before them, and atomics in the cache, are paid for.
 
 {table}
 

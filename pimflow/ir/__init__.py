@@ -11,7 +11,16 @@ from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import Attributes, AttributeValue, OnnxOp, OpaqueAttribute
 from pimflow.ir.ops.rules import OpRules
-from pimflow.ir.ops.sparse import EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir.ops.sparse import (
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+)
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
 from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitK, SplitRows
@@ -66,6 +75,7 @@ __all__ = [
     "Spmm",
     "Transpose",
     "TypedLinear",
+    "TypedSpmm",
     "Value",
     "first_difference",
     "graphs_equal",

@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, Graph, Node, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import (
+    Array,
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Graph,
+    Node,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+)
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.onnxio.export import EXPORT, OnnxWriter
@@ -71,6 +83,11 @@ class _Pattern:
         if array is None:
             raise ModelError(f"{self.node.name!r} ({self.node.kind}) has no ONNX form: its graph is computed")
         return array
+
+    def longs(self, position: int) -> Array:
+        """A constant operand of indices, as ONNX has them."""
+        indices: Array = self.structure(position).astype(np.int64)
+        return indices
 
     def destinations(self, position: int) -> Array:
         """The destination of every edge, from row pointers, [E]."""
@@ -132,19 +149,25 @@ _REDUCTION = {"sum": "add", "max": "max", "min": "min"}
 
 @EXPORT.register(Spmm)
 def _spmm(writer: OnnxWriter, node: Node, op: Spmm) -> None:
-    edges, features = writer.graph.shape(node.inputs[2])[0], writer.graph.shape(node.inputs[0])[1:]
-    pattern = _Pattern(writer, node, (edges, *features))
-    sources = pattern.constant("sources", pattern.structure(2).astype(np.int64))
-    messages = pattern.step("Gather", [node.inputs[0], sources], axis=0)
-    if pattern.has(3):
-        messages = pattern.step("Mul", [pattern.column(node.inputs[3], 1 + len(features)), messages])
-    base, shape = pattern.base(pattern.structure(1), op), (edges, *features)
-    scatter = [base, pattern.expanded(pattern.destinations(1), shape), messages]
-    if not pattern.has(4):
+    features = writer.graph.shape(node.inputs[0])[1:]
+    pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[2])[0], *features))
+    _sum_of_rows(pattern, op, node.inputs[0], 1)
+
+
+def _sum_of_rows(pattern: _Pattern, op: Spmm, rows: str, first: int) -> None:
+    """Rows read over edges and reduced; pointers, sources, weights and scales are inputs from `first` on."""
+    pointers, sources, weight, scale = range(first, first + 4)
+    shape = (len(pattern.structure(sources)), *pattern.out_shape[1:])
+    messages = pattern.step("Gather", [rows, pattern.constant("sources", pattern.longs(sources))], axis=0)
+    if pattern.has(weight):
+        messages = pattern.step("Mul", [pattern.column(pattern.node.inputs[weight], len(shape)), messages])
+    base = pattern.base(pattern.structure(pointers), op)
+    scatter = [base, pattern.expanded(pattern.destinations(pointers), shape), messages]
+    if not pattern.has(scale):
         pattern.last("ScatterElements", scatter, axis=0, reduction=_REDUCTION[op.reduce])
         return
     reduced = pattern.step("ScatterElements", scatter, axis=0, reduction=_REDUCTION[op.reduce])
-    pattern.last("Mul", [reduced, pattern.column(node.inputs[4], 1 + len(features))])
+    pattern.last("Mul", [reduced, pattern.column(pattern.node.inputs[scale], len(shape))])
 
 
 @EXPORT.register(SegmentReduce)
@@ -159,14 +182,14 @@ def _segment_reduce(writer: OnnxWriter, node: Node, op: SegmentReduce) -> None:
 @EXPORT.register(Sddmm)
 def _sddmm(writer: OnnxWriter, node: Node, op: Sddmm) -> None:
     pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[3])[0],))
-    sources = pattern.constant("sources", pattern.structure(3).astype(np.int64))
+    sources = pattern.constant("sources", pattern.longs(3))
     pattern.paired(op.pairing, sources, pattern.constant("destinations", pattern.destinations(2)))
 
 
 @EXPORT.register(GatherPairs)
 def _gather_pairs(writer: OnnxWriter, node: Node, op: GatherPairs) -> None:
     pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[2])[0],))
-    first, second = (pattern.structure(position).astype(np.int64) for position in (2, 3))
+    first, second = (pattern.longs(position) for position in (2, 3))
     pattern.paired(op.pairing, pattern.constant("first", first), pattern.constant("second", second))
 
 
@@ -200,19 +223,35 @@ def _gather_rows(writer: OnnxWriter, node: Node, op: GatherRows) -> None:
 @EXPORT.register(TypedLinear)
 def _typed_linear(writer: OnnxWriter, node: Node, op: TypedLinear) -> None:
     pattern = _Pattern(writer, node, ())
+    pattern.last("Concat", _products_by_type(pattern, pattern.out_shape), axis=0)
+
+
+@EXPORT.register(TypedSpmm)
+def _typed_spmm(writer: OnnxWriter, node: Node, op: TypedSpmm) -> None:
+    pattern = _Pattern(writer, node, (writer.graph.shape(node.inputs[5])[0], *writer.graph.shape(node.output)[1:]))
+    x, weights = (writer.graph.shape(name) for name in node.inputs[:2])
+    made = (int(pattern.structure(2)[-1]), *x[1:-1], weights[-1])
+    rows = pattern.step("Concat", _products_by_type(pattern, made), axis=0)
+    if op.row_shape:
+        rows = pattern.step("Reshape", [rows, pattern.integers("row_shape", op.viewed(made))])
+    _sum_of_rows(pattern, Spmm(), rows, 4)
+
+
+def _products_by_type(pattern: _Pattern, made: tuple[int, ...]) -> list[str]:
+    """The products of the rows of each type, one after the other; zeros of the shape `made` if there is no type."""
     pointers, axis = pattern.structure(2), pattern.integers("axis", [0])
-    heads = len(writer.graph.shape(node.inputs[0])) == 3
-    given, parts = node.inputs[0], list[str]()
+    (given, weights), parts = pattern.node.inputs[:2], list[str]()
+    heads = len(made) == 3
     if pattern.has(3):
-        given = pattern.step("Gather", [given, pattern.constant("rows", pattern.structure(3).astype(np.int64))], axis=0)
+        given = pattern.step("Gather", [given, pattern.constant("rows", pattern.longs(3))], axis=0)
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
         if heads and first == last:
             continue  # ONNX Runtime divides by the rows of a product of heads
         bounds = [pattern.integers("start", [first]), pattern.integers("stop", [last]), axis]
         rows = pattern.step("Slice", [given, *bounds])
-        weights = pattern.step("Gather", [node.inputs[1], pattern.constant("type", np.array(kind, np.int64))], axis=0)
-        parts.append(_product_of_heads(pattern, rows, weights) if heads else pattern.step("Gemm", [rows, weights]))
-    pattern.last("Concat", parts or [pattern.filled("none", 0.0, pattern.out_shape)], axis=0)
+        matrix = pattern.step("Gather", [weights, pattern.constant("type", np.array(kind, np.int64))], axis=0)
+        parts.append(_product_of_heads(pattern, rows, matrix) if heads else pattern.step("Gemm", [rows, matrix]))
+    return parts or [pattern.filled("none", 0.0, made)]
 
 
 def _product_of_heads(pattern: _Pattern, rows: str, weights: str) -> str:

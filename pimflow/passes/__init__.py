@@ -24,6 +24,7 @@ from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.scatter_products import ScatterProducts
 from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
@@ -58,6 +59,7 @@ __all__ = [
     "RemoveDeadCode",
     "RemoveIdentity",
     "ReorderLinear",
+    "ScatterProducts",
     "SegmentGemm",
     "UnfuseEpilogues",
     "every_pass",

@@ -22,6 +22,7 @@ from pimflow.ir import (
     OnnxOp,
     Refusal,
     TypedLinear,
+    TypedSpmm,
 )
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
@@ -164,7 +165,7 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from (1, 2)
     elif isinstance(op, OnnxOp) and (trained := TRAINED_INPUTS.get((op.domain, op.op_type))) is not None:
         yield from (place for place in trained if place < count)
-    elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear)) or _multiplies(op):
+    elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear, TypedSpmm)) or _multiplies(op):
         yield from range(min(count, 3))
     elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
         yield 0

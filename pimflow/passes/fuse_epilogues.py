@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pimflow.ir import BatchNorm, Elementwise, Graph, Node
+from pimflow.ir import BatchNorm, Elementwise, Graph, Node, TypedSpmm
 from pimflow.ir.analysis.regions import outside_dependence
 from pimflow.passes.base import Pass, PassResult
 
@@ -107,8 +107,12 @@ class _Kernel:
 
 
 def _computes_rows(node: Node) -> bool:
-    """Whether a node has a kernel of its own that holds each result once it is done with it."""
-    return node.op.is_contraction or node.op.is_sparse or isinstance(node.op, BatchNorm)
+    """Whether a node has a kernel of its own that holds each result once it is done with it.
+
+    One that adds to results in memory has none that it knows to be complete.
+    """
+    sums = node.op.is_sparse and not isinstance(node.op, TypedSpmm)
+    return node.op.is_contraction or sums or isinstance(node.op, BatchNorm)
 
 
 def _with_fusion(node: Node, into: str | None) -> Node:

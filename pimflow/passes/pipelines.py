@@ -33,6 +33,7 @@ from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
 from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.scatter_products import ScatterProducts
 from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.spec import Spec, read_specs
 from pimflow.passes.unfuse_attention import UnfuseAttention
@@ -68,6 +69,7 @@ COMPILATION: tuple[type[Pass], ...] = (
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
+    ScatterProducts,
     GroupProducts,
     OrderAggregation,
     PlaceFeatures,
@@ -103,6 +105,7 @@ for _kind in (
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
+    ScatterProducts,
     GroupProducts,
     PlaceFeatures,
     NarrowProducts,

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from pimflow.ir import Concat, GatherPairs, GatherRows, Graph, Node, Refusal, Sddmm, Slice, Spmm, TypedLinear
+from pimflow.ir import Concat, GatherPairs, GatherRows, Graph, Node, Refusal, Sddmm, Slice, Spmm, TypedLinear, TypedSpmm
 from pimflow.ir.analysis.host_tables import reads_rows
 from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
 from pimflow.ir.ops.base import RowPart
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter
 
-_INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}, TypedLinear: {0: 3}}
+_INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}, TypedLinear: {0: 3}, TypedSpmm: {0: 3}}
 """Of ops that read rows by an index: where the index of an operand is."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, product
 from typing import NamedTuple
 
 from pimflow.ir import Graph
@@ -24,14 +23,22 @@ from pimflow.passes import (
     PassRecord,
     PassResult,
     ReorderLinear,
+    ScatterProducts,
     SegmentGemm,
 )
 from pimflow.runtime.costs import CostModel
 from pimflow.search.fastest import Fastest
 
-RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | GroupProducts
+RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | ScatterProducts | GroupProducts
 Kind = type[RelationalPass]
-RELATIONAL: tuple[Kind, ...] = (SegmentGemm, ReorderLinear, CompactMaterialization, FuseTraversal, GroupProducts)
+RELATIONAL: tuple[Kind, ...] = (
+    SegmentGemm,
+    ReorderLinear,
+    CompactMaterialization,
+    FuseTraversal,
+    ScatterProducts,
+    GroupProducts,
+)
 """The passes on relational layers, in the order in which they help one another."""
 
 _LAST = GroupProducts
@@ -69,12 +76,28 @@ class Form:
     def steps(self, graph: Graph) -> Iterator[tuple[RelationalPass, PassResult]]:
         """The passes, and what each makes of the graph that the one before made."""
         for kind in self.kinds:
-            made = kind(tuple(name for name in self.leave.get(kind, ()) if name in graph.node_by_name))
-            if self.is_trained and isinstance(made, SegmentGemm | ReorderLinear):
-                made = replace(made, fold=False)
+            made = self.step(kind, graph)
             result = made.run(graph)
             yield made, result
             graph = result.graph
+
+    def step(self, kind: Kind, graph: Graph) -> RelationalPass:
+        """A pass as it is to run on a graph."""
+        made = kind(tuple(name for name in self.leave.get(kind, ()) if name in graph.node_by_name))
+        if self.is_trained and isinstance(made, SegmentGemm | ReorderLinear):
+            return replace(made, fold=False)
+        return made
+
+    def variants(self, graph: Graph, kinds: Sequence[Kind]) -> Mapping[tuple[Kind, ...], Graph]:
+        """What each set of some of the passes makes; of sets that make the same the largest."""
+        found: list[tuple[tuple[Kind, ...], Graph]] = [((), graph)]
+        for kind in kinds:
+            made = [(chosen, before, self.step(kind, before).run(before)) for chosen, before in found]
+            found = []
+            for chosen, before, result in made:
+                found.append(((*chosen, kind), result.graph))
+                found += [(chosen, before)] if result.changed else []
+        return dict(found)
 
 
 def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL) -> Chosen:
@@ -94,7 +117,7 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
     if options.relations == "always":
         return Chosen((*(made for made, _ in everything.steps(graph)), *_MARKS))
     fastest = Fastest.of(costs, options)
-    return _with_records(graph, everything, _cheapest(graph, everything, lambda form: _price(graph, form, fastest)))
+    return _with_records(graph, everything, _cheapest(graph, everything, lambda made: _price(made, fastest)))
 
 
 def training_form(
@@ -115,7 +138,7 @@ def training_form(
         return ()
     best = everything
     if options.relations == "auto":
-        best = _cheapest(graph, everything, lambda form: step_us(_made(graph, form))).best
+        best = _cheapest(graph, everything, step_us).best
     return tuple(made for made, _ in best.steps(graph))
 
 
@@ -127,23 +150,22 @@ class _Found(NamedTuple):
     prices: Mapping[tuple[Kind, ...], float]
 
 
-def _cheapest(graph: Graph, everything: Form, price: Callable[[Form], float]) -> _Found:
+def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], float]) -> _Found:
     """The best set of passes, and then of each the nodes that had better stay as they are."""
     ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
-    sets = [tuple(compress(ahead, chosen)) for chosen in product((True, False), repeat=len(ahead))]
-    prices = {kinds: price(replace(everything, kinds=kinds)) for kinds in sets}
+    prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
     best = replace(everything, kinds=min(prices, key=prices.__getitem__))
     best, least = _with_less(graph, best, prices[best.kinds], price, ahead)
     grouped = replace(best, kinds=(*best.kinds, _LAST))
     if _LAST in everything.kinds and any(kind is _LAST for kind, _ in _sites(graph, grouped)):
-        prices[grouped.kinds] = price(grouped)
+        prices[grouped.kinds] = price(_made(graph, grouped))
         grouped, cost = _with_less(graph, grouped, prices[grouped.kinds], price, (_LAST,))
         best, least = (grouped, cost) if cost < least else (best, least)
     return _Found(best, least, prices)
 
 
 def _with_less(
-    graph: Graph, best: Form, least: float, price: Callable[[Form], float], kinds: Sequence[Kind]
+    graph: Graph, best: Form, least: float, price: Callable[[Graph], float], kinds: Sequence[Kind]
 ) -> tuple[Form, float]:
     """The form in which some passes leave what had better stay as it is, and its price."""
 
@@ -155,7 +177,7 @@ def _with_less(
         site = next(site for site in sites if site not in tried)
         tried.add(site)
         candidate = best.without(*site)
-        cost = price(candidate)
+        cost = price(_made(graph, candidate))
         if cost < least:
             best, least = candidate, cost
             sites.update(found())
@@ -181,11 +203,10 @@ def _made(graph: Graph, form: Form) -> Graph:
     return graph
 
 
-def _price(graph: Graph, form: Form, fastest: Fastest) -> float:
-    made = _made(graph, form)
+def _price(graph: Graph, fastest: Fastest) -> float:
     for mark in _MARKS:
-        made = mark.run(made).graph
-    return fastest.us(made)
+        graph = mark.run(graph).graph
+    return fastest.us(graph)
 
 
 def _sites(graph: Graph, form: Form) -> Iterator[tuple[Kind, str]]:

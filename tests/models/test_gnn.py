@@ -19,8 +19,8 @@ RECOVERED = {
     "sage": {"Spmm"},
     "gin": {"Spmm"},
     "gat": {"Spmm", "Sddmm", "EdgeSoftmax"},
-    "rgcn": {"Spmm", "TypedLinear"},
-    "rgat": {"GatherPairs", "Spmm", "EdgeSoftmax", "TypedLinear"},
+    "rgcn": {"Spmm", "TypedSpmm"},
+    "rgat": {"GatherPairs", "EdgeSoftmax", "TypedLinear", "TypedSpmm"},
     "hgt": {"GatherPairs", "Spmm", "EdgeSoftmax", "TypedLinear"},
 }
 

@@ -6,7 +6,7 @@ The structure has to be constant. Turned round, edges lie by source; `order` say
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from pimflow.ir.ops.sparse import (
     SegmentReduce,
     Spmm,
     TypedLinear,
+    TypedSpmm,
 )
 from pimflow.ir.refusal import Refusal
 
@@ -102,11 +103,16 @@ def _of_sum(tape: Tape, node: Node, edges: _Edges, dy: str) -> tuple[str, str]:
     x, pointers, sources = node.inputs[:3]
     weight, of_x, of_weight = tape.operand(node, 3), "", ""
     if tape.wants(x):
-        turned = [_by_source(tape, edges, weight)] if weight else []
-        of_x = tape.op(Spmm(), dy, edges.pointers, edges.destinations, *turned)
+        of_x = _of_sources(tape, edges, weight, dy)
     if weight and tape.wants(weight):
         of_weight = tape.op(Sddmm("dot"), *_dotted(tape, weight, x, dy), pointers, sources)
     return of_x, of_weight
+
+
+def _of_sources(tape: Tape, edges: _Edges, weight: str, dy: str) -> str:
+    """The weighted sum of dy over the edges from each source."""
+    turned = [_by_source(tape, edges, weight)] if weight else []
+    return tape.op(Spmm(), dy, edges.pointers, edges.destinations, *turned)
 
 
 def _dotted(tape: Tape, weight: str, x: str, dy: str) -> tuple[str, str]:
@@ -309,3 +315,34 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
             product = tape.op(PRODUCT, tape.transpose(rows, (1, 2, 0)), tape.transpose(grads, (1, 0, 2)))
         parts.append(tape.reshape(product, (1, *shape[1:])))
     return (of_x, parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts), "", *none)
+
+
+@GRADIENTS.register(TypedSpmm)
+def _typed_spmm(tape: Tape, node: Node, op: TypedSpmm, gradients: tuple[str, ...]) -> Gradients:
+    """Those of the sum and of the products; these are made again where edges' weights or rows' scales want theirs."""
+    pointers, sources, weight, scale = (tape.operand(node, position) for position in range(4, 8))
+    operands, bounds = tuple(filter(None, node.inputs[:4])), tape.array(node.inputs[2])
+    edges = None if bounds is None else _edges(tape, pointers, sources, int(bounds[-1]))
+    if bounds is None or edges is None or isinstance(edges, Refusal):
+        return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
+    dy = gradients[0]
+    of_sum: tuple[str, ...] = ("",) * 5
+    of_products: tuple[str, ...] = ("",) * 2
+    if any(name and tape.wants(name) for name in (weight, scale)):
+        products = tape.op(TypedLinear(), *operands)
+        rows = tape.reshape(products, op.viewed(tape.shape(products)))
+        summed = replace(node, op=Spmm(), inputs=(rows, *node.inputs[4:]))
+        of_sum = _made(_spmm(tape, summed, Spmm(), gradients))
+    if any(map(tape.wants, operands[:2])):
+        of_rows = _of_sources(tape, edges, weight, tape.mul(dy, _per_row(tape, scale, dy)) if scale else dy)
+        (x, weights), count = map(tape.shape, operands[:2]), int(bounds[-1])
+        of_rows = tape.reshape(of_rows, (count, *x[1:-1], weights[-1]))
+        typed = replace(node, op=TypedLinear(), inputs=operands)
+        of_products = _made(_typed_linear(tape, typed, TypedLinear(), (of_rows,)))
+    return (*of_products[:2], "", "", "", "", *of_sum[3:])[: len(node.inputs)]
+
+
+def _made(gradients: Gradients) -> tuple[str, ...]:
+    """Gradients over a structure that is known."""
+    assert not isinstance(gradients, Refusal)
+    return tuple(gradients)

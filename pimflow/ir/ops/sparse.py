@@ -6,6 +6,7 @@ and `col` has their sources. Edge values are in that order too. Ns sources, Nd d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -250,8 +251,35 @@ class TypedLinear(SparseOp):
     def shape_rule(self, shapes: Shapes) -> Shape:
         """[M, N], or [M, H, N]."""
         x, w = self._matrix(shapes, 0, "features"), self._matrix(shapes, 1, "weights")
-        rows = self._vector(shapes, 3, "indices") if len(shapes) > 3 else x[0]
+        rows = self._vector(shapes, 3, "indices") if len(shapes) > 3 and shapes[3] is not None else x[0]
         fits = len(x) in (2, 3) and len(w) == len(x) + 1 and x[1:] == w[1:-1]
         if not fits or self._rows(shapes, 2) != w[0]:
             self.refuse(f"rows {x} in {self._rows(shapes, 2)} types do not fit weights {w}")
         return (rows, *x[1:-1], w[-1])
+
+
+@register_op
+@dataclass(frozen=True)
+class TypedSpmm(SparseOp):
+    """An `Spmm` of what a `TypedLinear` makes, whose rows are added up where they lead to and written nowhere.
+
+    Inputs: x, w [R, K, N], pointers [R + 1] and index [M] (or none) as of a `TypedLinear` of M rows; rowptr [Nd + 1],
+    col [E] into these rows, optional weight [E] or [E, H], and optional row_scale [Nd] as of an `Spmm`.
+
+    Args:
+        row_shape: what each product is viewed as for the sum, [H, C]; none: as it is made.
+    """
+
+    content_operands = (2, 3, 4, 5)
+
+    row_shape: tuple[int, ...] = ()
+
+    def shape_rule(self, shapes: Shapes) -> Shape:
+        """[Nd, N], or [Nd, H, N]."""
+        return Spmm().shape_rule((self.viewed(TypedLinear().shape_rule(shapes[:4])), *shapes[4:]))
+
+    def viewed(self, products: Shape) -> Shape:
+        """The shape of the products as they are added up."""
+        if self.row_shape and math.prod(products[1:]) != math.prod(self.row_shape):
+            self.refuse(f"products {products} are no rows of {self.row_shape}")
+        return (products[0], *(self.row_shape or products[1:]))

@@ -7,13 +7,26 @@ loops within numpy and scipy let other threads run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.structure import as_matrix
-from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, OpRules, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import (
+    Array,
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    OpRules,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+)
+from pimflow.sparse import by_id
 
 Floats = npt.NDArray[Any]
 Operands = Sequence["Array | None"]
@@ -228,9 +241,40 @@ def _gather_rows(op: GatherRows, operands: Operands) -> Array:
 @SPARSE_VALUES.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
     x, weights, pointers = (_given(operands, position) for position in range(3))
-    index = operands[3] if len(operands) > 3 else None
+    index = _optional(operands, 3)
     out = np.empty((len(x) if index is None else len(index), *x.shape[1:-1], weights.shape[-1]), x.dtype)
-    for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
-        rows, matrix = _wide(x[first:last] if index is None else x[index[first:last]]), _wide(weights[kind])
-        out[first:last] = rows @ matrix if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, matrix)
+    for kind, (first, last) in enumerate(pairwise(pointers.tolist())):
+        out[first:last] = _products(x, weights[kind], index, first, last)
     return out
+
+
+def _products(x: Any, matrix: Any, index: Any, first: int, last: int) -> Floats:
+    """Rows of x, or those that an index names, times the matrix of their type."""
+    rows, wide = _wide(x[first:last] if index is None else x[index[first:last]]), _wide(matrix)
+    made: Floats = rows @ wide if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, wide)
+    return made
+
+
+@SPARSE_VALUES.register(TypedSpmm)
+def _typed_spmm(op: TypedSpmm, operands: Operands) -> Array:
+    """Blocks of products of one type, each added up at the destinations that its edges lead to."""
+    x, weights, pointers = (_given(operands, position) for position in range(3))
+    rowptr, col = (_given(operands, position) for position in (4, 5))
+    index, weight, scale = (_optional(operands, position) for position in (3, 6, 7))
+    begins, order = by_id(col, int(pointers[-1]))
+    targets = np.repeat(np.arange(len(rowptr) - 1, dtype=np.int32), np.diff(rowptr))[order]
+    row_shape = op.viewed((0, *x.shape[1:-1], weights.shape[-1]))[1:]
+    out = np.zeros((len(rowptr) - 1, *row_shape), _wide(x[:0]).dtype)
+    for kind, (start, stop) in enumerate(pairwise(pointers.tolist())):
+        for first, last in _row_blocks(begins[start : stop + 1], out[:1].size):
+            block = begins[start + first : start + last + 1]
+            edges = slice(int(block[0]), int(block[-1]))
+            reached, places = np.unique(targets[edges], return_inverse=True)
+            bounds, turned = by_id(places, len(reached))
+            rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(block))[turned]
+            factors = None if weight is None else weight[order[edges]][turned]
+            products = _products(x, weights[kind], index, start + first, start + last)
+            out[reached] += _spmm(Spmm(), (products.reshape(-1, *row_shape), bounds, rows, factors))
+    if scale is not None:
+        out *= scale.reshape(-1, *(1,) * len(row_shape))
+    return out.astype(x.dtype, copy=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork
+from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
 from pimflow.targets import GpuSpec
 
 # For a product with fewer rows or columns than this a library has a matrix-vector kernel too.
@@ -54,7 +54,7 @@ def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
 
 def _only_cached(work: GpuWork) -> int:
     """Bytes that pass the second-level cache, but not DRAM."""
-    return work.cache_bytes if isinstance(work, CachedWork) else 0
+    return work.cache_bytes if isinstance(work, CachedWork | SegmentedWork) else 0
 
 
 def _stream(
@@ -88,7 +88,8 @@ def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
     splits = (1,) if work.whole_k else gpu.splits
     options = [_tiled(work, gpu, channels, tile, split) for tile in gpu.tiles for split in splits]
     if min(work.m, work.n) < GEMV_ROWS:
-        options.append(_stream(gpu, channels, work.macs / (gpu.sms * gpu.operations_per_sm_cycle), work.bytes, 1))
+        compute = work.macs / (gpu.sms * gpu.operations_per_sm_cycle)
+        options.append(_stream(gpu, channels, compute, work.bytes, 1, _only_cached(work)))
     return min(options, key=lambda option: option.total)
 
 
@@ -117,7 +118,7 @@ def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, tile: tuple[int, int],
     partial_sums = 2 * split * work.results * 4 if split > 1 else 0
     l2_rate = channels * gpu.l2_bytes_per_channel_cycle
     compute += partial_sums / l2_rate
-    l2_bytes = blocks * steps * (rows + columns) * gpu.tile_depth * gpu.element_bytes
+    l2_bytes = blocks * steps * (rows + columns) * gpu.tile_depth * gpu.element_bytes + _only_cached(work)
     dram = dram_cycles(work.bytes, gpu, channels)
     launches = (gpu.conv_launches if work.convolution else 1) + (split > 1)
     launch = float(gpu.launch_cycles * launches)

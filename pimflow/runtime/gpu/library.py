@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.runtime.gpu.kernel_time import KernelTime
-from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork
+from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
 from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, MeasuredGpuSpec, Streams, Tiling, Winograd
 
 Floats = npt.NDArray[np.float64]
@@ -65,7 +65,8 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
         if window is None:
-            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+            cached = work.cache_bytes if isinstance(work, SegmentedWork) else 0
+            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0, cached)
         single = window.strides == window.dilations == (1, 1)
         slides = single and window.kernel == (_WINDOW, _WINDOW)
         pointwise = single and window.kernel == (1, 1) and work.groups == 1
@@ -177,7 +178,8 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
     which the busiest SM gets c = ceil(b/SMs) and holds r at a time; each takes S = ceil(ceil(K/depth)/s) steps.
     Computing takes the longer of c S t_m t_n depth / rate and ceil(c/r) (S step + fill), as in NVIDIA's account of
     tile and wave quantisation (Matrix Multiplication Background), plus adding up the parts. Moving takes the longer of
-    DRAM's bytes and the operands of all tiles. Then the clock falls: t (1 + throttling t / (t + throttled_after)).
+    DRAM's bytes and the operands of all tiles, with what else passes the cache. Then the clock falls:
+    t (1 + throttling t / (t + throttled_after)).
     """
     shapes = [(rows, columns, split) for rows, columns in tiling.tiles for split in tiling.splits]
     tile_rows, tile_columns, split = np.array(shapes, dtype=np.float64).T
@@ -190,6 +192,7 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
     arithmetic = busiest * steps * tile_rows * tile_columns * tiling.depth / rate
     waiting = np.ceil(busiest / held) * (steps * tiling.step_us + tiling.fill_us)
     operands = blocks * steps * tiling.depth * (tile_rows + tile_columns) * board.element_bytes
+    operands += batch.cached[:, None]
     partial_sums = np.where(split > 1, 2 * split * groups * m * n * 4, 0)  # written and read as fp32
     operand_rate = board.cache_bytes_per_us(tiling.operand_gb_per_s)
     adding = np.where(split > 1, tiling.split_us, 0) + partial_sums / operand_rate

@@ -36,6 +36,7 @@ from pimflow.ir import (
     Spmm,
     Transpose,
     TypedLinear,
+    TypedSpmm,
 )
 
 INNER = 20
@@ -122,7 +123,7 @@ CUDA_KERNELS.leave_out("a copy, whose time is that of its bytes", Slice, Pad, Co
 CUDA_KERNELS.leave_out("a view: nothing runs", Reshape)
 CUDA_KERNELS.leave_out(
     "its time depends on a graph, which operands of random numbers do not have",
-    *(Spmm, SegmentReduce, Sddmm, EdgeSoftmax, GatherPairs, GatherRows, TypedLinear),
+    *(Spmm, SegmentReduce, Sddmm, EdgeSoftmax, GatherPairs, GatherRows, TypedLinear, TypedSpmm),
 )
 
 

@@ -7,10 +7,22 @@ cache, as often as the graph says. Where the graph is only known as the model ru
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from pimflow.ir import Array, EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.ir import (
+    Array,
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+    Value,
+)
 from pimflow.runtime.gpu.work import (
     GPU_WORK,
     GpuWork,
@@ -22,11 +34,13 @@ from pimflow.runtime.gpu.work import (
     value_bytes,
 )
 from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, RowAccess, SparseWork
-from pimflow.sparse import Graph
+from pimflow.sparse import Graph, by_id
 
 _ON_CHIP_BYTES = 48 << 10
 """Shared memory of a thread block (CUDA): a row of logits that fits is read once, a longer one three times."""
 _SOFTMAX_OPERATIONS = 8
+_TILE_ROWS = 64  # of a product; where tiles have more, fewer sums are cut
+_POSITION_BYTES = 4  # of an edge, as the compiler writes indices
 _INDEX_BYTES = 8  # ONNX's indices are int64
 
 
@@ -103,8 +117,13 @@ def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork | Kernel
     Rows that it reads by an index pass the cache as those of a gather do, and are written nowhere (Hector's access
     schemes; CUTLASS's example 36, "gather_scatter_fusion").
     """
+    work = _products(operands, (operands.output.shape or (0,))[0])
+    return KernelSequence(((work, 1),), UNKNOWN_ORDER) if _reads_unknown_rows(work) else work
+
+
+def _products(operands: Operands, count: int) -> SegmentedWork:
+    """`count` rows times the matrices of their types; what else is read and written passes once."""
     features, weights = operands.inputs[0], operands.inputs[1]
-    count = (operands.output.shape or (0,))[0]
     types, *heads, inner, outer = weights.shape or (1, 1, 1)
     segments = [count // max(types, 1) + (kind < count % max(types, 1)) for kind in range(types)]
     if 2 in operands.constants:
@@ -113,12 +132,57 @@ def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork | Kernel
     unread = value_bytes(weights, operands.element_bytes) * (types - len(used)) // max(types, 1)
     groups = max(len(used), 1)
     rows, used, groups = -(-count // groups), used * math.prod(heads), groups * math.prod(heads)
-    if len(operands.inputs) == 3:
+    if len(operands.given) < 4 or operands.given[3] is None:
         return SegmentedWork(rows, outer, inner, groups, operands.bytes - unread, segments=used)
     gathered = _rows(features, count, operands.constants.get(3), operands.element_bytes)
     streamed = _streamed(operands, features) - unread
-    work = SegmentedWork(rows, outer, inner, groups, streamed, segments=used, gathered=gathered)
-    return work if gathered.ids is not None else KernelSequence(((work, 1),), UNKNOWN_ORDER)
+    return SegmentedWork(rows, outer, inner, groups, streamed, segments=used, gathered=gathered)
+
+
+def _reads_unknown_rows(work: SegmentedWork) -> bool:
+    return work.gathered is not None and work.gathered.ids is None
+
+
+@GPU_WORK.register(TypedSpmm)
+def _typed_spmm(op: TypedSpmm, operands: Operands) -> KernelSequence:
+    """Zeros, and one kernel that adds each row of a product to the rows that its edges lead to, by atomics.
+
+    Rows lie by type, so that those of one destination are in several tiles: sums in order of destinations would need
+    the products in memory. What follows one another to the same destination is added up within a tile first, as
+    pytorch_scatter's `segment_coo` does in a warp. An addition passes the second-level cache, where it is done, twice;
+    what that misses is fetched and written back. The kernel reads where each product's edges begin, and of each its
+    destination and, if edges have weights, its position: weights, and scales of destinations, are read by an index too.
+    """
+    features, index, rows, edges = (operands.given[position] for position in (0, 3, 4, 5))
+    assert features is not None
+    assert rows is not None
+    assert edges is not None
+    bounds = operands.constants.get(2)
+    count = (features.shape or (0,))[0] if index is None else index.elements
+    order = targets = added = None
+    if bounds is not None and {4, 5} <= operands.constants.keys():
+        _, order = by_id(np.asarray(operands.constants[5], np.int32), int(bounds[-1]))
+        pointers = operands.constants[4]
+        targets = np.repeat(np.arange(len(pointers) - 1, dtype=np.int32), np.diff(pointers))[order]
+        added = _first_of_runs(targets, np.asarray(operands.constants[5])[order] // _TILE_ROWS)
+    results, width = operands.output, operands.element_bytes
+    additions = _rows(results, edges.elements if added is None else len(added), added, width)
+    weight, scale = (*operands.given[6:], None, None)[:2]
+    read = [(value, ids) for value, ids in ((weight, order), (scale, targets)) if value is not None]
+    accesses = (replace(additions, updates=True), *(_rows(value, edges.elements, ids, width) for value, ids in read))
+    work = _products(operands, count)
+    apart = sum(value_bytes(value, width) for value in (results, rows, *(value for value, _ in read)))
+    positions = count + 1 + (0 if weight is None else edges.elements)
+    work = replace(work, bytes=work.bytes - apart + positions * _POSITION_BYTES, scattered=accesses)
+    known = added is not None and not _reads_unknown_rows(work)
+    zeros = StreamWork(0, value_bytes(results, width))
+    return KernelSequence(((zeros, 1), (work, 1)), "" if known else UNKNOWN_ORDER)
+
+
+def _first_of_runs(targets: Array, tiles: Array) -> Array:
+    """The targets of additions, where neighbours of one tile with the same target are one."""
+    changes = (targets[1:] != targets[:-1]) | (tiles[1:] != tiles[:-1])
+    return targets[np.flatnonzero(np.concatenate([[True], changes]))] if len(targets) else targets
 
 
 def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:

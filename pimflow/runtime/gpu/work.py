@@ -100,17 +100,24 @@ class MatrixWork:
 class SegmentedWork(MatrixWork):
     """Products of segments of rows, each with a matrix of its own, in one kernel: `segments` are the rows of each.
 
-    `m` is their mean, rounded up. Rows that are read by an index are `gathered`: `bytes` has none of them.
+    `m` is their mean, rounded up. Rows that are read by an index are `gathered`, which tiles load as any operand, and
+    those that are read or added to behind the products are `scattered`: `bytes` has none of both. `cache_bytes` pass
+    the second-level cache beside the operands of tiles.
     """
 
     segments: tuple[int, ...] = ()
     gathered: RowAccess | None = None
+    scattered: tuple[RowAccess, ...] = ()
+    cache_bytes: int = 0
 
     def behind(self, cache: Cache) -> SegmentedWork:
-        """The work with the bytes that a cache leaves of rows read by an index."""
-        if self.gathered is None:
+        """The work with the bytes that a cache leaves of rows read by an index, or added to."""
+        accesses = (*self.scattered, *(() if self.gathered is None else (self.gathered,)))
+        if not accesses:
             return self
-        return replace(self, bytes=self.bytes + self.gathered.memory_bytes(cache), gathered=None)
+        moved = sum(access.memory_bytes(cache) for access in accesses)
+        passed = sum(access.requested_bytes(cache) for access in self.scattered)
+        return replace(self, bytes=self.bytes + moved, gathered=None, scattered=(), cache_bytes=passed)
 
     @property
     def macs(self) -> int:

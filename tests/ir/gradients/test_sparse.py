@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, Builder, EdgeSoftmax, GatherPairs, GatherRows, Sddmm, SegmentReduce, Spmm, TypedLinear
+from pimflow.ir import (
+    Array,
+    Builder,
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+)
 from support.gradients import check_gradients
 
 POINTERS: Array = np.array([0, 3, 3, 5, 9], np.int64)
@@ -116,6 +127,37 @@ def test_rows_by_type_that_are_read_by_index(heads: tuple[int, ...]) -> None:
     pointers, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
     operands = (floats(build, "x", 4, *heads, 3), floats(build, "w", 3, *heads, 3, 2), pointers, index)
     check_gradients(build.graph(build.op(TypedLinear(), *operands)))
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("read_by", ["order", "index"])
+@pytest.mark.parametrize("beside", ["", "weight", "scale", "both"])
+def test_products_by_type_that_are_added_up(heads: tuple[int, ...], read_by: str, beside: str) -> None:
+    """A product is added twice, one not at all."""
+    build = Builder(opset=18)
+    bounds, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
+    x = floats(build, "x", 5 if read_by == "order" else 4, *heads, 3)
+    weight = floats(build, "weight", 9, *heads) if beside in ("weight", "both") else ""
+    scale = floats(build, "scale", 4) if beside in ("scale", "both") else ""
+    operands = (x, floats(build, "w", 3, *heads, 3, 2), bounds, index if read_by == "index" else "")
+    check_gradients(build.graph(build.op(TypedSpmm(), *operands, *structure(build), weight, scale)))
+
+
+def test_products_by_type_that_are_added_up_as_heads() -> None:
+    build = Builder(opset=18)
+    bounds, weight = build.constant(np.array([0, 2, 2, 5], np.int64)), floats(build, "weight", 9, 2)
+    operands = (floats(build, "x", 5, 3), floats(build, "w", 3, 3, 6), bounds, "", *structure(build), weight)
+    check_gradients(build.graph(build.op(TypedSpmm((2, 3)), *operands)))
+
+
+def test_weights_alone_have_gradients_of_products_that_are_added_up() -> None:
+    """Neither rows nor edges want theirs, so that no product is made again."""
+    build = Builder(opset=18)
+    bounds, x = build.constant(np.array([0, 5], np.int64)), build.constant(np.ones((5, 3)), "x")
+    weight = build.constant(np.arange(9.0), "weight")
+    made = build.op(TypedSpmm(), x, floats(build, "w", 1, 3, 2), bounds, "", *structure(build), weight)
+    step = check_gradients(build.graph(made))
+    assert "TypedLinear" not in {node.kind for node in step.graph.nodes}
 
 
 def test_a_graph_that_is_computed_has_no_gradient() -> None:

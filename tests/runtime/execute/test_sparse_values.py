@@ -23,6 +23,7 @@ from pimflow.ir import (
     SegmentReduce,
     Spmm,
     TypedLinear,
+    TypedSpmm,
     parse_graph,
     print_graph,
 )
@@ -42,8 +43,11 @@ SCALE = RNG.random(N, np.float32)
 POINTERS = np.array([0, 12, 12, 40], np.int64)
 PICKS = RNG.integers(0, 9, 40)
 TYPED = RNG.standard_normal((3, F, 5)).astype(np.float32)
+TYPED_WIDE = RNG.standard_normal((3, F, 6)).astype(np.float32)
 OTHER = RNG.integers(0, 12, E).astype(np.int32)
 TYPED_HEADS = RNG.standard_normal((3, 2, F, 5)).astype(np.float32)
+TO_PRODUCTS = RNG.integers(0, 40, E).astype(np.int32)
+"""Of 40 products: some are read several times, some are not, and none of the second type."""
 LOWEST = float(np.finfo(np.float32).min)
 
 CASES: dict[str, tuple[Op, list[Any]]] = {
@@ -73,6 +77,21 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     "typed, heads": (TypedLinear(), [(40, 2, F), TYPED_HEADS, POINTERS]),
     "typed, by index": (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS]),
     "typed, heads, by index": (TypedLinear(), [(9, 2, F), TYPED_HEADS, POINTERS, PICKS]),
+    "typed sum": (TypedSpmm(), [(40, F), TYPED, POINTERS, None, ROWS.rowptr, TO_PRODUCTS]),
+    "typed mean, by index": (TypedSpmm(), [(9, F), TYPED, POINTERS, PICKS, ROWS.rowptr, TO_PRODUCTS, None, SCALE]),
+    "typed sum, weighted": (TypedSpmm(), [(9, F), TYPED, POINTERS, PICKS, ROWS.rowptr, TO_PRODUCTS, (E,)]),
+    "typed sum, heads": (
+        TypedSpmm(),
+        [(40, 2, F), TYPED_HEADS, POINTERS, None, ROWS.rowptr, TO_PRODUCTS, HEADS[:, :2], SCALE],
+    ),
+    "typed sum, viewed as heads": (
+        TypedSpmm((3, 2)),
+        [(9, F), TYPED_WIDE, POINTERS, PICKS, ROWS.rowptr, TO_PRODUCTS, (E, 3)],
+    ),
+    "typed sum of nothing": (
+        TypedSpmm(),
+        [(9, F), TYPED, np.zeros(4, np.int64), PICKS[:0], ROWS.rowptr * 0, PICKS[:0]],
+    ),
 }
 
 
@@ -153,6 +172,10 @@ def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
         (TypedLinear(), [(40, F), TYPED, np.array([0, 40])], "do not fit weights"),
         (TypedLinear(), [(40, 3, F), TYPED_HEADS, POINTERS], "do not fit weights"),
         (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS[:, None]], "indices need the shape"),
+        (TypedSpmm((2, 3)), [(40, F), TYPED, POINTERS, None, ROWS.rowptr, TO_PRODUCTS], r"are no rows of \(2, 3\)"),
+        (TypedSpmm(), [(40, F), TYPED, POINTERS, None, ROWS.rowptr], "sources need the shape"),
+        (TypedSpmm(), [(40, F), TYPED, POINTERS, PICKS[:3, None], ROWS.rowptr, TO_PRODUCTS], "indices need the shape"),
+        (TypedSpmm(), [(40, F), TYPED, POINTERS, None, ROWS.rowptr, TO_PRODUCTS, (E + 1,)], "fit neither 90 edges"),
         (GatherPairs("sub"), [(N, F), (N, F), ROWS.col, ROWS.col], "pairs by add, mul, dot"),
         (GatherPairs(), [(N, F), (N, 2), ROWS.col, ROWS.col], "do not pair"),
         (GatherPairs(), [(N, F), (N, F), ROWS.col, (E + 1,)], "second indices need the shape"),

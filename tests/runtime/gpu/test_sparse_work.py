@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pimflow.ir import EdgeSoftmax, GatherPairs, GatherRows, Op, Sddmm, SegmentReduce, Spmm, TypedLinear, Value
+from pimflow.ir import (
+    EdgeSoftmax,
+    GatherPairs,
+    GatherRows,
+    Op,
+    Sddmm,
+    SegmentReduce,
+    Spmm,
+    TypedLinear,
+    TypedSpmm,
+    Value,
+)
 from pimflow.runtime.backends import host_of
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost
 from pimflow.runtime.gpu.sparse_work import exporter_pattern
@@ -207,6 +219,85 @@ def test_rows_that_a_product_reads_by_index_pass_the_cache_as_those_of_a_gather(
     unknown = gpu_work(TypedLinear(), [x, w, pointers, index], [out], 2, {2: bounds})
     assert isinstance(unknown, KernelSequence)
     assert unknown.unknown == UNKNOWN_ORDER
+
+
+PRODUCTS, EDGES, ROWS = 6000, 9000, 2500
+"""Products by type, of which some are read twice, each type's in the order of destinations, and these."""
+
+
+def typed_sum(known: bool = True, scaled: bool = False) -> tuple[list[Value | None], Arrays]:
+    """Operands of a `TypedSpmm` whose rows are read by an index, and its constants."""
+    rng = np.random.default_rng(3)
+    counts = np.bincount(rng.integers(0, ROWS, EDGES), minlength=ROWS)
+    given: list[Value | None] = [
+        Value("x", (3000, WIDTH), "float32"),
+        Value("w", (3, WIDTH, 32), "float32"),
+        Value("pointers", (4,), "int64"),
+        Value("index", (PRODUCTS,), "int32"),
+        Value("rowptr", (ROWS + 1,), "int64"),
+        Value("col", (EDGES,), "int32"),
+        Value("weight", (EDGES,), "float32"),
+    ]
+    given += [Value("scale", (ROWS,), "float32")] if scaled else []
+    places = np.empty(EDGES, np.int64)
+    places[np.argsort(rng.integers(0, 3, EDGES), kind="stable")] = np.arange(EDGES)
+    col = (places * PRODUCTS // EDGES).astype(np.int32)
+    structure = {4: np.concatenate([[0], np.cumsum(counts)]), 5: col}
+    bounds = {2: np.array([0, 2000, 2001, PRODUCTS]), 3: rng.integers(0, 3000, PRODUCTS)}
+    return given, {**bounds, **(structure if known else {})}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_products_that_are_added_up_pass_the_cache_twice_and_start_from_zeros(scaled: bool) -> None:
+    given, constants = typed_sum(scaled=scaled)
+    found = gpu_work(TypedSpmm(), given, [result(ROWS, 32)], 2, constants)
+    assert isinstance(found, KernelSequence)
+    (zeros, one), (product, other) = found.kernels
+    assert isinstance(product, SegmentedWork)
+    assert (zeros.bytes, one, other, found.unknown) == (2 * ROWS * 32, 1, 1, "")
+    assert (product.segments, product.macs) == ((2000, 1, 3999), PRODUCTS * WIDTH * 32)
+    destination = np.repeat(np.arange(ROWS), np.diff(constants[4]))
+    edges = sorted(range(EDGES), key=lambda edge: constants[5][edge])  # in the order of their products
+    runs = [key for key, _ in groupby((int(destination[edge]), constants[5][edge] // 64) for edge in edges)]
+    assert ROWS < len(runs) < 0.95 * EDGES
+    added = misses([row for row, _ in runs], 64 * 1024 // 64) * 64
+    weights = misses([edge // 16 for edge in edges], 64 * 1024 // 32) * 32
+    scales = misses([int(destination[edge]) // 16 for edge in edges], 64 * 1024 // 32) * 32 if scaled else 0
+    gathered = misses(constants[3].tolist(), 64 * 1024 // (2 * WIDTH)) * 2 * WIDTH
+    structure = 4 * (PRODUCTS + (PRODUCTS + 1) + 2 * EDGES) + 32
+    behind = product.behind(CACHE)
+    assert behind.bytes == gathered + 2 * 3 * WIDTH * 32 + structure + 2 * added + weights + scales
+    assert behind.cache_bytes == len(runs) * 2 * 64 + EDGES * (64 if scaled else 32)
+
+
+def test_additions_take_the_time_that_they_need_in_the_cache() -> None:
+    """Where the cache holds everything and is slow, in both forms of the cost model."""
+    given, constants = typed_sum()
+    plain = replace(GPU, l2_kib=float(1 << 20), l2_bytes_per_channel_cycle=0.01)
+    (board,) = (unit for unit in load_target("rtx3090").units.values() if isinstance(unit, MeasuredGpuSpec))
+    gemm = replace(board.library.product.gemm, operand_gb_per_s=1.0)
+    products = replace(board.library.product, gemm=gemm)
+    measured = replace(board, l2_kib=float(1 << 20), fp32=replace(board.library, product=products))
+    for gpu, bytes_per_us in ((plain, 32 * 0.01 * plain.clock_mhz), (measured, 1e3)):
+        whole, apart = (
+            gpu_cost(op, operands, [out], gpu, gpu.memory_channels, constants=constants)
+            for op, operands, out in (
+                (TypedSpmm(), given, result(ROWS, 32)),
+                (TypedLinear(), given[:4], result(PRODUCTS, 32)),
+            )
+        )
+        found = gpu_work(TypedSpmm(), given, [result(ROWS, 32)], gpu.element_bytes, constants)
+        assert isinstance(found, KernelSequence)
+        product = found.kernels[1][0]
+        assert isinstance(product, SegmentedWork)
+        assert whole.time_us - apart.time_us > 0.99 * product.behind(CACHE).cache_bytes / bytes_per_us
+
+
+def test_sums_of_products_over_edges_that_are_not_known_yet_count_no_reuse_and_say_so() -> None:
+    given, constants = typed_sum(known=False)
+    found = gpu_work(TypedSpmm(), given, [result(ROWS, 32)], 2, constants)
+    assert isinstance(found, KernelSequence)
+    assert found.unknown == UNKNOWN_ORDER
 
 
 def test_a_graph_that_is_not_known_yet_counts_no_reuse_and_says_so() -> None:

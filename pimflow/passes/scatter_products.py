@@ -1,0 +1,68 @@
+"""Adds the rows of a product by type up where they lead to, instead of writing them for every edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pimflow.ir import Graph, Node, Refusal, Reshape, Spmm, TypedLinear, TypedSpmm
+from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.relations import RowWriter, keeps_rows, rewritten, unmarked
+
+
+@dataclass(frozen=True)
+class ScatterProducts(Pass):
+    """Makes a sum over edges of what a `TypedLinear` makes part of it: a `TypedSpmm` (Hector's scatter of results).
+
+    The products are written nowhere; the sum starts from zeros, and each product is added by atomics. Weights of edges
+    and scales of rows go with it. What followed the sum in its epilogue is a kernel again, as no tile knows when a sum
+    is complete. It pays where the cache holds the sums, or products are many.
+
+    Args:
+        leave: sums that stay as they are.
+    """
+
+    name: ClassVar[str] = "scatter-products"
+
+    leave: tuple[str, ...] = ()
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrites the graph; the notes say of every sum over products by type why it stays."""
+        return rewritten(graph, self.leave, _scattered)
+
+
+def _scattered(graph: Graph, node: Node) -> Graph | Refusal | None:
+    """Spmm(TypedLinear(x)) as a TypedSpmm, where nothing else reads the products."""
+    path = tuple(_back(graph, node)) if isinstance(node.op, Spmm) else ()
+    if not path or not isinstance(path[-1].op, TypedLinear):
+        return None
+    if node.op != Spmm():
+        return Refusal("it is no plain sum")
+    if any(len(graph.users(step.output)) > 1 or step.output in graph.outputs for step in path):
+        return Refusal("others read its products too")
+    if any(name not in graph.constants for name in (*path[-1].inputs[2:], *node.inputs[1:3])):
+        return Refusal("its edges are only known when it runs")
+    return _fused(graph, node, path[-1])
+
+
+def _back(graph: Graph, node: Node) -> Iterator[Node]:
+    """What makes the rows that a sum reads, behind views that leave each row one."""
+    maker = graph.producer(node.inputs[0])
+    while maker is not None:
+        yield maker
+        view = isinstance(maker.op, Reshape) and keeps_rows(graph, maker)
+        maker = graph.producer(maker.inputs[0]) if view else None
+
+
+def _fused(graph: Graph, node: Node, product: Node) -> Graph:
+    made, summed = graph.shape(product.output)[1:], graph.shape(node.output)[1:]
+    index = product.inputs[3] if len(product.inputs) > 3 else ""
+    op = TypedSpmm(() if made == summed else summed)
+    write = RowWriter(graph)
+    inputs = (*product.inputs[:3], index, *node.inputs[1:])
+    write.editor.replace_node(node.name, (replace(unmarked(node), op=op, inputs=inputs),))
+    for follower in graph.nodes:
+        if follower.placement.fused_into == node.name:  # it has to wait until all products are added
+            write.editor.replace_node(follower.name, (follower.placed(fused_into=None),))
+    return write.finish()
