@@ -125,12 +125,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return (self.search,) if self._in_int8 is None else (self.search, self._in_int8)
 
     def recall(self, records: Records) -> None:
-        """Mappings that were chosen before."""
+        """Mappings that were chosen before, and timings of their streams."""
         for search in self._searches:
             search.recall(records)
 
     def learnt(self) -> Records:
-        """Mappings that have been searched for."""
+        """Mappings that have been searched for, and timings of their streams that were asked for."""
         return {key: text for search in self._searches for key, text in search.learnt().items()}
 
     @property

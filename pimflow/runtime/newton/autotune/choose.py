@@ -28,6 +28,7 @@ from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.bounds import least_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
 from pimflow.runtime.newton.profiles.base import LeastVisits, TimingProfile
+from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
@@ -57,15 +58,18 @@ class MappingSearch:
         self._refused: dict[tuple[MatrixProblem, str], Refusal | None] = {}
         self._recalled: dict[str, str] = {}
         self._learnt: list[tuple[MatrixProblem, str, _Chosen]] = []
+        self._timed: dict[tuple[MatrixProblem, str], _Chosen] = {}
 
     def recall(self, records: Records) -> None:
-        """Takes the mappings that other searches chose on the same machine, as `learnt` gave them."""
+        """Takes what other searches chose and timed on the same machine, as `learnt` gave it."""
         self._recalled.update(records)
 
     def learnt(self) -> Records:
-        """The mappings chosen since this was last asked."""
-        learnt, self._learnt = self._learnt, []
-        return {self._key(problem, policy): chosen.record for problem, policy, chosen in learnt}
+        """The mappings chosen since this was last asked, and the timings of streams that were asked for."""
+        (learnt, self._learnt), (timed, self._timed) = (self._learnt, []), (self._timed, {})
+        mappings = {self._key(problem, policy): chosen.record for problem, policy, chosen in learnt}
+        timings = {self._key(*key, "streams"): chosen.timings_record for key, chosen in timed.items()}
+        return mappings | timings
 
     def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
         """The fastest mapping that a policy allows, priced.
@@ -75,7 +79,12 @@ class MappingSearch:
             policy: "newton+", "newton++" or "auto".
         """
         chosen = self._chosen(problem, policy)
-        return chosen if isinstance(chosen, Refusal) else chosen.cost
+        if isinstance(chosen, Refusal):
+            return chosen
+        if not chosen.is_timed:
+            first = chosen.like or chosen
+            self._timed[first.outline.problem, policy] = first
+        return chosen.cost
 
     def other_order(self, problem: MatrixProblem, chosen: PimCost) -> PimCost | None:
         """The fastest likely mapping with window order if the chosen one has none, and without if it has it; None where
@@ -146,10 +155,25 @@ class MappingSearch:
         except (ValueError, DataError):
             return None
         outlined = outline(problem, record.mapping, self.profile.pim)
-        return None if isinstance(outlined, Refusal) else _Chosen(outlined, self.timer, record.cycles)
+        if isinstance(outlined, Refusal):
+            return None
+        return _Chosen(
+            outlined, self.timer, record.cycles, self._recall_timings(problem, policy, len(outlined.classes))
+        )
 
-    def _key(self, problem: MatrixProblem, policy: str) -> str:
-        text = f"{policy} {self.profile.pim.operand} {problem}"
+    def _recall_timings(self, problem: MatrixProblem, policy: str, classes: int) -> tuple[StreamTiming, ...] | None:
+        """What was timed of as many classes of streams; None if nothing was."""
+        text = self._recalled.get(self._key(problem, policy, "streams"))
+        if text is None:
+            return None
+        try:
+            timings: tuple[StreamTiming, ...] = decode(tuple[StreamTiming, ...], json.loads(text))
+        except (ValueError, DataError):
+            return None
+        return timings if len(timings) == classes else None
+
+    def _key(self, problem: MatrixProblem, policy: str, what: str = "mapping") -> str:
+        text = f"{what} {policy} {self.profile.pim.operand} {problem}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
@@ -235,16 +259,19 @@ class _Record:
 class _Chosen:
     """The fastest mapping of a problem; its program, and what that costs in all, when asked for.
 
-    `cycles` are those of the slowest channel, placement included.
+    `cycles` are those of the slowest channel, placement included; `recalled` are timings of its classes of streams, if
+    these are known; `like` is the choice for a problem whose streams are alike.
     """
 
     outline: Outline
     timer: StreamTimer
     cycles: int
+    recalled: tuple[StreamTiming, ...] | None = None
+    like: _Chosen | None = None
 
     def of(self, problem: MatrixProblem) -> _Chosen:
         """The same of a problem that streams see alike."""
-        return replace(self, outline=replace(self.outline, problem=problem))
+        return replace(self, outline=replace(self.outline, problem=problem), like=self)
 
     @cached_property
     def program(self) -> PimProgram:
@@ -252,7 +279,20 @@ class _Chosen:
 
     @cached_property
     def cost(self) -> PimCost:
-        return price(self.program, time_classes(self.program, self.timer), self.timer.profile)
+        return price(self.program, self.timings, self.timer.profile)
+
+    @cached_property
+    def timings(self) -> tuple[StreamTiming, ...]:
+        """Of every class of streams."""
+        if self.like is not None:
+            return self.like.timings
+        return time_classes(self.program, self.timer) if self.recalled is None else self.recalled
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the timings of its streams have been told or recalled."""
+        first = self.like or self
+        return first.recalled is not None or "timings" in vars(first)
 
     @property
     def time_us(self) -> float:
@@ -263,6 +303,11 @@ class _Chosen:
     def record(self) -> str:
         """As a text of one line."""
         return json.dumps(encode(_Record(self.cycles, self.outline.mapping)), separators=(",", ":"))
+
+    @property
+    def timings_record(self) -> str:
+        """The same of the timings."""
+        return json.dumps(encode(self.timings), separators=(",", ":"))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,31 @@ def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) ->
         cost = again.choose(problem, "auto")
         assert not isinstance(cost, Refusal)
         assert us == cost.time_us
+
+
+def test_what_was_priced_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = MappingSearch(timing_profile(load_target("pimflow").pim))
+    problems = (*PROBLEMS, ConvProblem(1, 64, 64, 8, 9, (3, 3), (1, 1), (1, 1, 1, 1)))
+    assert [search.time_us(problem, "auto") for problem in problems]
+    chosen = search.learnt()
+    told = [search.choose(problem, "auto") for problem in problems]
+    again, timed = MappingSearch(search.profile), search.learnt()
+    again.recall({**chosen, **timed})
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamTimer, "cycles", None)
+        patch.setattr(StreamTimer, "time", None)
+        assert [again.choose(problem, "auto") for problem in problems] == told
+    assert not again.learnt()
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda _: "[]"])
+def test_timings_that_are_damaged_are_told_again(damage: Callable[[str], str]) -> None:
+    search = MappingSearch(timing_profile(load_target("pimflow").pim))
+    told = search.choose(PROBLEMS[0], "auto")
+    again = MappingSearch(search.profile)
+    again.recall({key: damage(text) if text.startswith("[") else text for key, text in search.learnt().items()})
+    assert again.choose(PROBLEMS[0], "auto") == told
+    assert len(again.learnt()) == 1, "the mapping was known"
 
 
 @pytest.mark.parametrize("damage", ['"cycles":-', '"cycle":', ""])
