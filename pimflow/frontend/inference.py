@@ -13,6 +13,7 @@ from onnx import shape_inference
 from pimflow.errors import ModelError
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
+from pimflow.frontend.loops import length_of, of_length
 from pimflow.frontend.restating import restated
 from pimflow.frontend.screening import screen_constants, unfit_operands
 from pimflow.frontend.structure_values import StructureValues
@@ -136,7 +137,7 @@ class _ShapeInference:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = restated(node, self.values, self.known, self.graph.opset.get("", 0))
+        node = restated(self._counted(node), self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
         unfit = unfit_operands(node, self.values)
         if unfit:
@@ -162,6 +163,15 @@ class _ShapeInference:
         except ModelError as error:
             self._by_rule(node)
             raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error
+
+    def _counted(self, node: Node) -> Node:
+        """A Loop whose body ends it after a number of runs that is known, as a Loop of that length."""
+        length = length_of(node, self.graph, self.known)
+        if length is None:
+            return node
+        limit = self._value_names.fresh(f"{node.name}/runs")
+        self._define(limit, np.array(length))
+        return of_length(node, limit)
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""

@@ -38,11 +38,18 @@ COUNT: tuple[int, Sequence[int | str]] = (TensorProto.INT64, ())
 CELL = [helper.make_node("MatMul", ["h", "W"], ["m"]), helper.make_node("Tanh", ["m"], ["next"])]
 
 
-def loop(trips: str, *, stops: bool = False, weights: int = SIZE) -> onnx.ModelProto:
-    """h = tanh(h W), as often as the value named says."""
+def loop(trips: str, *, stops: str = "", weights: int = SIZE) -> onnx.ModelProto:
+    """h = tanh(h W), as often as the value named says, or until the body stops: by its count, or by what it makes."""
     state = (TensorProto.FLOAT, (4, weights))
-    goes_on = helper.make_node("Less", ["i", "limit"], ["on"]) if stops else helper.make_node("Identity", ["c"], ["on"])
-    inner = body([*CELL, goes_on], {"i": COUNT, "c": FLAG, "h": state}, {"on": FLAG, "next": state})
+    goes_on = {
+        "": [helper.make_node("Identity", ["c"], ["on"])],
+        "count": [helper.make_node("Less", ["i", "limit"], ["on"])],
+        "data": [
+            helper.make_node("ReduceMax", ["next"], ["most"], keepdims=0),
+            helper.make_node("Less", ["most", "high"], ["on"]),
+        ],
+    }
+    inner = body([*CELL, *goes_on[stops]], {"i": COUNT, "c": FLAG, "h": state}, {"on": FLAG, "next": state})
     nodes = [
         helper.make_node("Cast", ["count"], ["asked"], to=TensorProto.INT64),
         helper.make_node("Loop", [trips, "", "x"], ["y"], "kept", body=inner),
@@ -52,6 +59,7 @@ def loop(trips: str, *, stops: bool = False, weights: int = SIZE) -> onnx.ModelP
         "known": np.array(TRIPS),
         "other": np.array(2 * TRIPS),
         "limit": np.array(3),
+        "high": np.array(2, np.float32),
     }
     inputs: dict[str, Sequence[int]] = {"x": (4, weights)}
     inputs |= {"count": ()} if trips == "asked" else {}
@@ -111,9 +119,15 @@ def test_a_count_that_is_data_is_said() -> None:
 
 
 def test_a_body_that_may_stop_is_counted_to_its_limit() -> None:
-    kernels, unknown = alone(loop("known", stops=True))
+    kernels, unknown = alone(loop("known", stops="data"))
     assert kernels.count(PRODUCT) == TRIPS
     assert unknown == f"when its body stops depends on data: {TRIPS} times are counted"
+
+
+def test_a_body_that_stops_by_its_count_is_counted_until_then() -> None:
+    kernels, unknown = alone(loop("known", stops="count"))
+    assert kernels == 4 * [PRODUCT] + 4 * [TANH]
+    assert unknown == ""
 
 
 def test_a_scan_runs_once_for_each_element() -> None:
@@ -163,6 +177,8 @@ def test_states_that_grow_are_said() -> None:
     assert unknown == "sizes change from one run of its body to the next: those of the first are counted"
 
 
-@pytest.mark.parametrize("model", [loop("known"), loop("known", stops=True), scan(), branches()])
+@pytest.mark.parametrize(
+    "model", [loop("known"), loop("known", stops="data"), loop("known", stops="count"), scan(), branches()]
+)
 def test_it_computes_what_the_model_does(model: onnx.ModelProto) -> None:
     assert pimflow.compile(model, use_cache=False).verify().passed

@@ -1,0 +1,160 @@
+"""Loops that end themselves after a number of runs that no input decides: said outright, as loops of that length.
+
+TensorFlow's recurrent layers come as `while i < n`: the body counts, and computes the condition from the count. Its
+length is found by running that part of the body alone; then it is the Loop's limit, and the condition is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import onnx
+from onnx import TensorProto, helper
+
+from pimflow.errors import ModelError
+from pimflow.frontend.importing import import_node
+from pimflow.ir import Array, Graph, Node, OnnxOp, Value
+from pimflow.ir.names import FreshNames
+from pimflow.onnxio.captures import (
+    CAPTURES,
+    abstract_captures,
+    capture_count,
+    graph_attribute,
+    passes_condition_on,
+    rename_names,
+    subgraphs,
+)
+from pimflow.onnxio.folding import is_random, node_session
+from pimflow.onnxio.tensors import attribute_value
+
+LONGEST_S = 1.0
+"""The part of a body that decides whether it runs again is run for so long at most."""
+
+
+def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | None:
+    """How often a Loop runs, if its body ends it and what decides that is known; None for all else.
+
+    Args:
+        node: any node.
+        graph: that it is of (for the opset).
+        known: the arrays of what it reads that are known.
+    """
+    op = node.op
+    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "Loop") or passes_condition_on(op):
+        return None
+    if is_random(op) or any(name and name not in known for name in node.inputs[:2]):
+        return None
+    counting = _counting(node, op, known)
+    if counting is None:
+        return None
+    values = {name: Value(name, known[name].shape, known[name].dtype.name) for name in counting.inputs if name}
+    try:
+        session = node_session(counting, graph, values, known)
+        return len(session.run({}, counting.outputs[-1:], limit_s=LONGEST_S)[counting.outputs[-1]])
+    except ModelError:
+        return None
+
+
+def of_length(node: Node, limit: str) -> Node:
+    """A Loop that runs as often as a constant says, and whose body does not compute whether it goes on."""
+    assert isinstance(node.op, OnnxOp)
+    body = graph_attribute(node.op, "body")
+    on = FreshNames(_names(body)).fresh("on")
+    body.node.append(helper.make_node("Identity", [body.input[1].name], [on]))
+    body.output[0].CopyFrom(helper.make_tensor_value_info(on, TensorProto.BOOL, ()))
+    _drop_dead(body)
+    own, outer = _inputs(node)
+    attribute = helper.make_attribute("body", body)
+    captured = abstract_captures([attribute])  # some may have been read by what is no longer there
+    attributes = {**dict(node.op.attributes), "body": attribute_value(attribute), CAPTURES: len(captured)}
+    op = OnnxOp("Loop", "", tuple(sorted(attributes.items())))
+    return replace(node, op=op, inputs=(limit, "", *own[2:], *(outer[name] for name in captured)))
+
+
+def _counting(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node | None:
+    """A Loop of what decides how long a Loop is; its last result has an element a run. None if not all is known."""
+    body = graph_attribute(op, "body")
+    own, outer = _inputs(node)
+    found = _deciding(body, outer)
+    if found is None:
+        return None
+    nodes, carried = found
+    read = {name for inner in nodes for name in inner.input}
+    started = [own[place] for place in carried]
+    if any(name not in known for name in (*started, *(outer[name] for name in outer.keys() & read))):
+        return None
+    run = FreshNames(_names(body)).fresh("run")
+    part = helper.make_graph(
+        [*nodes, helper.make_node("Identity", [body.input[0].name], [run])],
+        "counting",
+        [body.input[place] for place in (0, 1, *carried)],
+        [
+            *(body.output[place - 1] for place in (1, *carried)),
+            helper.make_tensor_value_info(run, TensorProto.INT64, ()),
+        ],
+        body.initializer,
+        sparse_initializer=body.sparse_initializer,
+    )
+    rename_names(part, outer.__getitem__, FreshNames(outer.values()).fresh)
+    results = [f"{node.name}/{name}" for name in (*started, "runs")]
+    return import_node(helper.make_node("Loop", [*own[:2], *started], results, body=part), node.name)
+
+
+def _inputs(node: Node) -> tuple[tuple[str, ...], dict[str, str]]:
+    """A Loop's own inputs, and what its body captures, by the names that it has there."""
+    count = len(node.inputs) - capture_count(node)
+    return node.inputs[:count], {f"@{place}": name for place, name in enumerate(node.inputs[count:])}
+
+
+def _deciding(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onnx.NodeProto], list[int]] | None:
+    """The nodes that compute the condition, and which inputs carry what they read from run to run.
+
+    None where more than plain nodes is needed.
+    """
+    makers = {name: place for place, inner in enumerate(body.node) for name in inner.output if name}
+    inputs = {info.name: place for place, info in enumerate(body.input)}
+    constants = {tensor.name for tensor in body.initializer} | {one.values.name for one in body.sparse_initializer}
+    nodes: set[int] = set()
+    carried: set[int] = set()
+    waiting, seen = [body.output[0].name], {*constants, *outer, ""}
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in inputs:
+            place = inputs[name]
+            if place > 1:
+                carried.add(place)
+                waiting.append(body.output[place - 1].name)
+        elif name in makers and not list(subgraphs(body.node[makers[name]].attribute)):
+            nodes.add(makers[name])
+            waiting += body.node[makers[name]].input
+        else:
+            return None
+    return [body.node[place] for place in sorted(nodes)], sorted(carried)
+
+
+def _drop_dead(body: onnx.GraphProto) -> None:
+    """Removes, in place, the nodes that nothing reads."""
+    read = {info.name for info in body.output}
+    kept: list[onnx.NodeProto] = []
+    for inner in reversed(body.node):
+        if read.intersection(inner.output):
+            kept.append(inner)
+            read.update(inner.input)
+            read.update(name for graph in subgraphs(inner.attribute) for name in _names(graph))
+    del body.node[:]
+    body.node.extend(reversed(kept))
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """All names in a graph, and in those within."""
+    yield from (info.name for info in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    for inner in graph.node:
+        yield from (*inner.input, *inner.output)
+        for nested in subgraphs(inner.attribute):
+            yield from _names(nested)

@@ -1,0 +1,131 @@
+"""Loops that end themselves: of a known length where no input decides it, of the body's own otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pimflow.frontend import load_model
+from pimflow.ir import Array, Graph, Node, OnnxOp
+from pimflow.onnxio import to_onnx
+from pimflow.onnxio.captures import graph_attribute, passes_condition_on
+from pimflow.runtime.execute.ort import run_graph
+from support.onnx_models import model_of, run_plain
+
+INFO = helper.make_tensor_value_info
+MAKE = helper.make_node
+INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
+STEPS, WIDTH = 5, 3
+
+
+def recurrent(
+    condition: list[onnx.NodeProto],
+    *,
+    limit: str = "",
+    goes_on: str = "",
+    start: int = 0,
+    constants: dict[str, Array] | None = None,
+    inputs: dict[str, tuple[int, ...]] | None = None,
+) -> onnx.ModelProto:
+    """h = tanh(h + x[place]) for place = start, start + 1, ... while a condition named "on" holds; h of every step."""
+    cell = [
+        MAKE("Add", ["place", "one"], ["after"]),
+        MAKE("Gather", ["x", "place"], ["row"]),
+        MAKE("Add", ["h", "row"], ["sum"]),
+        MAKE("Tanh", ["sum"], ["next"]),
+        MAKE("Identity", ["next"], ["step"]),
+        *condition,
+    ]
+    body = helper.make_graph(
+        cell,
+        "body",
+        [INFO("run", INT, ()), INFO("go", BOOL, ()), INFO("place", INT, ()), INFO("h", FLOAT, (WIDTH,))],
+        [INFO("on", BOOL, ()), INFO("after", INT, ()), INFO("next", FLOAT, (WIDTH,)), INFO("step", FLOAT, (WIDTH,))],
+        [numpy_helper.from_array(np.array(1), "one")],
+    )
+    loop = MAKE("Loop", [limit, goes_on, "start", "first"], ["last", "y", "steps"], "loop", body=body)
+    given = {"start": np.array(start), "first": np.zeros(WIDTH, np.float32), **(constants or {})}
+    return model_of([loop], {"x": (STEPS, WIDTH), **(inputs or {})}, ["y", "steps"], given)
+
+
+def loop_of(graph: Graph) -> Node:
+    return next(node for node in graph.nodes if node.kind == "Loop")
+
+
+def assert_of_length(model: onnx.ModelProto, length: int) -> None:
+    graph = load_model(model)
+    node = loop_of(graph)
+    assert isinstance(node.op, OnnxOp)
+    assert graph.constants[node.inputs[0]].tolist() == length
+    assert node.inputs[1] == ""
+    assert passes_condition_on(node.op)
+    assert graph.shape("steps") == (length, WIDTH)
+    x = np.linspace(-1, 1, STEPS * WIDTH, dtype=np.float32).reshape(STEPS, WIDTH)
+    wanted, found = run_plain(model, {"x": x}), run_graph(graph, {"x": x})
+    assert wanted["steps"].shape == (length, WIDTH)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+    onnx.checker.check_model(to_onnx(graph), full_check=True)
+    again = load_model(to_onnx(graph))
+    assert again.nodes == graph.nodes
+
+
+FEW = {"few": np.array(4), "none": np.array(0), "true": np.array(True), "false": np.array(False)}
+
+
+def test_a_body_that_counts_to_a_constant() -> None:
+    model = recurrent([MAKE("Less", ["after", "few"], ["on"])], constants=FEW)
+    assert_of_length(model, 4)
+    node = loop_of(load_model(model))
+    assert isinstance(node.op, OnnxOp)
+    kinds = [inner.op_type for inner in graph_attribute(node.op, "body").node]
+    assert "Less" not in kinds, "what decided is computed no more"
+    assert kinds.count("Add") == 2, "what is read otherwise stays"
+
+
+@pytest.mark.parametrize(("start", "length"), [(2, 2), (4, 1)])
+def test_a_count_that_begins_elsewhere(start: int, length: int) -> None:
+    """The condition is asked behind the body, which runs once at least."""
+    assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], start=start, constants=FEW), length)
+
+
+def test_a_limit_below_the_condition_holds() -> None:
+    three = {**FEW, "three": np.array(3)}
+    assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], limit="three", constants=three), 3)
+
+
+def test_a_condition_that_is_false_before_the_first_run() -> None:
+    assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], goes_on="false", constants=FEW), 0)
+
+
+def test_a_condition_of_the_run_and_of_the_one_before() -> None:
+    condition = [
+        MAKE("Mul", ["run", "run"], ["square"]),
+        MAKE("Less", ["square", "few"], ["small"]),
+        MAKE("And", ["small", "go"], ["on"]),
+    ]
+    assert_of_length(recurrent(condition, goes_on="true", constants=FEW), 3)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        [MAKE("Less", ["after", "asked"], ["on"])],
+        [MAKE("ReduceSum", ["next"], ["total"], keepdims=0), MAKE("Less", ["total", "high"], ["on"])],
+    ],
+    ids=["a limit that is an input", "a sum of what it computes"],
+)
+def test_a_condition_that_data_decide_stays(condition: list[onnx.NodeProto]) -> None:
+    model = recurrent(condition, constants={"high": np.array(1.5, np.float32)}, inputs={"asked": ()})
+    model.graph.input[1].type.tensor_type.elem_type = INT
+    graph = load_model(model)
+    node = loop_of(graph)
+    assert node.inputs[:2] == ("", "")
+    assert graph.value("steps").shape is None
+    feeds = {"x": np.full((STEPS, WIDTH), 0.4, np.float32), "asked": np.array(2)}
+    wanted, found = run_plain(model, feeds), run_graph(graph, feeds)
+    assert 1 < len(wanted["steps"]) < STEPS
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
