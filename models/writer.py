@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 OPSET = 17
 IR_VERSION = 8
 
-LEAST_APART_BYTES = 1 << 20
+LEAST_APART_BYTES = 1 << 16
 """Of a constant that is kept apart."""
 
 _TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}

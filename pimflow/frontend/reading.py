@@ -26,7 +26,7 @@ from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 
-LARGE_TENSOR_BYTES = 1 << 20
+LARGE_TENSOR_BYTES = 1 << 16
 """Initialisers above this size are not copied for the checker."""
 
 
