@@ -90,7 +90,7 @@ class _Pattern:
         return indices
 
     def destinations(self, position: int) -> Array:
-        """The destination of every edge, from row pointers, [E]."""
+        """The destination of every edge (or the type of every row), from row pointers, [E]."""
         counts = np.diff(self.structure(position))
         return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
@@ -223,7 +223,12 @@ def _gather_rows(writer: OnnxWriter, node: Node, op: GatherRows) -> None:
 @EXPORT.register(TypedLinear)
 def _typed_linear(writer: OnnxWriter, node: Node, op: TypedLinear) -> None:
     pattern = _Pattern(writer, node, ())
-    pattern.last("Concat", _products_by_type(pattern, pattern.out_shape), axis=0)
+    parts = _products_by_type(pattern, pattern.out_shape)
+    if not pattern.has(4):
+        pattern.last("Concat", parts, axis=0)
+        return
+    bias = pattern.step("Gather", [node.inputs[4], pattern.constant("types", pattern.destinations(2))], axis=0)
+    pattern.last("Add", [pattern.step("Concat", parts, axis=0), bias])
 
 
 @EXPORT.register(TypedSpmm)

@@ -134,7 +134,7 @@ class _Compaction:
     def _is_product(self, node: Node) -> bool:
         """A `TypedLinear`, or a product with constant weights of rows."""
         if isinstance(node.op, TypedLinear):
-            return True
+            return not any(node.inputs[3:4])  # one that reads rows by an index reads no rows of edges
         if not node.op.is_matrix_product or len(self._graph.shape(node.inputs[0])) != 2:
             return False
         return self._multiplies_rows(node) and gathered(self._graph, node.inputs[0]).picks is not None

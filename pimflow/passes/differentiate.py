@@ -167,6 +167,7 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from (place for place in trained if place < count)
     elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear, TypedSpmm)) or _multiplies(op):
         yield from range(min(count, 3))
+        yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
     elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
         yield 0
     elif op.is_sparse:

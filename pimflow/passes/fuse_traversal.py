@@ -11,7 +11,16 @@ import numpy as np
 
 from pimflow.ir import Elementwise, GatherPairs, Graph, Node, OnnxOp, Refusal, Reshape, SegmentReduce, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, reduced_axes, rewritten, unmarked
+from pimflow.passes.relations import (
+    Ints,
+    RowWriter,
+    index_of,
+    keeps_rows,
+    reduced_axes,
+    rewritten,
+    types_of_rows,
+    unmarked,
+)
 
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 
@@ -24,6 +33,7 @@ class FuseTraversal(Pass):
     - A sum or product of two rows, one of them or both picked by indices, and the sum of such a product over the last
       dim: a `GatherPairs`.
     - A `TypedLinear` of rows picked by an index: one that reads them by the index itself (the template's products).
+    - What is added to each row of a `TypedLinear` by its type: a bias of that.
 
     Functions of their results are epilogues already (`FuseEpilogues`).
 
@@ -165,14 +175,36 @@ def _as_spmm(graph: Graph, node: Node, rows: Rows, weight: str, shape: tuple[int
 def _by_index(graph: Graph, node: Node) -> Graph | None:
     """x[index] W_r, of rows that products alone read, without writing the rows."""
     read = node.inputs[0]
-    rows = _rows(graph, read) if len(node.inputs) == 3 else None
+    rows = None if any(node.inputs[3:4]) else _rows(graph, read)
     alone = read not in graph.outputs and all(isinstance(user.op, TypedLinear) for user in graph.users(read))
     if rows is None or not alone:
         return None
     write, made = RowWriter(graph), list[Node]()
-    inputs = (_table(write, made, rows, node.name), *node.inputs[1:], write.index("rows", rows.picks))
-    write.editor.replace_node(node.name, (*made, replace(unmarked(node), inputs=inputs)))
+    inputs = (_table(write, made, rows, node.name), *node.inputs[1:3], write.index("rows", rows.picks))
+    write.editor.replace_node(node.name, (*made, replace(unmarked(node), inputs=(*inputs, *node.inputs[4:]))))
     return write.finish()
+
+
+def _biased(graph: Graph, node: Node) -> Graph | None:
+    """A TypedLinear, and a row added to each of its rows that its type picks, as one."""
+    for product, added in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
+        typed, bias = graph.producer(product), graph.producer(added)
+        if typed is None or not isinstance(typed.op, TypedLinear) or len(typed.inputs) > 4:
+            continue
+        types, pointers = index_of(graph, bias), graph.constants.get(typed.inputs[2])
+        alone = len(graph.users(product)) == 1 and product not in graph.outputs
+        if bias is None or types is None or pointers is None or not alone:
+            continue
+        weights, shape = graph.shape(typed.inputs[1]), graph.shape(bias.inputs[0])
+        if shape != (*weights[:-2], weights[-1]) or not np.array_equal(types, types_of_rows(pointers)):
+            continue
+        write = RowWriter(graph)
+        index = typed.inputs[3] if len(typed.inputs) > 3 else ""
+        inputs = (*typed.inputs[:3], index, bias.inputs[0])
+        write.editor.replace_node(typed.name, ())
+        write.editor.replace_node(node.name, (replace(unmarked(node), op=TypedLinear(), inputs=inputs),))
+        return write.finish()
+    return None
 
 
 # ---- pairs
@@ -181,6 +213,9 @@ def _by_index(graph: Graph, node: Node) -> Graph | None:
 def _pair(graph: Graph, node: Node) -> Graph | None:
     """x[i] + y[j], or their product, in one kernel."""
     assert isinstance(node.op, Elementwise)
+    biased = _biased(graph, node) if node.op == Elementwise("Add") else None
+    if biased is not None:
+        return biased
     ends = _ends(graph, node)
     if ends is None or _is_multiplied_and_summed(graph, node):
         return None

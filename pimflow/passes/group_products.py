@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from pimflow.ir import Concat, Elementwise, GatherRows, Graph, Node, Slice, TypedLinear
+from pimflow.ir import Concat, Graph, Node, Slice, TypedLinear
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.relations import RowWriter, types_of_rows
+from pimflow.passes.relations import RowWriter
 from pimflow.passes.relations.joined import Product, product_of
 
 
@@ -19,7 +19,7 @@ class GroupProducts(Pass):
     """Products x_i W_i + b_i of which none waits for another become one `TypedLinear` (a segment GEMM, as of types).
 
     Tables are laid one behind the other, which is a copy where they are not made there; what each product made is a
-    part of the result. Biases are added by a kernel of their own.
+    part of the result.
 
     Args:
         leave: products that stay by themselves.
@@ -79,15 +79,12 @@ def _write(write: RowWriter, group: Sequence[_Member]) -> None:
         x = made[-1].output
     inputs = [x, write.constant("weights", np.stack([one.product.weights for one in group]))]
     inputs.append(write.constant("types", pointers))
-    if not np.array_equal(rows, np.arange(len(rows))):
-        inputs.append(write.index("rows", rows))
-    made.append(write.node(TypedLinear(), inputs, f"{first.name}_group"))
+    inputs.append("" if np.array_equal(rows, np.arange(len(rows))) else write.index("rows", rows))
     if any(one.product.bias.any() for one in group):
-        biases = write.constant("biases", np.stack([one.product.bias for one in group]))
-        types = write.index("types", types_of_rows(pointers))
-        typed = made[-1].output
-        made.append(write.node(GatherRows(), (biases, types), f"{first.name}_biases"))
-        made.append(write.node(Elementwise("Add"), (typed, made[-1].output), f"{first.name}_biased"))
+        inputs.append(write.constant("biases", np.stack([one.product.bias for one in group])))
+    while not inputs[-1]:
+        inputs.pop()
+    made.append(write.node(TypedLinear(), inputs, f"{first.name}_group"))
     whole = made[-1].output
     for one, start, stop in zip(group, pointers[:-1].tolist(), pointers[1:].tolist(), strict=True):
         part = write.node(Slice(0, start, stop), (whole,), one.node.name, one.node.output)

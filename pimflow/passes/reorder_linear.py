@@ -78,6 +78,8 @@ def _second(graph: Graph, node: Node) -> Second | Refusal | None:
         pointers = graph.constants.get(node.inputs[2])
         if pointers is None:
             return Refusal("which rows are of which type is only known when it runs")
+        if len(node.inputs) > 3:
+            return Refusal("it reads its rows by an index, or adds a bias, already")
         return Second(node.inputs[0], node.inputs[1], pointers=pointers)
     if not node.op.is_matrix_product or len(graph.shape(node.inputs[0])) != 2:
         return None
@@ -125,6 +127,8 @@ def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | No
         return Refusal(f"{first.name}, before it, is no product of rows")
     if isinstance(first.op, Gemm) and (first.op.trans_a or first.op.alpha != 1.0 or first.op.beta != 1.0):
         return Refusal(f"{first.name}, before it, is scaled or transposed")
+    if isinstance(first.op, TypedLinear) and len(first.inputs) > 3:
+        return Refusal(f"{first.name}, before it, reads its rows by an index, or adds a bias, already")
     if isinstance(first.op, TypedLinear):
         return _behind_typed(graph, node, second, first, picks)
     return _write(graph, node, second, first, picks, None)

@@ -41,7 +41,9 @@ def _scattered(graph: Graph, node: Node) -> Graph | Refusal | None:
         return Refusal("it is no plain sum")
     if any(len(graph.users(step.output)) > 1 or step.output in graph.outputs for step in path):
         return Refusal("others read its products too")
-    if any(name not in graph.constants for name in (*path[-1].inputs[2:], *node.inputs[1:3])):
+    if len(path[-1].inputs) > 4:
+        return Refusal("its products have a bias")
+    if any(name and name not in graph.constants for name in (*path[-1].inputs[2:], *node.inputs[1:3])):
         return Refusal("its edges are only known when it runs")
     return _fused(graph, node, path[-1])
 

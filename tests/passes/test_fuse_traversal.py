@@ -66,6 +66,41 @@ def test_rows_that_others_read_too_are_written_once(reader: str) -> None:
     assert not FuseTraversal().run(products(reader)).changed
 
 
+def biased(read: str = "", bias: str = "by type", index: bool = False) -> Graph:
+    """A row for every type added to a product by type."""
+    build = Builder("g", opset=18)
+    given = [build.constant(np.array([3, 0, 0, 1, 2]), "index")] if index else []
+    pointers = build.constant(np.array([0, 2, 2, 5]), "pointers")
+    made = build.op(TypedLinear(), build.input(5, 3), build.weights(3, 3, 4), pointers, *given, name="product")
+    picks = {"by type": [0, 0, 2, 2, 2], "others": [0, 1, 2, 2, 2]}[bias]
+    rows = build.op(GatherRows(), build.weights(3, 4), build.constant(np.array(picks), "types"), name="biases")
+    total = build.op(Elementwise("Add"), *((rows, made) if index else (made, rows)), name="add")
+    return build.graph(build.relu(total), *([made] if read else []))
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_what_is_added_by_type_is_a_bias(index: bool) -> None:
+    graph = biased(index=index)
+    made = FuseTraversal().run(graph).graph
+    assert [(node.kind, len(node.inputs)) for node in made.nodes] == [("TypedLinear", 5), ("Relu", 1)]
+    assert_same_values(graph, made)
+    picked = Builder("g", opset=18)
+    rows = picked.op(GatherRows(), picked.input(5, 3), picked.constant(np.array([4, 0, 0, 1]), "index"))
+    operands = (picked.weights(2, 3, 4), picked.constant(np.array([0, 1, 4])), "", picked.weights(2, 4))
+    whole = picked.graph(picked.op(TypedLinear(), rows, *operands))
+    read = FuseTraversal().run(whole).graph
+    assert [(node.kind, len(node.inputs)) for node in read.nodes] == [("TypedLinear", 5)]
+    assert_same_values(whole, read)
+
+
+@pytest.mark.parametrize(("read", "bias"), [("too", "by type"), ("", "others")])
+def test_what_is_added_otherwise_is_no_bias(read: str, bias: str) -> None:
+    graph = biased(read, bias)
+    made = FuseTraversal().run(graph).graph
+    assert [node.kind for node in made.nodes][:2] == ["TypedLinear", "GatherPairs"]
+    assert_same_values(graph, made)
+
+
 def reduced(messages: str, reduce: str = "sum") -> Graph:
     """Rows of edges in several forms, reduced."""
     build = Builder("g", opset=18)

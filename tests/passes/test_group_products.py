@@ -44,6 +44,7 @@ def test_products_that_wait_for_no_other_are_one(rows: tuple[int, ...], biased: 
     assert made.changed == (grouped > 1)
     assert len(made.sites) == (grouped if made.changed else 0)
     assert kinds(made.graph).count("TypedLinear") == made.changed
+    assert kinds(made.graph).count("Add") == 0, "biases are part of the product"
     assert kinds(made.graph).count("Concat") == (made.changed and len(rows) > 1)
     assert_same_values(graph, made.graph)
     counts = [sum(one.constants[name].size for name in parameters(one)) for one in (graph, made.graph)]

@@ -72,6 +72,16 @@ def test_why_a_sum_stays(graph: Graph, reason: str) -> None:
     assert result.notes == (reason,)
 
 
+def test_products_with_a_bias_stay() -> None:
+    """Which would be added once an edge."""
+    build = Builder("g", opset=18)
+    structure = [build.constant(np.array(ids), name) for ids, name in (([0, 2, 4], "rowptr"), ([1, 0, 0, 2], "col"))]
+    operands = (build.weights(1, 3, 4), build.constant(np.array([0, 3])), "", build.weights(1, 4))
+    made = build.op(TypedLinear(), build.input(3, 3), *operands)
+    result = ScatterProducts().run(build.graph(build.op(Spmm(), made, *structure, name="sum")))
+    assert result.notes == ("sum: its products have a bias",)
+
+
 def test_a_sum_that_is_left_stays_without_a_word() -> None:
     result = ScatterProducts(("sum",)).run(summed())
     assert (result.changed, result.notes) == (False, ())

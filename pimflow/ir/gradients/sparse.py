@@ -287,19 +287,22 @@ def _of_table(
 
 @GRADIENTS.register(TypedLinear)
 def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str, ...]) -> Gradients:
-    """dx by the weights turned round; dW[r] = x_r^T dy_r, a product for every type that has rows."""
-    (x, weights, pointers, *index), dy = node.inputs, gradients[0]
-    ids = tape.array(index[0]) if index else None
+    """dx by the weights turned round; dW[r] = x_r^T dy_r, a product a type that has rows; db[r] adds dy_r up."""
+    (x, weights, pointers), dy = node.inputs[:3], gradients[0]
+    index, bias = tape.operand(node, 3), tape.operand(node, 4)
+    ids = tape.array(index) if index else None
     if index and ids is None:
         return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")
-    rank, none = len(tape.shape(weights)), ("",) * len(index)
+    rank = len(tape.shape(weights))
+    of_bias = tape.op(SegmentReduce(), dy, pointers) if bias and tape.wants(bias) else ""
+    none = ("", of_bias)[: len(node.inputs) - 3]
     turned = (*range(rank - 2), rank - 1, rank - 2)
     of_x = tape.op(op, dy, tape.transpose(weights, turned), pointers) if tape.wants(x) else ""
     if of_x and ids is not None:
         of_x = _added_up(tape, x, ids, of_x)
     if not tape.wants(weights):
         return (of_x, "", "", *none)
-    read = tape.op(GatherRows(), x, index[0]) if index else x
+    read = tape.op(GatherRows(), x, index) if index else x
     bounds = tape.array(pointers)
     if bounds is None:
         return Refusal(f"{op.onnx_name}: its graph is computed as the model runs")

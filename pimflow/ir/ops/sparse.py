@@ -243,7 +243,8 @@ class TypedLinear(SparseOp):
     """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type.
 
     With heads x is [M, H, K] and w [R, H, K, N]: each head has a matrix of its own. With a fourth input, index [M], the
-    rows are x[index], and x has any number of them.
+    rows are x[index], and x has any number of them. A fifth, bias [R, N] or [R, H, N], has what is added to each type's
+    products.
     """
 
     content_operands = (2, 3)
@@ -255,6 +256,9 @@ class TypedLinear(SparseOp):
         fits = len(x) in (2, 3) and len(w) == len(x) + 1 and x[1:] == w[1:-1]
         if not fits or self._rows(shapes, 2) != w[0]:
             self.refuse(f"rows {x} in {self._rows(shapes, 2)} types do not fit weights {w}")
+        bias = shapes[4] if len(shapes) > 4 else None
+        if bias is not None and bias != (w[0], *w[1:-2], w[-1]):
+            self.refuse(f"a bias {bias} does not fit weights {w}")
         return (rows, *x[1:-1], w[-1])
 
 

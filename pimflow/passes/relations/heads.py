@@ -17,7 +17,7 @@ def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
 
     So PyTorch Geometric's HGTConv multiplies keys and values. Both turns, each a copy of all rows, go.
     """
-    if not isinstance(node.op, TypedLinear) or len(graph.shape(node.inputs[0])) != 2:
+    if not isinstance(node.op, TypedLinear) or len(node.inputs) > 3 or len(graph.shape(node.inputs[0])) != 2:
         return None
     before, behind = _turn_before(graph, node), _turn_behind(graph, node)
     pointers = graph.constants.get(node.inputs[2])

@@ -241,10 +241,11 @@ def _gather_rows(op: GatherRows, operands: Operands) -> Array:
 @SPARSE_VALUES.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
     x, weights, pointers = (_given(operands, position) for position in range(3))
-    index = _optional(operands, 3)
+    index, bias = _optional(operands, 3), _optional(operands, 4)
     out = np.empty((len(x) if index is None else len(index), *x.shape[1:-1], weights.shape[-1]), x.dtype)
     for kind, (first, last) in enumerate(pairwise(pointers.tolist())):
-        out[first:last] = _products(x, weights[kind], index, first, last)
+        made = _products(x, weights[kind], index, first, last)
+        out[first:last] = made if bias is None else made + _wide(bias[kind])
     return out
 
 

@@ -130,6 +130,15 @@ def test_rows_by_type_that_are_read_by_index(heads: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("read", [[], [3, 0, 1, 3, 1]])
+def test_rows_by_type_with_a_bias(heads: tuple[int, ...], read: list[int]) -> None:
+    build = Builder(opset=18)
+    bounds, index = build.constant(np.array([0, 2, 2, 5], np.int64)), build.constant(np.array(read, np.int64), "index")
+    operands = (floats(build, "x", 5, *heads, 3), floats(build, "w", 3, *heads, 3, 2), bounds, index if read else "")
+    check_gradients(build.graph(build.op(TypedLinear(), *operands, floats(build, "b", 3, *heads, 2))))
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
 @pytest.mark.parametrize("read_by", ["order", "index"])
 @pytest.mark.parametrize("beside", ["", "weight", "scale", "both"])
 def test_products_by_type_that_are_added_up(heads: tuple[int, ...], read_by: str, beside: str) -> None:

@@ -48,6 +48,7 @@ OTHER = RNG.integers(0, 12, E).astype(np.int32)
 TYPED_HEADS = RNG.standard_normal((3, 2, F, 5)).astype(np.float32)
 TO_PRODUCTS = RNG.integers(0, 40, E).astype(np.int32)
 """Of 40 products: some are read several times, some are not, and none of the second type."""
+BIAS = RNG.standard_normal((3, 5)).astype(np.float32)
 LOWEST = float(np.finfo(np.float32).min)
 
 CASES: dict[str, tuple[Op, list[Any]]] = {
@@ -77,6 +78,8 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     "typed, heads": (TypedLinear(), [(40, 2, F), TYPED_HEADS, POINTERS]),
     "typed, by index": (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS]),
     "typed, heads, by index": (TypedLinear(), [(9, 2, F), TYPED_HEADS, POINTERS, PICKS]),
+    "typed, biased": (TypedLinear(), [(40, F), TYPED, POINTERS, None, BIAS]),
+    "typed, heads, by index, biased": (TypedLinear(), [(9, 2, F), TYPED_HEADS, POINTERS, PICKS, (3, 2, 5)]),
     "typed sum": (TypedSpmm(), [(40, F), TYPED, POINTERS, None, ROWS.rowptr, TO_PRODUCTS]),
     "typed mean, by index": (TypedSpmm(), [(9, F), TYPED, POINTERS, PICKS, ROWS.rowptr, TO_PRODUCTS, None, SCALE]),
     "typed sum, weighted": (TypedSpmm(), [(9, F), TYPED, POINTERS, PICKS, ROWS.rowptr, TO_PRODUCTS, (E,)]),
@@ -172,6 +175,7 @@ def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
         (TypedLinear(), [(40, F), TYPED, np.array([0, 40])], "do not fit weights"),
         (TypedLinear(), [(40, 3, F), TYPED_HEADS, POINTERS], "do not fit weights"),
         (TypedLinear(), [(9, F), TYPED, POINTERS, PICKS[:, None]], "indices need the shape"),
+        (TypedLinear(), [(40, F), TYPED, POINTERS, None, BIAS[:2]], "bias .* does not fit weights"),
         (TypedSpmm((2, 3)), [(40, F), TYPED, POINTERS, None, ROWS.rowptr, TO_PRODUCTS], r"are no rows of \(2, 3\)"),
         (TypedSpmm(), [(40, F), TYPED, POINTERS, None, ROWS.rowptr], "sources need the shape"),
         (TypedSpmm(), [(40, F), TYPED, POINTERS, PICKS[:3, None], ROWS.rowptr, TO_PRODUCTS], "indices need the shape"),
