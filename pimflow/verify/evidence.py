@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,8 +60,8 @@ class Evidence:
     bound: Mapping[str, Array]
     feeds: Mapping[str, Array]
     expected: Outputs
-    ways: dict[str, Outputs] = field(default_factory=dict)
-    """The model's own results where it is rounded otherwise, each with what moves them."""
+    ways: dict[str, tuple[Outputs, ...]] = field(default_factory=dict)
+    """By what moves them, the model's own results where it is rounded otherwise."""
     of_machine: set[str] = field(default_factory=set)
     """Those that are not the model's own roundings: they must not move the outputs as other inputs do."""
     pairs: list[_Pair] = field(default_factory=list)
@@ -83,20 +83,19 @@ class Evidence:
         outputs, self.values = compare_values(before, self.graph, self.feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
         if kinds:
-            self.ways[" and ".join(kinds)] = outputs
+            self.ways[" and ".join(kinds)] = (outputs,)
         else:  # what the values differ by, one by one, added to every product
             moved = UnitReference(
                 before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
             )
-            self.ways["sums in another order"] = run_nodes(before, self.feeds, moved)
+            self.ways["sums in another order"] = (run_nodes(before, self.feeds, moved),)
             # kernels have one order for a whole channel: what it makes of sums no pool levels out, as it does chance
             with suppress(ModelError):
                 without = run_original(self.original, fed, optimise=False)
-                self.ways["kernels without ONNX Runtime's optimisations"] = without
+                self.ways["kernels without ONNX Runtime's optimisations"] = (without,)
         if quantised:
-            self.ways["roundings near a half"] = run_nodes(
-                self.graph, self.feeds, UnitReference(self.graph, {}, None, jitter_seed=0)
-            )
+            moved = UnitReference(self.graph, {}, None, jitter_seed=0)
+            self.ways["roundings near a half"] = (run_nodes(self.graph, self.feeds, moved),)
 
     def _differs_in_values(self, actual: Outputs) -> bool:
         """Whether an output is off by more than the default, and none in any other way."""
@@ -108,10 +107,10 @@ class Evidence:
         progress("running the compiled model node by node")
         self.pairs.append(_Pair("as ONNX Runtime runs it", self.expected, run_graph(self.graph, self.feeds)))
         same = run_nodes(self.graph, self.feeds, reference)
-        bounds: Mapping[str, float] = {}
-        if reference.units:
-            moved = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=0)
-            bounds = _bounds(same, [run_nodes(self.graph, self.feeds, moved)])
+        runs = [same]
+        if reference.units:  # one run may come close to the original by chance
+            jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=0)
+            runs.append(run_nodes(self.graph, self.feeds, jitter))
         units, asked = reference.units, reference.operand
         placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
         used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
@@ -119,16 +118,16 @@ class Evidence:
         narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"
-        self.ways[what] = same
+        self.ways[what] = tuple(runs)
         if operands:
             self.of_machine.add(what)
-        self.pairs.append(_Pair("in the same precision, node by node", same, actual, bounds))
+        self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
         """The compiled model's outputs against the original's, and all pairs of runs."""
         bounds: dict[str, float] = {}
-        for what, outputs in self.ways.items():
-            for name, bound in _bounds(self.expected, [outputs]).items():
+        for what, runs in self.ways.items():
+            for name, bound in _bounds(self.expected, runs).items():
                 seen = 0.0 if what in self.of_machine else bound / MARGIN
                 limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL)
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
@@ -149,8 +148,8 @@ class Evidence:
     def notes(self) -> tuple[str, ...]:
         """How the bounds came about."""
         found = []
-        for what, outputs in self.ways.items():
-            bounds = _bounds(self.expected, [outputs])
+        for what, runs in self.ways.items():
+            bounds = _bounds(self.expected, runs)
             if bounds:
                 found.append(
                     f"{what} move the model's own outputs by up to {max(bounds.values()) / MARGIN:.3g} of the largest "
@@ -164,11 +163,11 @@ def is_quantised(graph: Graph) -> bool:
     return bool(graph.packed) or any(map(quantises, graph.nodes))
 
 
-def _bounds(expected: Outputs, ways: list[Outputs]) -> dict[str, float]:
-    """Bounds of outputs for which the default is too narrow: `MARGIN` times the largest error of any way."""
+def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
+    """Bounds of outputs for which the default is too narrow: `MARGIN` times the largest error of any run."""
     bounds: dict[str, float] = {}
-    for way in ways:
-        alike = {name: _as_type_of(expected[name], way.get(name)) for name in expected}
+    for run in runs:
+        alike = {name: _as_type_of(expected[name], run.get(name)) for name in expected}
         for check in compare_outputs(expected, alike, DEFAULT_RTOL):
             bound = MARGIN * check.max_rel_err
             exact = getattr(expected[check.name], "dtype", np.dtype("int64")).kind not in "fcV"
