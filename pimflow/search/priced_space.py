@@ -26,6 +26,11 @@ Decisions = tuple[Decision, ...]
 
 _ROUNDING = 1e-9
 """Costs that differ by less than this part of them are the same, added up in another order."""
+_NEAR, _NEAR_DIVIDED = 0.005, 0.001
+"""Plans that cost more than the cheapest by no more than this part of it are near it; the latter where rows are divided
+within stages, of which there are more ways."""
+_AT_ONCE = 4
+"""Pipelines near the cheapest plan that are looked at before it is found again."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +166,32 @@ class Search:
         """
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         varied: dict[int, int] = {}
-        while True:
+        probed: set[Decision] = set()
+        while not self.out_of_time:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
             fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
-            if not fresh or self.out_of_time:
+            if not fresh and not self._probe(probed):
                 return
+            if not fresh or self.out_of_time:
+                continue
             self._join([some for _, some in chosen])
             for entry, some in fresh:
                 self._tried.update(some.payload)
                 self._vary(entry, varied)
+
+    def _probe(self, probed: set[Decision]) -> bool:
+        """Enters a few versions of the pipelines nearest to the cheapest cover; False if all near it are `probed`.
+
+        What is in the cover has been varied, and what is not has not: it may be in no cheaper cover for that alone.
+        """
+        near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
+        entries = [entry for entry in self.pool.nearly_cheapest(near) if probed.isdisjoint(entry.payload)]
+        found = [entry for entry in entries if isinstance(entry.payload[0], Pipeline)][:_AT_ONCE]
+        for entry in found:
+            probed.update(entry.payload)
+            for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
+                self.vary(self._candidates.probes(interval))
+        return bool(found)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enters chosen decisions put together; what is as cheap as they are apart stays apart."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
 from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
+from pimflow.ir.analysis.regions import node_rows
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues
 from pimflow.runtime.costs import CostModel
@@ -371,6 +372,34 @@ def test_rows_are_divided_otherwise_of_one_node_in_one_stage() -> None:
     assert {counts[0][0] for counts in divided if counts[0][1] == 6} == {1, 2, 4, 5, 7}
     one_stage = around(Pipeline(run, ("pim", "gpu", "gpu"), (14,), "auto", host_rows=((1,), (), ())))
     assert one_stage == {((count,), (), ()) for count in (2, 3, 5)}, "in one stage something is divided"
+
+
+def test_what_is_near_a_plan_is_probed_where_devices_wait() -> None:
+    """A shorter first stage; rows divided in halves at both ends of the run; each once."""
+    maker, _ = candidates_of(heavy_chain(), "auto")
+    run = tuple(node.name for node in maker.order)
+    able = [place for place, unit in enumerate(maker.order) if unit.op.is_contraction]
+    devices = tuple("pim" if place in able[::2] else "gpu" for place in range(len(run)))
+
+    def probed(chosen: Pipeline) -> list[Pipeline]:
+        found = [one.decisions[0] for one in maker.probes(Interval(0, len(run), 1.0, (chosen,)))]
+        return [one for one in found if isinstance(one, Pipeline)]
+
+    rows = sum(equal_stages(node_rows(maker.scene.graph, maker.order[-1]), 3)[-1])
+    stages = (9, (rows - 9) // 2, rows - 9 - (rows - 9) // 2)
+    maker.scene.divided_runs = False
+    (shorter,) = probed(Pipeline(run, devices, stages, "auto"))
+    assert shorter.stage_rows == (7, stages[1] + 1, stages[2] + 1)
+    assert probed(Pipeline(run, devices, stages, "auto")) == []
+    assert probed(Pipeline(run, devices, (1, rows - 1), "auto")) == [], "no stage is empty"
+    assert probed(Pipeline(run, devices, stages, "auto", bottom_first=True)) == []
+    maker.scene.divided_runs = True
+    halves = probed(Pipeline(run, devices, stages, "auto"))
+    assert {place for one in halves for place, counts in enumerate(one.host_rows) if counts} == {able[0], able[-1]}
+    assert all(len(one.stage_rows) == 3 and one.stage_rows == stages for one in halves)
+    assert len(halves) == 4, "two nodes, two stages"
+    published, _ = candidates_of(heavy_chain(), "pimflow")
+    assert list(published.probes(Interval(0, len(run), 1.0, (Pipeline(run, devices, stages, "auto"),)))) == []
 
 
 def test_neighbours_are_divided_where_both_devices_take_about_as_long() -> None:

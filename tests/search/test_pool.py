@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -95,3 +96,35 @@ def test_what_cannot_be_is_no_candidate() -> None:
     assert pool.cheapest() == ()
     pool.add(Entry(1, 0, 1, "dear", 5.0, priced=True))
     assert [taken.entry.payload for taken in pool.cheapest()] == ["dear"]
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_what_is_near_the_cheapest_cover_is_in_one_that_costs_little_more(data: st.DataObject) -> None:
+    """Every cover, counted one by one, says what the cheapest with a candidate costs."""
+    size = data.draw(st.integers(1, 6))
+    period = data.draw(st.integers(1, size))
+    spans = {(index, index + 1) for index in range(period)}
+    spans |= {(start, start + length) for start in range(period) for length in (2, 3) if start + length <= size}
+    intervals = [Interval(start, stop, data.draw(COSTS), place) for place, (start, stop) in enumerate(sorted(spans))]
+    pool: Pool[tuple[int]] = Pool(size)
+    for place, one in enumerate(intervals):
+        entry = Entry(place, one.start, one.stop, (place,), one.cost, data.draw(st.booleans()))
+        pool.add(entry, range(0, size - one.stop + 1, period))
+    pool.cheapest()
+    everything = everywhere(size, intervals, period)
+
+    def covers(start: int) -> Iterator[list[Interval[int]]]:
+        if start == size:
+            yield []
+        for one in everything:
+            if one.start == start:
+                yield from ([one, *behind] for behind in covers(one.stop))
+
+    costs = [(sum(one.cost for one in cover), {one.payload for one in cover}) for cover in covers(0)]
+    least = [min(cost for cost, places in costs if place in places) for place in range(len(intervals))]
+    near = data.draw(st.sampled_from([0.0, 0.2, 0.6]))
+    priced = [entry.place for entry, _ in pool.priced()]
+    expected = [place for place in priced if least[place] <= min(least) * (1 + near)]
+    found = [entry.place for entry in pool.nearly_cheapest(near)]
+    assert found == sorted(expected, key=lambda place: (least[place], place))

@@ -15,6 +15,7 @@ from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, P
 from pimflow.ir.plan import leaves_host, singles
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import policies, priced_space, pricing
 from pimflow.search.candidates import Candidate, Candidates
@@ -25,6 +26,7 @@ from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Pricer
 from pimflow.search.progress import SearchProgress
 from pimflow.search.solver import cache_scope, prove, solve
+from pimflow.targets import load_target
 from support.costs import FakeCosts
 from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
 from support.passes import rewritten
@@ -58,6 +60,19 @@ def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> f
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
         costs = costs.host_only()
     return build_timeline(rewritten(graph, plan, costs), costs.target, costs).makespan_us
+
+
+def test_what_is_near_the_cheapest_plan_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps from what is in the plan alone end earlier: a pipeline beside it is cheaper once it is varied."""
+    graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
+
+    def best_us() -> float:
+        space = price_space(graph, find_policy("auto"), costs, PriceCache(None, ""))
+        return space.search.pool.cheapest_priced()[0]
+
+    with_probes_us = best_us()
+    monkeypatch.setattr(Candidates, "probes", lambda *_: iter(()))
+    assert with_probes_us < 0.999 * best_us()
 
 
 @pytest.mark.parametrize("policy", policies())

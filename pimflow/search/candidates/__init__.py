@@ -27,7 +27,7 @@ from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
-from pimflow.search.candidates.pipelines import patterns, runs, variations
+from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy, Space
@@ -63,6 +63,7 @@ class Candidates:
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
         self._joined: set[Candidate] = set()
+        self._probes: set[Candidate] = set()
         self._varied: set[tuple[Decision, ...]] = set()
         self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MOST_VERSIONS
         self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MOST_VERSIONS
@@ -143,6 +144,16 @@ class Candidates:
         yield from inner.variations(self.scene, chosen)
         yield from edges.variations(self.scene, chosen)
         yield from concurrent.variations(self.scene, chosen)
+
+    def probes(self, near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+        """A few versions that tell whether there is a better one of a pipeline; each once."""
+        if not any(space.runs == "any" for space in self.policy.spaces):
+            return
+        some = divided.variations(self.scene, near, halves=True) if self.scene.divided_runs else shorter_first(near)
+        for candidate in some:
+            if candidate not in self._probes:
+                self._probes.add(candidate)
+                yield candidate
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         """Decisions of a cover without meeting points between them, and what is a step away from these; each once."""

@@ -103,25 +103,39 @@ def _counts(spans: Spans) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in spans)
 
 
-def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-    """A chosen pipeline with the rows of one node divided otherwise in one stage."""
+def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]], *, halves: bool = False) -> Iterator[Candidate]:
+    """A chosen pipeline with the rows of one node divided otherwise in one stage.
+
+    `halves` asks for halves alone, of the first and the last node that can leave the host, in the first stage and the
+    last: it is there that devices wait for each other.
+    """
     pipeline = chosen.payload[0]
     if not isinstance(pipeline, Pipeline) or pipeline.bottom_first:
         return
     made = scene.rows_made(pipeline.run, pipeline.stage_rows)
     assert not isinstance(made, Refusal), "it has been priced"
     elsewhere = next((device for device in pipeline.devices if device != scene.host), scene.devices[0])
-    for place, name in enumerate(pipeline.run):
-        if not scene.can_run(scene.graph.node(name), Destination(elsewhere, pipeline.choice)):
-            continue
-        rows = _counts(made[name])
+    destination = Destination(elsewhere, pipeline.choice)
+    able = [place for place, name in enumerate(pipeline.run) if scene.can_run(scene.graph.node(name), destination)]
+    for place in _ends(able) if halves else able:
+        rows = _counts(made[pipeline.run[place]])
         now = _on_host(pipeline, place, rows, scene.host)
-        for stage, most in enumerate(rows):
-            for count in _other_counts(now[stage], most):
+        for stage in _ends(range(len(rows))) if halves else range(len(rows)):
+            for count in _half(now[stage], rows[stage]) if halves else _other_counts(now[stage], rows[stage]):
                 counts = (*now[:stage], count, *now[stage + 1 :])
                 divided = _divided(pipeline, place, counts, rows, (scene.host, elsewhere))
                 if divided is not None:
                     yield Candidate(chosen.start, chosen.stop, (divided,))
+
+
+def _ends(places: Sequence[int]) -> Sequence[int]:
+    """The first and the last, each once."""
+    return tuple(dict.fromkeys((*places[:1], *places[-1:])))
+
+
+def _half(now: int, most: int) -> list[int]:
+    """Half of the rows where all are on one device."""
+    return [most // 2] if now in (0, most) and most > 1 else []
 
 
 def _on_host(pipeline: Pipeline, place: int, rows: tuple[int, ...], host: str) -> tuple[int, ...]:

@@ -212,6 +212,19 @@ def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ..
             yield Candidate(chosen.start, chosen.stop, (replace(pipeline, devices=devices),))
 
 
+def shorter_first(near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
+    """A pipeline whose first stage, which fills it, is a quarter shorter, and the others alike longer."""
+    pipeline = near.payload[0]
+    if not isinstance(pipeline, Pipeline) or pipeline.bottom_first or pipeline.host_rows:
+        return
+    first, *others = pipeline.stage_rows
+    moved = max(first // 4, 1)
+    if first > moved:
+        more = equal_stages(moved + len(others), len(others))[-1]
+        rows = (first - moved, *(stage + rows - 1 for stage, rows in zip(others, more, strict=True)))
+        yield Candidate(near.start, near.stop, (replace(pipeline, stage_rows=rows),))
+
+
 def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     """Stages as equal as can be, the larger ones first and the larger ones last; none if there are too few rows."""
     if rows < stages:
