@@ -217,6 +217,19 @@ def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another
     assert list(chain.joins([Interval(at, at + 1, 1.0, payload) for at, payload in enumerate(alone)])) == []
 
 
+def test_what_is_divided_is_joined_with_one_of_it_whole_on_the_unit_and_the_others_mostly_on_the_host() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    behind = OnDevice("add3", "gpu")
+    divided = (SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitColumns("conv2", 16, "newton++"))
+    payloads: list[tuple[Decision, ...]] = [(decision,) for decision in (*divided, behind)]
+    chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
+    joined = {one.decisions[0] for one in maker.joins(chosen) if one.start == 0}
+    most = (SplitRows("conv0", 7, "auto"), SplitRows("conv1", 7, "auto"), SplitColumns("conv2", 48, "newton++"))
+    whole = [OnDevice(item.node, "pim", item.choice) for item in divided]
+    moved = [tuple(whole[at] if at == one else most[at] for at in range(3)) for one in range(3)]
+    assert {Parallel((items[:2], items[2:])) for items in moved} <= joined
+
+
 def test_units_in_branches_are_decided_anew() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))

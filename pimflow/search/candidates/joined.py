@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from pimflow.ir import Decision, OnDevice, Parallel
+from pimflow.ir import Decision, OnDevice, Parallel, SplitColumns, SplitRows
+from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.ir.plan import Single, singles
 from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Scene
 from pimflow.search.candidates.branches import variations
+from pimflow.search.candidates.columns import ALIGNMENT
 from pimflow.search.chain import Interval
 from pimflow.search.order import branches_of
 
@@ -21,7 +24,8 @@ Chosen = Sequence[Interval[tuple[Decision, ...]]]
 
 
 def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
-    """Chosen decisions that follow each other, put together as they are, and with one unit decided otherwise."""
+    """Chosen decisions that follow each other, put together: as they are, with one divided node that leaves the host,
+    and with one unit decided otherwise."""
     starts = [one.start for one in chosen]
     ends = {(bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1) for before, behind in scene.unordered}
     for first, last in sorted(ends):
@@ -40,7 +44,34 @@ def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
     )
     if not all(_stays(item, scene.host) for item in items):
         yield Candidate(start, stop, (joined,))
+    yield from (Candidate(start, stop, (parallel,)) for parallel in _one_leaves(scene, joined))
     yield from variations(scene, Interval(start, stop, 0.0, (joined,)))
+
+
+def _one_leaves(scene: Scene, joined: Parallel) -> Iterator[Parallel]:
+    """One by one, what is divided is whole on its unit, and of all else that is as much on the host as can be.
+
+    Where one node keeps the unit busy the others are better off on the host; either step alone takes longer.
+    """
+    divided = [item for item in joined.decisions if isinstance(item, SplitRows | SplitColumns)]
+    for one in divided if len(divided) > 1 else ():
+        whole = (OnDevice(one.node, one.device, one.choice), *(OnDevice(name, scene.host) for name in one.followers))
+        yield Parallel(
+            tuple(
+                tuple(new for item in branch for new in (whole if item is one else (_mostly_on_host(scene, item),)))
+                for branch in joined.branches
+            )
+        )
+
+
+def _mostly_on_host(scene: Scene, item: Single) -> Single:
+    """The same with the smallest part of what is divided on the unit."""
+    if isinstance(item, SplitRows):
+        return replace(item, gpu_rows=node_rows(scene.graph, scene.graph.node(item.node)) - 1)
+    if isinstance(item, SplitColumns):
+        most = node_columns(scene.graph, scene.graph.node(item.node)) - 1
+        return replace(item, gpu_columns=most - most % ALIGNMENT)
+    return item
 
 
 def _stays(item: Single, host: str) -> bool:
