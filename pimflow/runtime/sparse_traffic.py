@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from pimflow.sparse import kept_profile
+from pimflow.sparse.stack_distance import EXACT_ACCESSES
 
 UNKNOWN_ORDER = "which rows it touches is only known when it runs: no reuse in a cache is counted"
 
@@ -65,9 +67,16 @@ class RowAccess:
         held = _whole(self.row_bytes, cache.line_bytes)
         misses: float = self.count
         if self.ids is not None:
-            per_line = max(cache.line_bytes // self.row_bytes, 1)
-            misses = kept_profile(self.ids, self.rows, per_line).misses(cache.bytes // held) * self.copies
+            misses = (
+                self._misses(self.ids, cache.bytes // held, max(cache.line_bytes // self.row_bytes, 1)) * self.copies
+            )
         return round(misses * held * (2 if self.updates else 1))
+
+    def _misses(self, ids: npt.NDArray[Any], lines: float, per_line: int) -> float:
+        """Fetches of lines into a cache of so many: each once if it holds them all, for which no order matters."""
+        if -(-self.rows // per_line) <= lines and len(ids) <= EXACT_ACCESSES:
+            return len(np.unique(ids // per_line))
+        return kept_profile(ids, self.rows, per_line).misses(lines)
 
 
 def _whole(row_bytes: int, line_bytes: int) -> int:
