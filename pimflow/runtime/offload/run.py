@@ -194,12 +194,14 @@ class Most:
         stored_bytes: where as many as that are.
         lost_us: what kernels that run again take, and waits.
         slowed: whether what kernels take longer beside transfers is lost too.
+        again_us: where as many are alive, and as many bytes stored: what kernels that run again take.
     """
 
     peak_bytes: float = math.inf
     stored_bytes: float = math.inf
     lost_us: float = math.inf
     slowed: bool = False
+    again_us: float = math.inf
 
     def is_within(self, other: Most) -> bool:
         """Whether what exceeds the other exceeds this."""
@@ -208,6 +210,7 @@ class Most:
             and self.stored_bytes <= other.stored_bytes
             and self.lost_us <= other.lost_us
             and self.slowed == other.slowed
+            and self.again_us <= other.again_us
         )
 
 
@@ -368,7 +371,9 @@ class _Follower:
         lost_us = again_us + self.stall_us + (self.slowed_us if most.slowed else 0.0)
         if lost_us > most.lost_us or self.highest_bytes > most.peak_bytes:
             return True
-        return self.highest_bytes == most.peak_bytes and self.queue.stored_bytes > most.stored_bytes
+        if self.highest_bytes < most.peak_bytes or self.queue.stored_bytes < most.stored_bytes:
+            return False
+        return self.queue.stored_bytes > most.stored_bytes or again_us > most.again_us
 
     def _ask_back(self, place: int) -> None:
         self._release(self.now)

@@ -157,13 +157,15 @@ class _Search:
 
     def _most(self, found: Found) -> Most:
         """What a plan with a smaller key does not exceed; times with a margin for how they are added up."""
-        out, asked, stored, _ = self._key(found)
+        out, asked, stored, again_us = self._key(found)
         spare_us = self.allowed_us - self.trace.time_us * (1 - _SLACK)
         limit = self.wish.limit_bytes
         if limit is not None:
             peak = max(limit, found.run.peak_bytes)
             return Most(peak, lost_us=math.inf if out else spare_us + asked, slowed=True)
-        return Most(lost_us=spare_us + out) if out else Most(found.run.peak_bytes, stored, spare_us)
+        if out:
+            return Most(lost_us=spare_us + out)
+        return Most(found.run.peak_bytes, stored, spare_us, again_us=again_us * (1 + _SLACK))
 
     def _if_better(self, offloaded: frozenset[int], recomputed: frozenset[int], found: Found) -> Found | None:
         other = self.look(offloaded, recomputed, self._most(found))

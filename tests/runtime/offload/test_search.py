@@ -143,6 +143,10 @@ def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
                     (Most(lost_us=allowed_us + 1e-3, slowed=slowed), lost_us > allowed_us),
                     (Most(other.peak_bytes), run.peak_bytes > other.peak_bytes),
                     (Most(run.peak_bytes, allowed), stored > allowed),
+                    (
+                        Most(run.peak_bytes, stored, again_us=other.recompute_us + 1e-3),
+                        run.recompute_us > other.recompute_us,
+                    ),
                 ):
                     within = follow_within(trace, plan, channel, None, most)
                     assert within == run or (within is None and exceeds)
