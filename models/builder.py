@@ -278,9 +278,8 @@ class Net(Writer):
         if groups == 1:
             _blind(weight, x.mean)
         self.constant(name, weight)
-        by_tap = weight.reshape(shape[0], shape[1], -1)
-        mean = _per_group(by_tap @ taps, x.mean, groups)
-        return mean, _per_group(np.square(by_tap) @ taps, x.variance, groups)
+        mean = _per_group(_over_taps(weight, taps), x.mean, groups)
+        return mean, _per_group(_over_taps(np.square(weight), taps), x.variance, groups)
 
     def _matrix(self, x: Signal, name: str, features: int, std: float) -> tuple[str, Floats]:
         """Draws and stores a matrix; its name, and what it makes of the mean signal."""
@@ -305,6 +304,13 @@ def _blind(weight: npt.NDArray[np.float32], mean: Floats) -> None:
     direction = settled(direction / np.linalg.norm(direction))
     seen = settled(np.einsum("oikl,i->o", weight, direction) / weight[0, 0].size)
     weight -= (_BLIND * np.multiply.outer(seen, direction)).astype(np.float32)[:, :, None, None]
+
+
+def _over_taps(weight: npt.NDArray[np.float32], taps: Floats) -> Floats:
+    """Filters [O, I, kh, kw] added up over their taps, each weighted; [O, I]."""
+    if taps.size == 1:  # the same, and not a product for each
+        return np.asarray(weight[:, :, 0, 0] * taps[0])
+    return np.asarray(weight.reshape(*weight.shape[:2], -1) @ taps)
 
 
 def _per_group(weight: Floats, signal: Floats, groups: int) -> Floats:
