@@ -57,6 +57,7 @@ class Bounds:
         self._graph = graph
         self._costs = costs
         self._host = costs.target.host
+        self._part_of = part_finder(graph)
         self._known: dict[tuple[Decision, ...], Sequence[Steps]] = {}
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
@@ -105,7 +106,7 @@ class Bounds:
 
     def _rows_us(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> float:
         """What some rows of a node take at least by themselves; 0 where that cannot be told."""
-        made = None if rows[0] == rows[1] else part_finder(self._graph)(node, *rows)
+        made = None if rows[0] == rows[1] else self._part_of(node, *rows)
         if made is None or isinstance(made, Refusal):
             return 0.0
         part = self._prices.of_rows(node, rows, made, device, choice)

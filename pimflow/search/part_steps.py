@@ -74,8 +74,18 @@ def shortest(steps: Steps) -> float:
                 start = ends[source]
         release.append(start)
         ends.append(start + own)
-    behind = [0.0] * len(parts)
-    for index in range(len(parts) - 1, -1, -1):
+    behind = _behind(reads, us)
+    by_device: dict[str, list[int]] = {}
+    for index, where in enumerate(devices):
+        if us[index] > 0:
+            by_device.setdefault(where, []).append(index)
+    return max([_one_device(mine, us, release, behind) for mine in by_device.values()], default=0.0)
+
+
+def _behind(reads: Sequence[Sequence[int]], us: Sequence[float]) -> list[float]:
+    """By part, the longest chain of parts behind it."""
+    behind = [0.0] * len(us)
+    for index in range(len(us) - 1, -1, -1):
         sources = reads[index]
         if not sources:
             continue
@@ -83,11 +93,7 @@ def shortest(steps: Steps) -> float:
         for source in sources:
             if after > behind[source]:
                 behind[source] = after
-    best = 0.0
-    for device in dict.fromkeys(devices):
-        mine = [index for index, where in enumerate(devices) if where == device and us[index] > 0]
-        best = max(best, _one_device(mine, us, release, behind))
-    return best
+    return behind
 
 
 def _one_device(mine: list[int], us: Sequence[float], release: Sequence[float], behind: Sequence[float]) -> float:

@@ -108,8 +108,10 @@ def _alone(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCut 
             constants[name] = array
     output = graph.value(node.outputs[0])
     values["out"] = Value("out", _cut_shape(output.shape, made), output.dtype)
-    placed = node.placed(padding=node.placement.padding if any(uneven_padding(op)) else None)
-    only = Node(op, tuple(names), ("out",), node.name, placed.placement)
+    placement = node.placement
+    if placement.padding is not None and not any(uneven_padding(op)):
+        placement = node.placed(padding=None).placement
+    only = Node(op, tuple(names), ("out",), node.name, placement)
     inputs = [name for name in names if name and name not in constants]
     return Graph(graph.name, tuple(inputs), ("out",), (only,), values, constants, graph.opset)
 

@@ -54,7 +54,7 @@ def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
     """What no mapping of a problem is faster than: the launch, writing an operand, COMPs and what interrupts them, the
     bus."""
     pim, shape = profile.pim, geometry(problem, profile.pim)
-    cycles = max(interrupted_cycles(problem, profile), bus_cycles(problem, profile))
+    cycles = max(_interrupted(shape, profile), _on_bus(problem, shape, profile))
     if places_operand(problem):
         cycles += profile.placement_cycles(
             shape.groups * shape.depth * shape.columns * pim.element_bytes // pim.channels
@@ -68,15 +68,18 @@ def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
     A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
     one column for both. What interrupts them may come at once: then the longest counts.
     """
-    pim = profile.pim
-    shape = geometry(problem, pim)
-    return max(_between_visits(shape, profile), _between_fills(shape, profile))
+    return _interrupted(geometry(problem, profile.pim), profile)
 
 
-def _between_visits(shape: Geometry, profile: TimingProfile) -> float:
+def _interrupted(shape: Geometry, profile: TimingProfile) -> float:
+    last = profile.least_gaps(shape.last_slot_elements)
+    full = profile.least_gaps(shape.slot_elements) if shape.ragged else last
+    return max(_between_visits(shape, profile, full, last), _between_fills(shape, profile, last))
+
+
+def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, last: LeastGaps) -> float:
     """With another row or another fill after as many COMPs as one has columns; the last slot of K may be alone."""
     pim = profile.pim
-    full, last = (profile.least_gaps(elements) for elements in (shape.slot_elements, shape.last_slot_elements))
     gaps = full._replace(change=full.change + (last.change - full.change) / shape.slots)
     comps = -(-shape.least_comps // pim.channels)
     results = shape.groups * shape.pixels * shape.tiles // pim.channels
@@ -85,14 +88,14 @@ def _between_visits(shape: Geometry, profile: TimingProfile) -> float:
     return _with_readings(cycles, results, changes, gaps.change, gaps)
 
 
-def _between_fills(shape: Geometry, profile: TimingProfile) -> float:
+def _between_fills(shape: Geometry, profile: TimingProfile, gaps: LeastGaps) -> float:
     """With all fills, of which each channel of a group waits for all that its group needs; 0 where COMPs do not wait.
 
     A group that does a share x of the work fills at least x of all (pixel, slot) pairs, and each of its m channels does
     x / m of the COMPs and READRES. So the slowest takes least if all groups are alike; every slot counts as the last
     one of K, as groups may share K too. More fills than full ones would be save a READRES each at most.
     """
-    pim, gaps = profile.pim, profile.least_gaps(shape.last_slot_elements)
+    pim = profile.pim
     if not gaps.slot:
         return 0.0
     slots = shape.least_slots / min(pim.buffers, pim.channels)
@@ -124,7 +127,11 @@ def bus_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
     each of its m channels returns x R / m of the R results. With g groups of c channels in all the slowest one takes
     least if all are alike: U / g bytes and R / c results.
     """
-    pim, shape = profile.pim, geometry(problem, profile.pim)
+    return _on_bus(problem, geometry(problem, profile.pim), profile)
+
+
+def _on_bus(problem: MatrixProblem, shape: Geometry, profile: TimingProfile) -> float:
+    pim = profile.pim
     groups = min(pim.buffers, pim.channels)
     filled = _inputs(problem, shape) * pim.element_bytes / groups
     results = shape.groups * shape.pixels * shape.tiles / pim.channels

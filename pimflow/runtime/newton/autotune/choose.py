@@ -27,7 +27,7 @@ from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.bounds import least_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
-from pimflow.runtime.newton.profiles.base import LeastVisits, TimingProfile
+from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer
 
@@ -237,12 +237,13 @@ class MappingSearch:
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
-        shape, costs = geometry(problem, self.profile.pim), self.profile.visit_costs()
+        shape, costs = geometry(problem, self.profile.pim), self.profile.costs
         ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
         for mapping in mappings:
             loads = channel_loads(mapping, shape)
-            cycles = max(rows * costs.sweep + comps * costs.comp for rows, comps in loads)
-            ranked.setdefault(tuple(sorted(set(loads))), (cycles, mapping))
+            alike = set(loads)
+            cycles = max([rows * costs.sweep + comps * costs.comp for rows, comps in alike])
+            ranked.setdefault(tuple(sorted(alike)), (cycles, mapping))
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 
@@ -333,10 +334,6 @@ class _Race:
     def _shape(self) -> Geometry:
         return geometry(self.problem, self.profile.pim)
 
-    @cached_property
-    def _costs(self) -> LeastVisits | None:
-        return self.profile.least_visits()
-
     def enter(self, mappings: Iterable[Mapping]) -> None:
         """Lowers and times some mappings, each once."""
         for mapping in mappings:
@@ -356,7 +353,7 @@ class _Race:
         best = self.best.mapping if self.best else None
         if best is None or best.order != "rows" or best.prefetch:
             return
-        costs = self.profile.visit_costs()
+        costs = self.profile.costs
         if best.fills_held > 1 or abs(costs.early - costs.plain) < costs.comp:
             self.enter([replace(best, early_fill=not best.early_fill)])
 
@@ -389,7 +386,7 @@ class _Race:
 
     def _least(self, mapping: Mapping) -> float:
         """What a mapping takes at least, told before it is laid out; 0 where nobody needs to know."""
-        costs = self._costs
+        costs = self.profile.least_costs
         return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
 
     def _time(self, mapping: Mapping) -> float | None:

@@ -26,6 +26,7 @@ Chunks = tuple[tuple[int, int, int], ...]
 """(columns, pixels per fill, count) of consecutive equal chunks."""
 
 _FEWER = 4  # pixels less than fit into a fill that are looked at
+_MANY_PIXELS = 64  # of a problem: how K is best cut is the same for more
 _MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
 
 
@@ -57,6 +58,11 @@ class _Scheme(NamedTuple):
     early: bool = True
     thinned: bool = False
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What estimates may err by: loop order, buffers, and how weights lie."""
+        return self.order, self.held, self.prefetch, self.width > 0, self.window_block > 0, self.spread
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -64,12 +70,14 @@ class Candidate:
 
     Args:
         scheme: all of it but the channel groups.
+        kind: what its estimate may err by.
         made: makes it, for buffers in one part.
         buffer_parts: into how many parts buffers are divided.
     """
 
     cycles: float
     scheme: _Scheme
+    kind: tuple[object, ...]
     made: Callable[[], Mapping] = field(compare=False)
     buffer_parts: int = 1
 
@@ -89,13 +97,6 @@ class Candidate:
         """As in `Mapping`."""
         return self.scheme.held
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What its estimate may err by: loop order, buffers, and how weights lie."""
-        scheme = self.scheme
-        layout = (scheme.width > 0, scheme.window_block > 0, scheme.spread)
-        return scheme.order, scheme.held, scheme.prefetch, *layout
-
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
     """Candidates for the profile's machine, with buffers whole and in all their parts, best estimate first."""
@@ -109,7 +110,7 @@ def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate
 
 
 def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
-    pim, costs = profile.pim, profile.visit_costs()
+    pim, costs = profile.pim, profile.costs
     shape = geometry(problem, pim)
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
@@ -134,7 +135,7 @@ def _all_schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec, costs: V
 def _schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
     slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
     longest = min(slots, pim.columns)
-    cuts = chunk_lengths(shape.slots, longest, slots, shape.pixels)
+    cuts = chunk_lengths(shape.slots, longest, slots, min(shape.pixels, _MANY_PIXELS))
     for chunks in chain.from_iterable(_packings(cut, slots, shape, problem) for cut in cuts):
         yield from _orders_and_widths(chunks, pim)
         for width in _copied_widths(chunks, longest, shape, pim):
@@ -284,7 +285,7 @@ def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
     best: list[tuple[int, ...]] = []
     fewest = float("inf")
     for parts in range(1, 5):
-        cut = _least_fills(rest, parts, rest, slots, min(pixels, 64))
+        cut = _least_fills(rest, parts, rest, slots, pixels)
         if cut and cut[0] < fewest * 0.999:
             fewest = cut[0]
             best.append(cut[1])
@@ -328,6 +329,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
     """The scheme with the best partitions of the channels into groups."""
     prices = _prices(scheme, shape.tiles, shape.row_pixels if scheme.pitch else 0, pim.channels, costs, placing)
     units = [(count, _units(shape, scheme, pixels)) for _, pixels, count in scheme.chunks]
+    kind = scheme.kind
     rates = [0.0]
     for own in prices[1:]:
         whole = 0.0
@@ -341,14 +343,14 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
             yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
             continue
         cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
-        yield Candidate(cycles * shape.groups, scheme, partial(_mapping, scheme, shape, sizes, counts, pim))
+        yield Candidate(cycles * shape.groups, scheme, kind, partial(_mapping, scheme, shape, sizes, counts, pim))
 
 
 def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
     """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
     spent = [0.0] * len(sizes)
     counts = _share_class(shape.groups, 1, [_Price(0.0, cycles) for cycles in each], spent)
-    return Candidate(max(spent), scheme, partial(_spread_mapping, scheme, shape, sizes, counts, pim))
+    return Candidate(max(spent), scheme, scheme.kind, partial(_spread_mapping, scheme, shape, sizes, counts, pim))
 
 
 def _spread_mapping(
@@ -468,6 +470,8 @@ def _share_class(fills: int, chunks: int, prices: Sequence[_Price], spent: list[
 
 def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> list[int]:
     """Integers that add up to `total` with start + n * each as level as can be."""
+    if len(each) == 1:
+        return [total]
     groups = range(len(each))
     active = list(groups)
     level = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from pimflow.runtime.newton.energy import EnergyBreakdown
@@ -157,6 +158,16 @@ class TimingProfile(ABC):
     @abstractmethod
     def visit_costs(self) -> VisitCosts:
         """Closed-form costs of the parts of a stream, which rank mappings before exact timing decides."""
+
+    @cached_property
+    def costs(self) -> VisitCosts:
+        """`visit_costs`, asked for once."""
+        return self.visit_costs()
+
+    @cached_property
+    def least_costs(self) -> LeastVisits | None:
+        """`least_visits`, asked for once."""
+        return self.least_visits()
 
     def placement_cycles(self, stored_bytes: int) -> int:
         """Cycles to write an activation operand into the banks of one channel, before its stream can start.
