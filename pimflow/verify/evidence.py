@@ -30,6 +30,13 @@ SIGNAL_SHARE = 0.5
 Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin.
 """
 
+DRAWS = 8
+"""Runs with sums in another order, at most: further ones where outputs are not as close as the first has it.
+
+Where errors are alike and normal, that of a single number is more than twice that of another draw three times in ten,
+and hardly ever more than twice the largest of eight.
+"""
+
 Outputs = Mapping[str, Any]
 
 
@@ -108,9 +115,11 @@ class Evidence:
         self.pairs.append(_Pair("as ONNX Runtime runs it", self.expected, run_graph(self.graph, self.feeds)))
         same = run_nodes(self.graph, self.feeds, reference)
         runs = [same]
-        if reference.units:  # one run may come close to the original by chance
-            jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=0)
+        for seed in range(DRAWS if reference.units else 0):
+            jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=seed)
             runs.append(run_nodes(self.graph, self.feeds, jitter))
+            if _within(self.expected, actual, runs) and _within(same, actual, runs[1:]):
+                break
         units, asked = reference.units, reference.operand
         placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
         used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
@@ -174,6 +183,11 @@ def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
             if np.isfinite(bound) and bound > (0.0 if exact else DEFAULT_RTOL):
                 bounds[check.name] = max(bound, bounds.get(check.name, 0.0))
     return bounds
+
+
+def _within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:
+    """Whether outputs are as close as runs are, with the margin."""
+    return all(check.passed for check in compare_outputs(expected, actual, DEFAULT_RTOL, _bounds(expected, runs)))
 
 
 def _as_type_of(expected: Any, actual: Any) -> Any:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
-from pimflow.ir import Array, Builder
+from pimflow.compiled import Machine
+from pimflow.ir import Array, Builder, Graph
+from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.ort import random_inputs, run_graph
+from pimflow.targets import load_target
 from pimflow.verify.evidence import Evidence
+from pimflow.verify.reference import UnitReference
 
 EXACT = np.linspace(-1, 1, 5, dtype=np.float32)
 
@@ -36,6 +44,36 @@ def evidence(*runs: float) -> Evidence:
 def test_of_several_runs_the_furthest_off_counts(runs: tuple[float, ...], error: float, passes: bool) -> None:
     (check,) = evidence(*runs).checks(off(error), {"y": 0.1})
     assert check.passed == passes
+
+
+def test_what_is_as_far_off_as_sums_in_another_order_passes() -> None:
+    """Sums in an order of their own are right, though one number comes of them; weights that are off are not."""
+    build = Builder(seed=3)
+    x = build.input(1, 128, name="x")
+    for features in (*8 * [128], 1):
+        x = build.gemm(x, features) if features == 1 else build.relu(build.gemm(x, features))
+    graph = build.graph(x)
+    units = Machine(load_target("pimflow")).costs.units
+    (device,) = units
+    graph = graph.replace(nodes=[node.placed(device=device) if node.kind == "Gemm" else node for node in graph.nodes])
+    verdicts = {
+        share: [_passes(graph, graph.replace(constants=_scaled(graph, share)), units, seed) for seed in range(8)]
+        for share in (0.0, 0.01)
+    }
+    assert verdicts == {0.0: 8 * [True], 0.01: 8 * [False]}
+
+
+def _scaled(graph: Graph, share: float) -> dict[str, Array]:
+    return {name: array * np.float32(1 + share) for name, array in graph.constants.items()}
+
+
+def _passes(graph: Graph, other: Graph, units: Mapping[str, Any], seed: int) -> bool:
+    """Whether another graph's outputs, of sums in an order of its own, are found to be those of the graph."""
+    feeds = random_inputs(graph, 0)
+    actual = run_nodes(other, feeds, UnitReference(other, units, None, jitter_seed=1_000 + seed))
+    found = Evidence(b"", graph, {}, feeds, run_graph(graph, feeds))
+    found.node_by_node(actual, UnitReference(graph, units, None), lambda line: None)
+    return all(check.passed for check in found.checks(actual, dict.fromkeys(graph.outputs, 1.0)))
 
 
 def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
