@@ -150,7 +150,8 @@ def test_what_its_cores_have_no_kernel_for_is_said() -> None:
 def test_attention_sums_on_the_cores_with_weights_of_every_head(model: str, operand: str) -> None:
     found = compiled(model, GRAPH, operand=operand)
     placed = {(node.kind, node.device) for node in found.graph.nodes if node.op.is_sparse}
-    assert placed == {("Spmm", "dpu"), ("EdgeSoftmax", "cpu"), ("Sddmm", "cpu")}
+    grouped = {("TypedLinear", "cpu")}  # queries, keys and values of one table may be one product of the host
+    assert placed - grouped == {("Spmm", "dpu"), ("EdgeSoftmax", "cpu"), ("Sddmm", "cpu")}
     verification = found.verify(pim="values")
     assert verification.passed
     assert verification.programs is not None
