@@ -196,6 +196,9 @@ are slower meanwhile by its share of that memory's bandwidth, as if memory bound
 ([architecture.md](architecture.md#activations-that-do-not-fit)). Tests hold that against a clock that ticks, and the
 search against every "keep from the i-th layer on".
 
+What is recomputed may be made of what is recomputed itself: that is made before, and stays until the backward pass is
+through with it.
+
 ## SSDTrain's models on its machine
 
 Megatron's BERT, {batch} texts of {tokens:,} tokens, half precision, the share of one of two A100 that divide every

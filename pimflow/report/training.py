@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
-from pimflow.runtime.offload.run import Kind, Run, Trip, follow
+from pimflow.runtime.offload.run import Kind, Run, Trip, follow, made_again
 from pimflow.runtime.offload.search import Found
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
@@ -203,7 +203,12 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
     trips: dict[int, list[Trip]] = {}
     for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.returns):
         trips.setdefault(trip.buffer, []).append(trip)
-    rows = [(trace.made(buffer), buffer, _stays(trace, found, buffer)) for buffer in trace.saved if buffer not in trips]
+    again = made_again(trace, found.plan.recomputed)
+    rows = [
+        (trace.made(buffer), buffer, _stays(trace, found, buffer, again.get(buffer)))
+        for buffer in trace.saved
+        if buffer not in trips
+    ]
     rows += [
         (trip.made, buffer, _leaves(trace, found, trip, before))
         for buffer, some in trips.items()
@@ -228,13 +233,11 @@ def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
     return rows
 
 
-def _stays(trace: Trace, found: Found, buffer: int) -> Row:
-    """Of an activation that is kept or made again."""
-    again = found.plan.recomputed.get(buffer, ())
-    returns = trace.returns(buffer)
-    becomes, before = ("recomputed", trace.kernels[returns].name) if again else ("kept", None)
-    chain = [trace.kernels[place].name for place in again]
-    return _row(trace, found.run, buffer, (trace.made(buffer), returns), becomes, before, chain)
+def _stays(trace: Trace, found: Found, buffer: int, again: int | None) -> Row:
+    """Of an activation that is kept, or made again before a kernel."""
+    becomes, before = ("kept", None) if again is None else ("recomputed", trace.kernels[again].name)
+    chain = [trace.kernels[place].name for place in found.plan.recomputed.get(buffer, ())]
+    return _row(trace, found.run, buffer, (trace.made(buffer), trace.returns(buffer)), becomes, before, chain)
 
 
 def _leaves(trace: Trace, found: Found, trip: Trip, last: Trip | None) -> Row:

@@ -99,13 +99,13 @@ class Clock:
 
     def _program(self) -> list[tuple[int, bool]]:
         """Kernels in the order in which they run, and whether each is run again."""
-        program: list[tuple[int, bool]] = []
-        for place in range(len(self.trace.kernels)):
-            for buffer, kernels in self.plan.recomputed.items():
-                if place == min(use for use in self.trace.uses[buffer] if use >= self.trace.turn):
-                    program += [(kernel, True) for kernel in kernels]
-            program.append((place, False))
-        return program
+        forward = [(place, False) for place in range(self.trace.turn)]
+        behind = [(place, False) for place in range(self.trace.turn, len(self.trace.kernels))]
+        for buffer, kernels in sorted(self.plan.recomputed.items(), key=lambda item: -max(item[1])):
+            touched = [self.trace.kernels[place].reads + self.trace.kernels[place].writes for place, _ in behind]
+            first = [buffer in buffers for buffers in touched].index(True)
+            behind[first:first] = [(kernel, True) for kernel in kernels]
+        return forward + behind
 
     def run(self) -> tuple[float, int]:
         """The time that the step takes, and the most bytes alive."""
@@ -116,8 +116,10 @@ class Clock:
             if left is None:
                 self._recall(step)
                 if self._is_there(step):
-                    left = self.trace.kernels[place].time_us
-                    self.resident |= {*self.trace.kernels[place].reads, *self.trace.kernels[place].writes}
+                    kernel = self.trace.kernels[place]
+                    left = kernel.time_us
+                    assert self.resident.issuperset(kernel.reads), f"what {kernel.name} reads is not there"
+                    self.resident |= {*kernel.reads, *kernel.writes}
             peak = max(peak, self._bytes(self.resident))
             speed = self._move()
             if left is not None:

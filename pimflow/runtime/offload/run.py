@@ -95,7 +95,8 @@ class ActivationPlan:
     Args:
         loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking; of one that
             leaves more than once, each time.
-        recomputed: of every recomputed buffer the kernels that make it again, right before the backward pass reads it.
+        recomputed: of every recomputed buffer the kernels that make it again, right before it is read; the buffers in
+            the order in which they are made.
         order: all kernels as they run, those that run again more than once, where that is not the trace's order;
             nothing is offloaded then (`in_order`, in `reordered`, follows it).
     """
@@ -112,6 +113,23 @@ class ActivationPlan:
     def trips(self, trace: Trace) -> list[Trip]:
         """Every time that a buffer is offloaded, in the order in which they are asked back."""
         return [Trip.of(trace, buffer, before) for buffer, before in self.loads]
+
+
+def made_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    """For every recomputed buffer the kernel before which it is made again: the first behind the turn that touches it,
+    or before which another is made again of it.
+
+    Args:
+        trace: the step.
+        recomputed: as of a plan.
+    """
+    places: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for buffer, kernels in reversed(list(recomputed.items())):
+        place = places[buffer] = min(trace.returns(buffer), read.get(buffer, len(trace.kernels)))
+        for other in {other for kernel in kernels for other in trace.kernels[kernel].reads}:
+            read[other] = min(place, read.get(other, place))
+    return places
 
 
 @dataclass(frozen=True)
@@ -343,9 +361,10 @@ class _Follower:
         for buffer, before in plan.loads:
             self.asks.setdefault(before, []).append(buffer)
         self.again: dict[int, list[int]] = {}
+        again = made_again(trace, plan.recomputed)
         for buffer in plan.recomputed:
-            self.again.setdefault(trace.returns(buffer), []).append(buffer)
-        self.later, self.away_ends, self.made_of = _ends(trace, plan, trips)
+            self.again.setdefault(again[buffer], []).append(buffer)
+        self.later, self.away_ends, self.made_of = _ends(trace, plan, trips, again)
 
     def run(self, most: Most) -> Run | None:
         kernels = self.trace.kernels
@@ -450,6 +469,8 @@ class _Follower:
 
     def _with_room(self, start: float, place: int) -> float:
         """When there is room for what a kernel takes: it waits for one store after the other."""
+        if not self.plan.loads:
+            return start
         self._release(start)
         if self.limit_bytes == math.inf:
             return start
@@ -503,7 +524,7 @@ def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
 
 
 def _ends(
-    trace: Trace, plan: ActivationPlan, trips: Iterable[Trip]
+    trace: Trace, plan: ActivationPlan, trips: Iterable[Trip], again: Mapping[int, int]
 ) -> tuple[set[int], dict[int, list[int]], dict[int, list[int]]]:
     """What stays behind the last kernel that touches it, as something is recomputed from it later; by kernel what is
     touched for the last time before it leaves; and by kernel what is last read by what is recomputed before that."""
@@ -511,7 +532,7 @@ def _ends(
     for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
         for place in kernels:
             for read in trace.kernels[place].reads:
-                last[read] = max(last.get(read, -1), trace.returns(buffer))
+                last[read] = max(last.get(read, -1), again[buffer])
     saved = frozenset(trace.saved)
     later = {buffer for buffer, place in last.items() if buffer in saved and place > trace.uses[buffer][-1]}
     made_of: dict[int, list[int]] = {}

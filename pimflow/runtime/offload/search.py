@@ -6,6 +6,9 @@ on" and from nothing offloaded, then takes what is alive at the peak, the longes
 recomputes it while that makes the plan better; at last it keeps again what does not lower the peak. A plan is followed
 no further than until it is known to be no better. Where both may be done, each is tried alone first, so that no plan of
 one kind is better than the one that is found.
+
+At first nothing is made again of what itself is made again later. Then the search goes on with that, and starts anew
+with it from nothing recomputed: once more the longest unused first, and once what takes the least time a byte.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, follow_within
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, follow_within, made_again
 from pimflow.runtime.offload.trace import Trace
 
 MOST_PREFIXES = 48
@@ -29,6 +32,22 @@ LONGEST_CHAIN = 8
 """Kernels that one buffer may be recomputed by."""
 
 _SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a plan is improved.
+
+    Args:
+        offload, recompute: what may be done.
+        nested: whether something may be made again of what is made again for that too soon for its own reader.
+        soonest: what takes the least time a byte is made again first, not what is unused longest.
+    """
+
+    offload: bool
+    recompute: bool
+    nested: bool = False
+    soonest: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,8 +91,9 @@ def asked_back(
     trace: Trace, channel: Channel, offloaded: Iterable[int], recomputed: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[int, int], ...]:
     """For every offloaded buffer the kernel before which it is asked back, in order: as late as no kernel waits for."""
-    ends = _ends(trace, recomputed)
-    needed = {buffer: _needed(trace, buffer, recomputed) for buffer in offloaded}
+    again = made_again(trace, recomputed)
+    ends = _ends(trace, recomputed, again)
+    needed = {buffer: _needed(trace, buffer, recomputed, again) for buffer in offloaded}
     stored, free = {}, 0.0
     for buffer in sorted(needed, key=lambda buffer: (trace.made(buffer), buffer)):
         free = max(free, ends[trace.made(buffer)]) + channel.store_us(trace.buffers[buffer].bytes)
@@ -90,21 +110,21 @@ def asked_back(
     return tuple(reversed(loads))
 
 
-def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> Sequence[float]:
+def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> Sequence[float]:
     """When every kernel ends, if none waits."""
     if not recomputed:
         return trace.through_us
-    again: dict[int, float] = {}
+    longer: dict[int, float] = {}
     for buffer, chain in recomputed.items():
-        place = trace.returns(buffer)
-        again[place] = again.get(place, 0.0) + sum(trace.kernels[kernel].time_us for kernel in chain)
-    return list(accumulate(kernel.time_us + again.get(place, 0.0) for place, kernel in enumerate(trace.kernels)))
+        more_us = sum(trace.kernels[kernel].time_us for kernel in chain)
+        longer[again[buffer]] = longer.get(again[buffer], 0.0) + more_us
+    return list(accumulate(kernel.time_us + longer.get(place, 0.0) for place, kernel in enumerate(trace.kernels)))
 
 
-def _needed(trace: Trace, buffer: int, recomputed: Mapping[int, tuple[int, ...]]) -> int:
+def _needed(trace: Trace, buffer: int, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> int:
     """Where a buffer has to be back: for the backward pass, or for what is recomputed from it."""
     places = [
-        trace.returns(other)
+        again[other]
         for other, kernels in recomputed.items()
         if any(buffer in trace.kernels[place].reads for place in kernels)
     ]
@@ -119,28 +139,39 @@ class _Search:
     channel: Channel | None
     wish: Wish
     tried: dict[tuple[frozenset[int], frozenset[int]], Found | Most] = field(default_factory=dict)
+    chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
+    later: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def best(self) -> Found:
         """The best of one kind or of both, improved until nothing helps."""
         self.allowed_us = self.trace.time_us * (1 + self.wish.slower_percent / 100 + _SLACK)
         least = LEAST_SHARE * self.trace.saved_bytes
         self.large = [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
-        kinds = [self.wish]
-        if self.channel is not None and self.wish.offload and self.wish.recompute:
-            kinds += [replace(self.wish, recompute=False), replace(self.wish, offload=False)]
-        best = min((self._better(self._start(kind), kind) for kind in kinds), key=self._key)
-        return self._better(best, self.wish)
+        both = _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
+        ways = [both]
+        if both.offload and both.recompute:
+            ways += [_Way(offload=True, recompute=False), _Way(offload=False, recompute=True)]
+        best = min((self._better(self._start(way), way) for way in ways), key=self._key)
+        best = self._better(best, both)
+        return self._nested(best, both) if both.recompute else best
 
-    def _start(self, kind: Wish) -> Found:
+    def _nested(self, best: Found, both: _Way) -> Found:
+        """The best where something may be made again of what is made again for that; no worse than one without."""
+        alone = _Way(offload=False, recompute=True, nested=True)
+        ways = (alone, replace(alone, soonest=True))
+        anew = min((self._improved(self._start(way), way) for way in ways), key=self._key)
+        return min((self._better(found, replace(both, nested=True)) for found in (best, anew)), key=self._key)
+
+    def _start(self, way: _Way) -> Found:
         found = self.look(frozenset(), frozenset(), Most())
         assert found is not None
-        if self.channel is not None and kind.offload:
+        if way.offload:
             for prefix in self._prefixes():
                 found = self._if_better(frozenset(prefix), frozenset(), found) or found
         return found
 
-    def _better(self, found: Found, kind: Wish) -> Found:
-        return self._thinned(self._improved(found, kind))
+    def _better(self, found: Found, way: _Way) -> Found:
+        return self._thinned(self._improved(found, way))
 
     def _prefixes(self) -> list[list[int]]:
         count = len(self.large)
@@ -180,50 +211,98 @@ class _Search:
         return tried if isinstance(tried, Found) else None
 
     def _followed(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
-        again = {
-            buffer: chain
-            for buffer in sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
-            if (chain := chain_of(self.trace, buffer, recomputed)) is not None
-        }
+        ordered = sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
+        again = {buffer: chain for buffer in ordered if (chain := self._chain(buffer)) is not None}
         loads = asked_back(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
         plan = ActivationPlan(loads, again)
         run = follow_within(self.trace, plan, self.channel, self.wish.limit_bytes, most)
         return None if run is None else Found(plan, run)
 
-    def _improved(self, found: Found, kind: Wish) -> Found:
+    def _chain(self, buffer: int) -> tuple[int, ...] | None:
+        if buffer not in self.chains:
+            self.chains[buffer] = chain_of(self.trace, buffer)
+        return self.chains[buffer]
+
+    def _not_nested(self, recomputed: frozenset[int]) -> frozenset[int]:
+        """Those that are made of nothing that is made again only later."""
+        return frozenset(buffer for buffer in recomputed if not self._made_of_later(buffer) & recomputed)
+
+    def _made_of_later(self, buffer: int) -> frozenset[int]:
+        """What a buffer is made again of that the backward pass reads later."""
+        if buffer not in self.later:
+            kernels, returns = self.trace.kernels, self.trace.returns
+            read = {other for place in self._chain(buffer) or () for other in kernels[place].reads}
+            saved = read.intersection(self.trace.saved)
+            self.later[buffer] = frozenset(other for other in saved if returns(other) > returns(buffer))
+        return self.later[buffer]
+
+    def _improved(self, found: Found, way: _Way) -> Found:
         """Offloads or recomputes, one buffer at a time, what is alive at the peak."""
         while True:
-            changed = (self._if_better(*change, found) for change in self._changes(found, kind))
+            changed = (self._if_better(*change, found) for change in self._changes(found, way))
             better = next(filter(None, changed), None)
             if better is None:
                 return found
             found = better
 
-    def _changes(self, found: Found, kind: Wish) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
+    def _changes(self, found: Found, way: _Way) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
         offloaded, recomputed = found.plan.offloaded, frozenset(found.plan.recomputed)
-        for buffer in self._at_the_peak(found):
-            if self.channel is not None and kind.offload and buffer not in offloaded:
+        there = self._at_the_peak(found)
+        in_vain = self._in_vain(found, there) if way.recompute else frozenset()
+        for buffer in self._soonest_made(there) if way.soonest else self._longest_unused(there, found):
+            if way.offload and buffer not in offloaded:
                 yield offloaded | {buffer}, recomputed - {buffer}
-            if kind.recompute and buffer not in recomputed:
-                again = recomputed | {buffer}
-                if chain_of(self.trace, buffer, again) is not None:
-                    yield offloaded - {buffer}, again
+            if not way.recompute or buffer in recomputed or self._chain(buffer) is None:
+                continue
+            more = recomputed | {buffer}
+            again = more if way.nested else self._not_nested(more)
+            if buffer in again and not (again == more and buffer in in_vain):
+                yield offloaded - {buffer}, again
+
+    def _in_vain(self, found: Found, buffers: Iterable[int]) -> frozenset[int]:
+        """What leaves the peak where it is if it is made again too: as much is alive while it is there anyway.
+
+        Known where nothing is moved: no time at which memory is given back depends on another.
+        """
+        if found.plan.loads:
+            return frozenset()
+        trace, again, highest = self.trace, found.plan.recomputed, _Highest(found.run)
+        places = made_again(trace, again)
+
+        def there(buffer: int) -> int:
+            needed = _needed(trace, buffer, again, places)
+            return max(highest.until(trace.leaves(buffer)), highest.since(needed, trace.made(buffer)))
+
+        return frozenset(buffer for buffer in buffers if there(buffer) >= found.run.peak_bytes)
 
     def _at_the_peak(self, found: Found) -> list[int]:
-        """Saved buffers that are there at the peak, those first that are not needed for the longest time."""
+        """Saved buffers that are there at the peak."""
         alive: dict[int, int] = {}
         for time_us, _, which, size in found.run.log:
             if time_us > found.run.peak_us:
                 break
             if size:
                 alive[which] = alive.get(which, 0) + size
-        there = [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
+        return [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
+
+    def _longest_unused(self, buffers: Iterable[int], found: Found) -> list[int]:
+        """Those first that are not needed for the longest time."""
         starts = found.run.starts_us
 
         def unused_us(buffer: int) -> float:
             return starts[self.trace.returns(buffer)] - starts[self.trace.leaves(buffer)]
 
-        return sorted(there, key=lambda buffer: (-unused_us(buffer), buffer))
+        return sorted(buffers, key=lambda buffer: (-unused_us(buffer), buffer))
+
+    def _soonest_made(self, buffers: Iterable[int]) -> list[int]:
+        """Those that can be made again, those first that take the least time a byte."""
+        kernels = self.trace.kernels
+        us_per_byte = {
+            buffer: sum(kernels[place].time_us for place in chain) / self.trace.buffers[buffer].bytes
+            for buffer in buffers
+            if (chain := self._chain(buffer)) is not None
+        }
+        return sorted(us_per_byte, key=lambda buffer: (us_per_byte[buffer], buffer))
 
     def _thinned(self, found: Found) -> Found:
         """Keeps again what need not be offloaded or recomputed."""
@@ -233,13 +312,47 @@ class _Search:
         return found
 
 
-def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int, ...] | None:
+class _Highest:
+    """The most that is alive at a time up to a kernel of a run, and from one on."""
+
+    def __init__(self, run: Run) -> None:
+        self.steps: list[int] = []  # kernels as they run, those that run again once more
+        self.place_of: dict[int, int] = {}  # kernels, but for those that run again, among the steps
+        highest: list[int] = []
+        alive = most = 0
+        for moment in run.log:
+            alive += moment.bytes
+            if moment.what != "give":
+                most = max(most, alive)
+            if moment.what in ("run", "again"):
+                if moment.what == "run":
+                    self.place_of[moment.which] = len(highest)
+                self.steps.append(moment.which)
+                highest.append(most)
+                most = 0
+        self.ahead = list(accumulate(highest, max))
+        self.behind = list(accumulate(reversed(highest), max))[::-1]
+
+    def until(self, kernel: int) -> int:
+        """Until it ends."""
+        return self.ahead[self.place_of[kernel]]
+
+    def since(self, kernel: int, made: int) -> int:
+        """Since it begins; from what runs again right before it, what makes something that was made behind another
+        kernel counts too."""
+        end = self.place_of[kernel]
+        later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > made)
+        return self.behind[next(later, end)]
+
+
+def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
     """The kernels that make a saved buffer again, in order; None where that takes too many, or what is not there.
 
-    What they read has to be saved too, or to be an input, or is made again with it; what was overwritten meanwhile, as
-    what is computed in place does, is no longer there. What is drawn is not drawn again.
+    What they read has to be saved too, or to be an input, or is made again with it; what is recomputed itself is made
+    again before. What was overwritten meanwhile, as what is computed in place does, is no longer there. What is drawn
+    is not drawn again.
     """
-    there, again = set(trace.saved), set(recomputed)
+    there = set(trace.saved)
     place, chain = trace.returns(buffer), set()
     waiting, made_again, seen = [buffer], {buffer}, set[int]()
     while waiting:
@@ -259,8 +372,6 @@ def chain_of(trace: Trace, buffer: int, recomputed: Iterable[int]) -> tuple[int,
                 if read not in there:
                     made_again.add(read)
                     waiting.append(read)
-                elif read in again and trace.returns(read) > place:
-                    return None
                 seen.add(read)
         if len(chain) > LONGEST_CHAIN:
             return None

@@ -53,6 +53,14 @@ def test_one_buffer_that_is_made_again() -> None:
     assert (run.time_us, run.recompute_us, run.peak_bytes) == (13_000.0, 1000.0, 3_000_000)
 
 
+def test_what_is_made_again_of_something_that_is_made_again() -> None:
+    """Layer 2 of layer 1, which is made before it, and stays until its own backward pass."""
+    run = follow(chain(4), ActivationPlan((), {1: (1,), 2: (2,)}))
+    assert [rerun.place for rerun in run.reruns] == [1, 2]
+    assert [rerun.begin_us for rerun in run.reruns] == [6000.0, 7000.0]
+    assert (run.time_us, run.peak_bytes) == (14_000.0, 3_000_000)
+
+
 def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
     """The input of the layer is read by nothing else behind the turn."""
     buffers = (Buffer("x", 10, 10), Buffer("y", 20, 20), Buffer("z", 40, 40), Buffer("t", 5, 5))
@@ -123,7 +131,7 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     write, read = (data.draw(st.sampled_from([2.0, 5.0, 20.0])) for _ in range(2))
     channel = Channel(write, read, memory_bytes_per_us=data.draw(st.sampled_from([math.inf, 200.0, 40.0])))
     fates = data.draw(st.lists(st.sampled_from(["keep", "offload", "again"]), min_size=layers, max_size=layers))
-    again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again" and fates[layer - 1] != "again"}
+    again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again"}
     offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
     plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again)
     limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))

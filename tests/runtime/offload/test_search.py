@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, follow_within
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, follow_within, made_again
 from pimflow.runtime.offload.search import Wish, _Search, asked_back, chain_of, plan_activations
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain
@@ -107,6 +108,47 @@ def test_what_is_followed_to_its_end_leads_to_no_other_plan(seed: int, monkeypat
     assert found == [plan_activations(trace, channel, wish) for wish in wishes]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_known_to_be_in_vain_leads_to_no_better_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = random_chain(seed)
+    limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
+    wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (5.0, 40.0) for most in (None, limit)]
+    found = [plan_activations(trace, None, wish) for wish in wishes]
+    monkeypatch.setattr(_Search, "_in_vain", lambda *_: frozenset())
+    assert found == [plan_activations(trace, None, wish) for wish in wishes]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_made_of_what_is_made_again_makes_no_plan_worse(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
+    peak = follow(trace, ActivationPlan()).peak_bytes
+    wishes = [Wish(slower_percent=slower, limit_bytes=limit) for slower in (5.0, 40.0) for limit in (None, peak // 2)]
+    searches = [(wish, channel) for wish in wishes for channel in (None, Channel(rate, rate, 10.0, 4 * rate))]
+    nested = [plan_activations(trace, channel, wish) for wish, channel in searches]
+    monkeypatch.setattr(_Search, "_nested", lambda _search, best, _way: best)
+    plain = [plan_activations(trace, channel, wish) for wish, channel in searches]
+    for (wish, _), *found in zip(searches, nested, plain, strict=True):
+        limit, most_us = wish.limit_bytes or 0, trace.time_us * (1 + wish.slower_percent / 100) + 1e-3
+        peaks = [max(each.run.peak_bytes, limit) for each in found]
+        assert peaks[0] <= peaks[1]
+        if limit and peaks[0] == peaks[1]:
+            late = [max(each.run.time_us, most_us) for each in found]
+            assert late[0] <= late[1] + 1e-3
+    assert any(found.run.peak_bytes < 0.9 * other.run.peak_bytes for found, other in zip(nested, plain, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(1, 6, 5, 2, 3), (2, 6, 1, 5, 1), (2, 4, 3, 2, 3), (3, 4, 4, 1, 1)])
+def test_no_choice_of_what_is_made_again_needs_less(sizes: tuple[int, ...]) -> None:
+    """Every choice, followed by a clock; that of the search is the least."""
+    trace = replace(chain(5, 10.0), buffers=tuple(Buffer(str(size), 100 * size, size) for size in sizes))
+    choices = [{layer: (layer,) for layer in layers} for count in range(6) for layers in combinations(range(5), count)]
+    least = min(Clock(trace, ActivationPlan((), again), Channel(1.0, 1.0)).run()[1] for again in choices)
+    found = plan_activations(trace, None, Wish(offload=False, slower_percent=100))
+    again = found.plan.recomputed
+    assert any(layer - 1 in again for layer in again), "something is made of what is made again"
+    assert found.run.peak_bytes == Clock(trace, found.plan, Channel(1.0, 1.0)).run()[1] == least
+
+
 def test_what_was_given_up_is_followed_again_where_more_is_allowed() -> None:
     trace = chain(4)
     search, none = _Search(trace, None, Wish()), frozenset[int]()
@@ -129,7 +171,7 @@ def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
         offloaded, again = (
             [b for b, kind in zip(trace.saved, kinds, strict=True) if kind == which] for which in (0, 1)
         )
-        chains = {buffer: made for buffer in again if (made := chain_of(trace, buffer, again)) is not None}
+        chains = {buffer: made for buffer in again if (made := chain_of(trace, buffer)) is not None}
         plans.append(ActivationPlan(asked_back(trace, channel, offloaded, chains), chains))
     runs, given_up = [follow(trace, plan, channel) for plan in plans], 0
     for plan, run in zip(plans, runs, strict=True):
@@ -178,7 +220,7 @@ def test_nothing_is_written_in_vain() -> None:
 
 
 def test_what_can_be_made_again() -> None:
-    """From what is saved, over what is not; not from what is only made again itself later."""
+    """From what is saved, over what is not; what that takes that is made again itself is made before."""
     buffers = tuple(Buffer(name, 10, 10) for name in "abcd")
     kernels = (
         Kernel("a", 1.0, (), (0,)),
@@ -189,9 +231,10 @@ def test_what_can_be_made_again() -> None:
     )
     trace = Trace(kernels, 3, buffers)
     assert trace.saved == (0, 2)
-    assert chain_of(trace, 2, {2}) == (1, 2)
-    assert chain_of(trace, 2, {0, 2}) is None
-    assert chain_of(trace, 0, {0}) == (0,)
+    assert chain_of(trace, 2) == (1, 2)
+    assert chain_of(trace, 0) == (0,)
+    assert made_again(trace, {0: (0,), 2: (1, 2)}) == {0: 3, 2: 3}
+    assert made_again(trace, {0: (0,)}) == {0: 4}
 
 
 def test_what_is_drawn_is_not_made_again() -> None:
@@ -205,9 +248,9 @@ def test_what_is_drawn_is_not_made_again() -> None:
         Kernel("b'", 1.0, (1,), ()),
     )
     trace = Trace(kernels, 3, buffers)
-    assert chain_of(trace, 2, {2}) == (2,)
-    assert chain_of(trace, 1, {1}) is None
-    assert chain_of(replace(trace, kernels=(replace(kernels[0], draws=False), *kernels[1:])), 1, {1}) == (0, 1)
+    assert chain_of(trace, 2) == (2,)
+    assert chain_of(trace, 1) is None
+    assert chain_of(replace(trace, kernels=(replace(kernels[0], draws=False), *kernels[1:])), 1) == (0, 1)
 
 
 def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> None:
@@ -223,8 +266,8 @@ def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> Non
         Kernel("x'", 1.0, (0,), ()),
     )
     trace = Trace(kernels, 4, buffers)
-    assert chain_of(trace, 1, {1}) is None
-    assert chain_of(trace, 2, {2}) == (3,)
+    assert chain_of(trace, 1) is None
+    assert chain_of(trace, 2) == (3,)
 
 
 def test_what_else_a_kernel_makes_is_not_undone() -> None:
@@ -237,5 +280,5 @@ def test_what_else_a_kernel_makes_is_not_undone() -> None:
         Kernel("x'", 1.0, (0,), ()),
     )
     trace = Trace(kernels, 2, buffers)
-    assert chain_of(trace, 1, {1}) is None
-    assert chain_of(trace, 0, {0}) == (0, 1)
+    assert chain_of(trace, 1) is None
+    assert chain_of(trace, 0) == (0, 1)
