@@ -21,12 +21,12 @@ from pimflow.compiled import Machine
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, FuseTraversal, Pass, PassManager, ScatterProducts, SegmentGemm
+from pimflow.passes import CLEANUP, RELATIONAL, FuseTraversal, Pass, PassManager, ScatterProducts, SegmentGemm
 from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.search.fastest import Fastest
-from pimflow.search.relational_form import RELATIONAL, relational_form, training_form
+from pimflow.search.relational_form import relational_form, training_form
 from pimflow.sparse import Graph as Adjacency
 from pimflow.sparse import generate
 from pimflow_zoo.builder import Net

@@ -20,6 +20,7 @@ from pimflow.options import Debug, Fixed, OptionKeywords, Options, Shapes, takes
 from pimflow.passes import (
     CLEANUP,
     COMPILATION,
+    RELATIONAL,
     ManagerResult,
     NarrowProducts,
     OrderAggregation,
@@ -41,7 +42,7 @@ from pimflow.search.capacity import Places
 from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import silent, telling
-from pimflow.search.relational_form import RELATIONAL, relational_form
+from pimflow.search.relational_form import relational_form
 from pimflow.search.solver import bound_of, keep_learnt, solve
 from pimflow.verify.each_pass import EachPass
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -28,8 +29,8 @@ from pimflow.onnxio.captures import (
 from pimflow.onnxio.folding import is_random, node_session
 from pimflow.onnxio.tensors import attribute_value
 
-LONGEST_S = 1.0
-"""The part of a body that decides whether it runs again is run for so long at most."""
+MOST_RUNS = 10_000
+"""A Loop that runs more often is left as it is: what is found must not depend on how fast the machine is."""
 
 
 def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | None:
@@ -48,12 +49,16 @@ def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | Non
     counting = _counting(node, op, known)
     if counting is None:
         return None
+    limit = FreshNames(known).fresh("limit")
+    counting = replace(counting, inputs=(limit, *counting.inputs[1:]))
+    asked = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_RUNS + 1
+    known = {**known, limit: np.array(min(asked, MOST_RUNS + 1))}
     values = {name: Value(name, known[name].shape, known[name].dtype.name) for name in counting.inputs if name}
     try:
-        session = node_session(counting, graph, values, known)
-        return len(session.run({}, counting.outputs[-1:], limit_s=LONGEST_S)[counting.outputs[-1]])
+        length = len(node_session(counting, graph, values, known).run({})[counting.outputs[-1]])
     except ModelError:
         return None
+    return None if length > MOST_RUNS else length
 
 
 def of_length(node: Node, limit: str) -> Node:

@@ -18,7 +18,17 @@ from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.movement_elimination import MovementElimination
 from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
-from pimflow.passes.pipelines import CLEANUP, COMPILATION, PASSES, PIPELINES, every_pass, parse_pipeline, place
+from pimflow.passes.pipelines import (
+    CLEANUP,
+    COMPILATION,
+    PASSES,
+    PIPELINES,
+    RELATIONAL,
+    RelationalPass,
+    every_pass,
+    parse_pipeline,
+    place,
+)
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
@@ -33,6 +43,7 @@ __all__ = [
     "COMPILATION",
     "PASSES",
     "PIPELINES",
+    "RELATIONAL",
     "ApplyPlan",
     "ColumnSplit",
     "CompactMaterialization",
@@ -56,6 +67,7 @@ __all__ = [
     "PassResult",
     "Pipelining",
     "PlaceFeatures",
+    "RelationalPass",
     "RemoveDeadCode",
     "RemoveIdentity",
     "ReorderLinear",

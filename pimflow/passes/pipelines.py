@@ -63,14 +63,20 @@ def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, .
     return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(padding_alike))
 
 
-COMPILATION: tuple[type[Pass], ...] = (
-    *map(type, CLEANUP),
+RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | ScatterProducts | GroupProducts
+RELATIONAL: tuple[type[RelationalPass], ...] = (
     SegmentGemm,
     ReorderLinear,
     CompactMaterialization,
     FuseTraversal,
     ScatterProducts,
     GroupProducts,
+)
+"""The passes on relational layers, in the order in which they help one another."""
+
+COMPILATION: tuple[type[Pass], ...] = (
+    *map(type, CLEANUP),
+    *RELATIONAL,
     OrderAggregation,
     PlaceFeatures,
     NarrowProducts,

@@ -14,32 +14,21 @@ from typing import NamedTuple
 from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import (
-    CompactMaterialization,
+    RELATIONAL,
     FuseEpilogues,
-    FuseTraversal,
     GroupProducts,
     MovementElimination,
     Pass,
     PassRecord,
     PassResult,
+    RelationalPass,
     ReorderLinear,
-    ScatterProducts,
     SegmentGemm,
 )
 from pimflow.runtime.costs import CostModel
 from pimflow.search.fastest import Fastest
 
-RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | ScatterProducts | GroupProducts
 Kind = type[RelationalPass]
-RELATIONAL: tuple[Kind, ...] = (
-    SegmentGemm,
-    ReorderLinear,
-    CompactMaterialization,
-    FuseTraversal,
-    ScatterProducts,
-    GroupProducts,
-)
-"""The passes on relational layers, in the order in which they help one another."""
 
 _LAST = GroupProducts
 """What is tried on the best form of the others alone: it groups what they leave, and helps none of them."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ class Execution:
     def is_plain(self) -> bool:
         """Whether ONNX Runtime does all of it."""
         return self.programs is None and self.memory is None
+
+    def how(self, seed: int | None) -> How:
+        """As a verification tells it; the seed is of random inputs, None where inputs were given."""
+        return How(seed, self.programs is not None, self.operand, self.memory is not None)
 
     def reference(self, graph: Graph) -> UnitReference:
         """What the nodes of units compute, in their precision where programs are executed."""
@@ -149,13 +154,6 @@ def verify_compiled(
     else:
         checks = compare_outputs(expected, actual, rtol)
 
-    def judge(own: Mapping[str, Array], before: Outputs, after: Outputs) -> tuple[OutputCheck, ...]:
-        """Outputs on other inputs, within what roundings do to these, and against the graph alone."""
-        there = Evidence(original, graph, bound, own, before)
-        there.measure(after)
-        there.node_by_node(after, UnitReference(graph, {}, None), progress)
-        return there.checks(after, signal)
-
     flights = None
     if in_flight is not None:
         bounds = {check.name: check.rtol for check in checks}
@@ -165,7 +163,7 @@ def verify_compiled(
             feeds=feeds,
             seed=seed,
             rtol=bounds,
-            judge=judge if rtol is None else None,
+            judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
             progress=progress,
         )
     parts = [part for part in (evidence.values, programs, flights) if part is not None]
@@ -174,12 +172,7 @@ def verify_compiled(
         outputs=checks,
         nodes_checked=len(graph.nodes),
         rtol=max((check.rtol for check in checks), default=DEFAULT_RTOL) if rtol is None else rtol,
-        how=How(
-            seed if inputs is None else None,
-            execution.programs is not None,
-            execution.operand,
-            execution.memory is not None,
-        ),
+        how=execution.how(seed if inputs is None else None),
         notes=(
             *evidence.notes(),
             *_drawn(drawn),
@@ -191,6 +184,23 @@ def verify_compiled(
         programs=programs,
         in_flight=flights,
     )
+
+
+def _judge(
+    original: ModelContent,
+    graph: Graph,
+    bound: Mapping[str, Array],
+    signal: Mapping[str, float],
+    progress: Callable[[str], None],
+    feeds: Mapping[str, Array],
+    expected: Outputs,
+    actual: Outputs,
+) -> tuple[OutputCheck, ...]:
+    """Outputs on some inputs against the original's, within what roundings do to these, and against the graph alone."""
+    evidence = Evidence(original, graph, bound, feeds, expected)
+    evidence.measure(actual)
+    evidence.node_by_node(actual, UnitReference(graph, {}, None), progress)
+    return evidence.checks(actual, signal)
 
 
 def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pimflow.frontend import load_model
+from pimflow.frontend import load_model, loops
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.captures import graph_attribute, passes_condition_on
@@ -107,6 +107,20 @@ def test_a_condition_of_the_run_and_of_the_one_before() -> None:
         MAKE("And", ["small", "go"], ["on"]),
     ]
     assert_of_length(recurrent(condition, goes_on="true", constants=FEW), 3)
+
+
+@pytest.mark.parametrize(("most", "length"), [(3, None), (4, 4)])
+def test_what_runs_too_often_stays(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often that is does not depend on the machine; neither what never ends nor a limit beyond it takes longer."""
+    monkeypatch.setattr(loops, "MOST_RUNS", most)
+    far = {**FEW, "far": np.array(1 << 40)}
+    for limit in ("", "far"):
+        node = loop_of(load_model(recurrent([MAKE("Less", ["after", "few"], ["on"])], limit=limit, constants=far)))
+        assert node.inputs[0] == limit if length is None else node.inputs[0] not in ("", "far")
+    endless = recurrent([MAKE("Less", ["none", "run"], ["on"])], start=0, constants=FEW)
+    assert loop_of(load_model(endless)).inputs[0] != ""  # 0 < 0 does not hold: it runs once
+    endless = recurrent([MAKE("LessOrEqual", ["none", "run"], ["on"])], constants=FEW)
+    assert loop_of(load_model(endless)).inputs[0] == ""
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pimflow.compiled import Machine
 from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import (
+    RELATIONAL,
     CompactMaterialization,
     FuseTraversal,
     Pass,
@@ -23,7 +24,7 @@ from pimflow.passes import (
 from pimflow.passes.differentiate import Differentiate, parameters
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
-from pimflow.search.relational_form import RELATIONAL, relational_form, training_form
+from pimflow.search.relational_form import relational_form, training_form
 from pimflow.sparse import Graph as Adjacency
 from support.relational import LAYERS, TypedEdges, attention, by_destination, random_edges
 
