@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from pimflow.ir.registry import Registry
 from pimflow.runtime.gpu.form import Form
 from pimflow.runtime.gpu.simulated_form import SimulatedForm
-from pimflow.targets import Gpu, MeasuredGpuSpec
+from pimflow.targets import Gpu
+
+FORMS: Registry[str, Callable[[], Form[Any]]] = Registry("forms of GPU cost model")
+"""Kinds of GPU, and what makes the form of each."""
+
+FORMS.add("gpu", SimulatedForm)
+
+
+# Most machines have no such GPU: imported where one is priced.
+@FORMS.register("measured-gpu")
+def _library() -> Form[Any]:
+    from pimflow.runtime.gpu.library_form import LibraryForm
+
+    return LibraryForm()
 
 
 def form_of(gpu: Gpu) -> Form[Any]:
     """The form that prices a GPU's kernels."""
-    return _library_form() if isinstance(gpu, MeasuredGpuSpec) else _SIMULATED
-
-
-_SIMULATED = SimulatedForm()
+    return _form(gpu.kind)
 
 
 @cache
-def _library_form() -> Form[Any]:
-    from pimflow.runtime.gpu.library_form import LibraryForm  # not above: most machines have no such GPU
-
-    return LibraryForm()
+def _form(kind: str) -> Form[Any]:
+    return FORMS[kind]()
