@@ -42,12 +42,13 @@ ASSUMED: Mapping[str, str] = {
     "gpu.energy.static_w": "GPU, idle with its clocks up",
     "memory.host.gather_w": "CPU while it gathers",
     "memory.host.spin_us": "its threads' wait for more, awake",
+    "memory.host.spin_w": "what they draw while they wait",
     "memory.host.sampling_w": "CPU while it samples",
     "memory.host.issuing_w": "the thread that issues kernels",
     "memory.pcie.reading_w": "GPU while it reads",
     "memory.pcie.pj_per_byte": "the link, a byte",
 }
-"""Parameters of the machine that have no source, and what they are of."""
+"""Parameters of the machine that have no source, or one that leaves much open, and what they are of."""
 FACTORS = (0.5, 2.0)
 PCIE_4 = {
     "memory.pcie.copy_gb_per_s": 24.6,
@@ -56,6 +57,15 @@ PCIE_4 = {
     "memory.pcie.pageable_gb_per_s": 8,
 }
 OPENMP_WAIT_US = 200_000.0  # KMP_DEFAULT_BLOCKTIME of LLVM's and Intel's OpenMP runtimes
+WAITING_W: Mapping[str, float] = {
+    "3960X, package, placing: 10.8 W for 5.1 threads": 49,
+    "3970X, wall, against GNU's OpenMP: 87 W for both threads of 31 cores": 64,
+    "**3960X, package, routing: 78.4 W for 25.4 threads** (the target's)": 71,
+    "nothing: priced like a gather": 110,
+    "3970X, wall, against idle: 168 W for 32 cores": 121,
+    "3960X, package, routing, if a second thread on a core drew nothing": 142,
+}
+"""What 23 threads that wait awake draw by what was measured on CPUs of the architecture; the page says by whom."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,16 @@ def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
     yield _row("PCIe 4.0", "see below", *on(PCIE_4))
 
 
+def waiting_rows(drawn: Iterable[Rehearsal]) -> Iterable[str]:
+    """Power by what waiting threads draw: asleep after what the target says, and awake for the whole batch."""
+    some = tuple(drawn)
+    for what, watts in WAITING_W.items():
+        values = {"memory.host.spin_w": watts}
+        machines = [override(MACHINE, {**values, **more}) for more in ({}, {"memory.host.spin_us": OPENMP_WAIT_US})]
+        powers = [Headline.of(one.on(machine) for one in some).cells[2] for machine in machines]
+        yield _row(what, f"{watts:g} W", *powers)
+
+
 def _with_steps(drawn: Rehearsal, factor: float) -> Rehearsal:
     """The rehearsal with a GPU whose kernels take so many times as long, at the same power."""
 
@@ -210,6 +230,7 @@ def page(batches: int, say: Callable[[str], None] = print) -> str:
         others="\n".join(other_rows(drawn)),
         chart="\n".join(chart_rows(batches)),
         awake=awake.cells[2],
+        waiting="\n".join(waiting_rows(drawn.values())),
         pcie_4=" ".join(f"--set {key}={value:g}" for key, value in PCIE_4.items()),
         twitter_pcie_4=f"{-twitter:.1f} %",
     )

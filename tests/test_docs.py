@@ -166,7 +166,7 @@ def test_the_figures_of_features_placed_are_those_of_their_page() -> None:
     page = (ROOT / "docs" / "gnn-epoch.md").read_text()
     about = "## Features that the GPU does not hold"
     told = (ROOT / "docs" / "results.md").read_text().partition(about)[2].partition("\n## ")[0]
-    figures = re.findall(r"\| -?([\d.]+) ?[%x] \| -?([\d.]+) ?[%x] \|", told)
+    figures = re.findall(r"\| -?([\d.]+) ?[%x] \| [-+]?([\d.]+) ?[%x] \|", told)
     assert len(figures) == 4
     assert all(re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", page) for pair in figures for figure in pair)
 

@@ -214,7 +214,7 @@ class _Batch:
         yield "sampling", tier.sampling_w * self.sampling_us * 1e-3
         yield "issuing", tier.issuing_w * batch_us * 1e-3
         waiting_us = batch_us - access.time_parts_us["gather"] if "CPU" in spent else 0.0
-        yield "gather", spent.get("CPU", 0.0) + tier.gather_w * min(tier.spin_us, waiting_us) * 1e-3
+        yield "gather", spent.get("CPU", 0.0) + tier.waiting_w * min(tier.spin_us, waiting_us) * 1e-3
         yield "training", self._drawn.step.energy_mj
         yield "GPU reads", spent.get("GPU", 0.0)
         structure = self._drawn.structure_bytes

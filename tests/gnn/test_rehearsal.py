@@ -40,14 +40,23 @@ def test_other_tiers_need_no_other_batches(values: dict[str, float]) -> None:
     assert rehearsal.on(MACHINE) != rehearsal.on(other)
 
 
-def test_threads_that_wait_awake_draw_power_for_the_whole_batch_and_no_longer() -> None:
-    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
-    always = rehearsal.on(override(MACHINE, {"memory.host.spin_us": 1e9}))
+@pytest.mark.parametrize("spin_w", [0.0, 30.0, 110.0])
+def test_threads_that_wait_awake_draw_their_power_for_the_rest_of_the_batch_and_no_longer(spin_w: float) -> None:
+    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=1, **AMOUNTS)
+    always = rehearsal.on(
+        override(MACHINE, {"memory.host.spin_us": 1e9, "memory.host.spin_w": spin_w, "memory.host.gather_w": 110})
+    )
+    for row in (always["gather"], always["gather-pageable"]):
+        gathering = row.transfer_parts_us["gather"] / row.batch_us
+        assert row.power_parts_w["gather"] == pytest.approx(110 * gathering + spin_w * (1 - gathering))
+    assert always["zero-copy"].power_parts_w["gather"] == 0
+
+
+def test_threads_of_a_target_that_does_not_say_it_draw_as_much_while_they_wait_as_gathering() -> None:
     tier = MACHINE.memory.host if MACHINE.memory else None
     assert tier is not None
-    for placement in ("gather", "gather-pageable"):
-        assert always[placement].power_parts_w["gather"] == pytest.approx(tier.gather_w)
-    assert always["zero-copy"].power_parts_w["gather"] == 0
+    assert tier.waiting_w == tier.spin_w != tier.gather_w
+    assert replace(tier, spin_w=None).waiting_w == tier.gather_w
 
 
 def test_another_loader_needs_no_other_batches() -> None:

@@ -38,6 +38,7 @@ OPTIONAL: dict[str, Any] = {
     "cpu.link_gb_per_s": 12.0,
     "cpu.link_us": 8.0,
     "dpu.link.pcie_gb_per_s": 12.0,
+    "memory.host.spin_w": 40.0,
 }
 """Keys that a file may leave out, with a value that they may have."""
 OPTIONAL_TABLES = {
@@ -66,7 +67,7 @@ AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling",
     *("launch_us", "stack_bytes", "nonzero", "row", "row_element", "add_element", "coo_nonzero", "zero_row", "barrier"),
     *("mutex", "wide", "head_nonzero"),
     *("reserved_gib", "gather_us", "copy_us", "zero_copy_us", "latency_us", "pj_per_byte", "dram_pj_per_byte"),
-    *("idle_w", "busy_w", "gather_w", "sampling_w", "issuing_w", "reading_w", "step_us", "spin_us"),
+    *("idle_w", "busy_w", "gather_w", "sampling_w", "issuing_w", "reading_w", "step_us", "spin_us", "spin_w"),
 }
 
 
@@ -417,7 +418,7 @@ def test_a_written_target_reads_back_equal(index: int) -> None:
 
 def test_optional_keys_survive_writing() -> None:
     for path, value in OPTIONAL.items():
-        target = "upmem" if path.startswith("dpu.") else "pimflow-cpu"
+        target = {"dpu": "upmem", "memory": "rtx3090"}.get(path.partition(".")[0], "pimflow-cpu")
         machine = parse_target(Key(target, path).changed(value), FILE)
         assert parse_target(to_toml(machine), FILE) == machine
         assert machine != load_target(target)

@@ -34,10 +34,16 @@ class HostMemory:
     step_us: Amount  # of a training step that no kernel shows: what the loop, autograd and optimiser are written in
     idle_w: Amount  # CPU, DRAM and board while no thread runs
     gather_w: Amount  # on top of that while all threads gather
-    spin_us: Amount  # behind a gather, that its threads wait for the next one without sleeping, at the same power
+    spin_us: Amount  # behind a gather, that its threads wait for the next one without sleeping
     sampling_w: Amount  # on top of that while the loader samples
     issuing_w: Amount  # on top of that while one thread issues the GPU's work and waits for it
     dram_pj_per_byte: Amount  # of what passes its channels
+    spin_w: Amount | None = None  # on top of idle_w while they wait so; unsaid: as much as gathering
+
+    @property
+    def waiting_w(self) -> float:
+        """What threads draw that wait for their next gather without sleeping."""
+        return self.gather_w if self.spin_w is None else self.spin_w
 
     @property
     def capacity_bytes(self) -> int:
