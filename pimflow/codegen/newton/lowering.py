@@ -56,6 +56,11 @@ class PimProgram:
     given: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)  # in place of its own
 
     @property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The channels of every class of streams."""
+        return tuple(entry.channels for entry in self.classes)
+
+    @property
     def channel_groups(self) -> tuple[tuple[int, ...], ...]:
         """Channels that share a global buffer, without those that compute nothing."""
         busy = {channel for entry in self.classes for channel in entry.channels}
@@ -112,7 +117,7 @@ class Outline:
     """A problem under a mapping before its streams are made: which channels have streams alike, and what is in them.
 
     Args:
-        classes: channels whose streams differ in addresses only.
+        alike: channels whose streams differ in addresses only.
         rows: of every bank that its weights take, in the fullest channel.
     """
 
@@ -120,7 +125,7 @@ class Outline:
     mapping: Mapping
     pim: PimSpec
     shape: Geometry
-    classes: tuple[tuple[int, ...], ...]
+    alike: tuple[tuple[int, ...], ...]
     rows: int
     _lowering: _Lowering
 
@@ -139,7 +144,7 @@ class Outline:
 
     def program(self) -> PimProgram:
         """With the streams."""
-        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.classes)
+        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.alike)
         return PimProgram(self.problem, self.mapping, self.pim, self.shape, classes, self.rows)
 
 

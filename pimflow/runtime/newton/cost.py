@@ -8,11 +8,10 @@ from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
-from pimflow.codegen.newton.lowering import Outline, StreamClass
+from pimflow.codegen.newton.lowering import Outline
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
-from pimflow.runtime.newton.timing.streams import StreamTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +85,6 @@ class PimCost(StreamsCost):
         return self.bound_cycles / self.cycles if self.cycles else 0.0
 
 
-def time_classes(program: PimProgram, timer: StreamTimer) -> tuple[StreamTiming, ...]:
-    """The timing of every class of streams of a program."""
-    mapping = program.mapping
-    setting = mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts
-    return tuple(timer.time(entry.stream, *setting) for entry in program.classes)
-
-
-def total_cycles(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> int:
-    """Cycles of the slowest channel, placement included: what a mapping search compares."""
-    return max(timing.cycles for timing in timings) + placement_cycles(program, profile)
-
-
 @dataclass(frozen=True)
 class ChannelTotals:
     """What all channels do together: their shares in order, the slowest one's cycles, and sums."""
@@ -112,15 +99,15 @@ class ChannelTotals:
 
 
 def channel_totals(
-    classes: Sequence[StreamClass], timings: Sequence[StreamTiming], profile: TimingProfile
+    alike: Sequence[Sequence[int]], timings: Sequence[StreamTiming], profile: TimingProfile
 ) -> ChannelTotals:
-    """The totals of classes of streams that have been timed."""
+    """The totals of channels; of those with streams alike one has been timed."""
     channels = [ChannelCost(0, CommandCounts(), CycleParts())] * profile.pim.channels
     commands, energy = CommandCounts(), EnergyBreakdown(())
     prea = ref = closed = 0
-    for entry, timing in zip(classes, timings, strict=True):
-        share, number = ChannelCost(timing.cycles, timing.commands, timing.parts), len(entry.channels)
-        for channel in entry.channels:
+    for same, timing in zip(alike, timings, strict=True):
+        share, number = ChannelCost(timing.cycles, timing.commands, timing.parts), len(same)
+        for channel in same:
             channels[channel] = share
         commands += timing.commands.times(number)
         prea, ref = prea + timing.prea * number, ref + timing.ref * number
@@ -135,10 +122,10 @@ def kernel_us(cycles: int, profile: TimingProfile) -> float:
     return profile.pim.launch_us + cycles / profile.pim.clock_mhz
 
 
-def price(program: PimProgram, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
-    """The cost of a program whose classes have been timed."""
+def price(program: PimProgram | Outline, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
+    """The cost of a program whose classes have been timed, whether its streams are made or not."""
     pim = program.pim
-    total = channel_totals(program.classes, timings, profile)
+    total = channel_totals(program.alike, timings, profile)
     placing = placement_cycles(program, profile)
     return PimCost(
         time_us=kernel_us(total.cycles + placing, profile),
@@ -166,7 +153,7 @@ def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> i
     return profile.placement_cycles(most)
 
 
-def _placement_pj(program: PimProgram, profile: TimingProfile) -> float:
+def _placement_pj(program: PimProgram | Outline, profile: TimingProfile) -> float:
     """Energy of placing an activation right-hand side: all its bytes, every row of every bank opened once; else 0."""
     if not places_operand(program.problem):
         return 0.0

@@ -97,7 +97,7 @@ def priced(
 def spmm_cost(program: SpmmProgram, packing: Packing, timer: StreamTimer) -> SpmmCost:
     """The cost of a program, by exact timing. Rows that a refresh closed are opened again."""
     profile, pim = timer.profile, program.pim
-    total = channel_totals(program.classes, _timings(program, timer), profile)
+    total = channel_totals([entry.channels for entry in program.classes], _timings(program, timer), profile)
     width = pim.multipliers * pim.element_bytes * pim.banks
     busy = [channel for group in program.channel_groups for channel in group]
     stored = [program.slots_written(channel) * width for channel in busy]

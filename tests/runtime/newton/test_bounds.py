@@ -14,12 +14,13 @@ from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.bounds import least_us
-from pimflow.runtime.newton.cost import price, time_classes
+from pimflow.runtime.newton.cost import price
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import PimSpec, load_target
 from support.newton.problems import problems, timed_machines
+from support.newton.timing import time_classes
 
 LAYERS: tuple[MatrixProblem, ...] = (
     ConvProblem(1, 32, 64, 14, 14, (1, 1)),

@@ -26,10 +26,10 @@ from pimflow.runtime.newton.autotune.least import least_cycles
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.bounds import least_us
-from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price, time_classes
+from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
-from pimflow.runtime.newton.timing.streams import StreamTimer
+from pimflow.runtime.newton.timing.streams import StreamTimer, Taken
 
 _SHORTLIST = 6  # candidates of `auto` that are timed exactly
 _NEAR = 1.4  # and the best of every kind whose estimate is within this factor of the least
@@ -157,9 +157,8 @@ class MappingSearch:
         outlined = outline(problem, record.mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             return None
-        return _Chosen(
-            outlined, self.timer, record.cycles, self._recall_timings(problem, policy, len(outlined.classes))
-        )
+        recalled = self._recall_timings(problem, policy, len(outlined.alike))
+        return _Chosen(outlined, self.timer, record.cycles, recalled=recalled)
 
     def _recall_timings(self, problem: MatrixProblem, policy: str, classes: int) -> tuple[StreamTiming, ...] | None:
         """What was timed of as many classes of streams; None if nothing was."""
@@ -260,13 +259,15 @@ class _Record:
 class _Chosen:
     """The fastest mapping of a problem; its program, and what that costs in all, when asked for.
 
-    `cycles` are those of the slowest channel, placement included; `recalled` are timings of its classes of streams, if
-    these are known; `like` is the choice for a problem whose streams are alike.
+    `cycles` are those of the slowest channel, placement included; `channels` say what the first of those with like
+    streams take, if they have been timed; `recalled` are timings of these, if they are known; `like` is the choice for
+    a problem whose streams are alike.
     """
 
     outline: Outline
     timer: StreamTimer
     cycles: int
+    channels: dict[int, Taken] = field(default_factory=dict)
     recalled: tuple[StreamTiming, ...] | None = None
     like: _Chosen | None = None
 
@@ -276,18 +277,24 @@ class _Chosen:
 
     @cached_property
     def program(self) -> PimProgram:
-        return self.outline.program()
+        program = self.outline.program()
+        if self.recalled is None:
+            self.timer.check_addresses(program)
+        return program
 
     @cached_property
     def cost(self) -> PimCost:
-        return price(self.program, self.timings, self.timer.profile)
+        return price(self.outline, self.timings, self.timer.profile)
 
     @cached_property
     def timings(self) -> tuple[StreamTiming, ...]:
         """Of every class of streams."""
         if self.like is not None:
             return self.like.timings
-        return time_classes(self.program, self.timer) if self.recalled is None else self.recalled
+        if self.recalled is not None:
+            return self.recalled
+        first = (channels[0] for channels in self.outline.alike)
+        return tuple(self.timer.timing(self.outline, channel, self.channels.get(channel)) for channel in first)
 
     @property
     def is_timed(self) -> bool:
@@ -315,7 +322,7 @@ class _Chosen:
 class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
 
-    `channels` are the cycles of channels of the fastest, of those with like streams of the first; `taken` is what every
+    `channels` say what channels of the fastest take, of those with like streams the first; `taken` is what every
     mapping takes that was entered, or takes at least where that is not faster than what has been timed; None where it
     does not fit. `untimed` are those of which a bound alone was told.
     """
@@ -326,7 +333,7 @@ class _Race:
     best: Outline | None = None
     cycles: int | None = None
     refusal: Refusal | None = None
-    channels: dict[int, int] = field(default_factory=dict)
+    channels: dict[int, Taken] = field(default_factory=dict)
     taken: dict[Mapping, float | None] = field(default_factory=dict)
     untimed: set[Mapping] = field(default_factory=set)
 
@@ -364,7 +371,10 @@ class _Race:
         ends = accumulate(group.channels for group in self.best.mapping.groups)
         starts = (end - group.channels for end, group in zip(ends, self.best.mapping.groups, strict=True))
         cycles = [
-            max((self.channels.get(start + index, 0) for index in range(group.channels)), default=0)
+            max(
+                (self.channels[at].cycles for at in range(start, start + group.channels) if at in self.channels),
+                default=0,
+            )
             for start, group in zip(starts, self.best.mapping.groups, strict=True)
         ]
         moved = rebalanced(self.best.mapping, cycles, self.best.shape.row_pixels)
@@ -376,7 +386,7 @@ class _Race:
         """The fastest."""
         if self.best is None or self.cycles is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
-        return _Chosen(self.best, self.timer, self.cycles)
+        return _Chosen(self.best, self.timer, self.cycles, self.channels)
 
     def time(self, mappings: Iterable[Mapping]) -> None:
         """Times mappings that were entered and of which a bound alone was told."""
@@ -395,26 +405,26 @@ class _Race:
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
                 self.refusal = outlined
             return None
-        channels: dict[int, int] = {}
+        channels: dict[int, Taken] = {}
         cycles = self._cycles(outlined, channels)
         if not self._is_slow(cycles):
             self.best, self.cycles, self.channels = outlined, int(cycles), channels
         return cycles
 
-    def _cycles(self, outlined: Outline, channels: dict[int, int]) -> float:
+    def _cycles(self, outlined: Outline, channels: dict[int, Taken]) -> float:
         """Of the slowest channel, placement included; at least so many where that is not faster than what is known.
 
         `channels` is told what the first of those with like streams take, placement apart.
         """
         placing = placement_cycles(outlined, self.profile)
-        loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.classes), reverse=True)
+        loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.alike), reverse=True)
         slowest = 0
         for comps, channel in loads:
             least = placing + max(slowest, comps * self.profile.comp_cycles)
             if self._is_slow(least):
                 return least
-            channels[channel] = self.timer.cycles(outlined, channel)
-            slowest = max(slowest, channels[channel])
+            channels[channel] = self.timer.taken(outlined, channel)
+            slowest = max(slowest, channels[channel].cycles)
         return placing + slowest
 
     def _is_slow(self, cycles: float) -> bool:

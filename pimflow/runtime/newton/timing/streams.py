@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pimflow.codegen.newton.commands import (
-    ZERO,
-    CommandCounts,
-    CommandStream,
-    Comp,
-    GAct,
-    GWrite,
-    Item,
-    Loop,
-    ReadRes,
-)
-from pimflow.codegen.newton.emit import CommandEmitter, Emitter, Fill, RowBase, ShareWork, Terms, WeightGroups
-from pimflow.codegen.newton.im2col import Geometry
-from pimflow.codegen.newton.lowering import Outline
-from pimflow.codegen.newton.mapping import Mapping
-from pimflow.codegen.newton.work_split import Visit
+from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
+from pimflow.codegen.newton.emit import CommandEmitter
+from pimflow.codegen.newton.lowering import Outline, PimProgram
 from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
+from pimflow.runtime.newton.timing.counts import Blocks, counted
 from pimflow.runtime.newton.timing.engine import MOST_MEMORIES, Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
-from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
+from pimflow.runtime.newton.timing.nest import ShapeItem
 from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
 from pimflow.runtime.newton.timing.rules import IllegalCommand
-from pimflow.targets import PimSpec
+from pimflow.runtime.newton.timing.shapes import Codes, ShapeEmitter, repeated
+
+
+class Taken(NamedTuple):
+    """What a stream takes: its cycles, and what timing counts beside them (see `tally`)."""
+
+    cycles: int
+    tally: int
 
 
 class StreamTimer:
@@ -48,6 +42,7 @@ class StreamTimer:
         self.profile = profile
         self._most_memories = most_memories
         self._timers: dict[tuple[str, bool, int], _Timer] = {}
+        self._blocks: Blocks = {}
 
     def time(
         self,
@@ -70,8 +65,8 @@ class StreamTimer:
         """
         return self._timer(gwrite_latency, reopens_rows, buffer_parts).time(stream)
 
-    def cycles(self, outline: Outline, channel: int) -> int:
-        """Cycles of one channel of a problem under a mapping, as `time` has them of its stream, which is not made.
+    def taken(self, outline: Outline, channel: int) -> Taken:
+        """What one channel of a problem under a mapping takes, as `time` has it of its stream, which is not made.
 
         Addresses are not checked.
 
@@ -79,12 +74,40 @@ class StreamTimer:
             CommandOrderError: the machine would refuse a command.
         """
         mapping = outline.mapping
+        setting = mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts
         try:
-            timer = self._timer(mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
-            return timer.cycles(outline, channel)
+            return self._timer(*setting).taken(outline, channel)
         except IllegalCommand:
-            stream = CommandStream(channel, outline.nest(channel, CommandEmitter))
-            return self.time(stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts).cycles
+            self.time(CommandStream(channel, outline.nest(channel, CommandEmitter)), *setting)
+            raise
+
+    def timing(self, outline: Outline, channel: int, taken: Taken | None = None) -> StreamTiming:
+        """The timing of one channel of a problem under a mapping, as `time` has it of its stream, which is not made.
+
+        Args:
+            outline: the problem under the mapping.
+            channel: one that computes something.
+            taken: what `taken` says of it, if that has been asked.
+
+        Raises:
+            CommandOrderError: as of `taken`.
+        """
+        cycles, tally = taken or self.taken(outline, channel)
+        commands, elements = counted(outline, channel, self._blocks)
+        return stream_timing(cycles, tally, commands, elements * self.profile.pim.element_bytes)
+
+    def check_addresses(self, program: PimProgram) -> None:
+        """Refuses a program that names a row, column, slot or fill outside of the machine, where the profile does.
+
+        Raises:
+            CommandOrderError: it names one.
+        """
+        if not self.profile.checks_addresses:
+            return
+        for entry in program.classes:
+            outside = first_out_of_range(entry.stream.body, program.pim)
+            if outside is not None:
+                raise refusal(entry.stream.channel, outside)
 
     def _timer(self, gwrite_latency: str | None, reopens_rows: bool, buffer_parts: int) -> _Timer:
         latency = choice("GWRITE latency", gwrite_latency or self.profile.pim.gwrite_latency, GWRITE_LATENCIES)
@@ -95,101 +118,12 @@ class StreamTimer:
         return self._timers[key]
 
 
-def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:
-    """A loop's items, in the plainest equal form: empty, unrolled if executed once, or one loop."""
-    if not items or count < 1:
-        return ()
-    if count == 1:
-        return items
-    if len(items) == 1 and isinstance(items[0], Repeat):
-        return (Repeat(items[0].body, items[0].times * count),)
-    return (Repeat(engine.sequence(items), count),)
-
-
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
     """The error that names the first of the refused commands."""
     first = min((refused for refused in found if refused is not None), key=lambda refused: refused.at)
     return CommandOrderError(
         f"channel {channel}, command {first.at}: {first.reason}", "the hardware would refuse it; correct the stream"
     )
-
-
-class _Codes:
-    """The codes of an engine's commands, each asked for once."""
-
-    def __init__(self, engine: Engine, pim: PimSpec) -> None:
-        self.engine = engine
-        code = engine.rules.code
-        self.acts: tuple[ShapeItem, ...] = tuple(code(GAct(group, ZERO)) for group in range(pim.bank_groups))
-        self.readres = code(ReadRes(ZERO, ZERO))
-        self._comps: dict[int, int] = {}
-        self._gwrites: dict[tuple[int, int, int, Sequence[int]], tuple[ShapeItem, ...]] = {}
-        self.blocks: dict[Hashable, tuple[ShapeItem, ...]] = {}
-        """What visits compute on filled buffers, by all that it depends on where addresses do not matter."""
-
-    def comp(self, buffer: int) -> int:
-        """Of a COMP from a buffer."""
-        if buffer not in self._comps:
-            self._comps[buffer] = self.engine.rules.code(Comp(ZERO, ZERO, buffer))
-        return self._comps[buffer]
-
-    def gwrites(self, depth: int, pitch: int, copies: int, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
-        """Of a GWRITE to each buffer in turn, of so many pixels with `depth` columns of K each."""
-        key = (depth, pitch, copies, counts)
-        if key not in self._gwrites:
-            writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, copies) for at, count in enumerate(counts))
-            self._gwrites[key] = tuple(map(self.engine.rules.code, writes))
-        return self._gwrites[key]
-
-
-class ShapeEmitter(Emitter[ShapeItem]):
-    """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
-
-    def __init__(self, codes: _Codes, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
-        super().__init__(mapping, shape, pim, groups)
-        self._codes = codes
-
-    def loop(self, var: str, count: int, body: tuple[ShapeItem, ...]) -> tuple[ShapeItem, ...]:
-        """In the plainest equal form."""
-        return repeated(self._codes.engine, body, count)
-
-    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
-        """By buffer, and by how much they write."""
-        run = work.run
-        return self._codes.gwrites(self.written(run, work.slot), run.step * self.pim.multipliers, run.copies, counts)
-
-    def block(
-        self,
-        work: ShareWork,
-        visit: Visit,
-        offset: int,
-        terms: Terms,
-        counts: Sequence[int],
-        following: tuple[ShapeItem, ...] = (),
-    ) -> tuple[ShapeItem, ...]:
-        """Each made once."""
-        key = (visit.width, visit.pixels, visit.columns, counts, following, self.mapping.prefetch)
-        known = self._codes.blocks.get(key)
-        if known is None:
-            known = self._codes.blocks[key] = super().block(work, visit, offset, terms, counts, following)
-        return known
-
-    def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
-        """One for every bank group."""
-        return self._codes.acts
-
-    def comps(
-        self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
-    ) -> tuple[ShapeItem, ...]:
-        """By buffer."""
-        low, high = visit.columns
-        return self.loop("c", high - low, (self._codes.comp(buffer),))
-
-    def readres(
-        self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
-    ) -> ShapeItem:
-        """All are alike."""
-        return self._codes.readres
 
 
 class _Shape(NamedTuple):
@@ -209,23 +143,23 @@ class _Timer:
         self._gwrite_latency, self._reopens_rows = gwrite_latency, reopens_rows
         self._codes = self._fresh_codes()
 
-    def _fresh_codes(self) -> _Codes:
+    def _fresh_codes(self) -> Codes:
         rules = self._profile.rules(self._gwrite_latency, self._reopens_rows)
-        return _Codes(Engine(rules, self._most_memories), self.pim)
+        return Codes(Engine(rules, self._most_memories), self.pim)
 
     @property
     def _engine(self) -> Engine:
         return self._codes.engine
 
-    def cycles(self, outline: Outline, channel: int) -> int:
-        """Cycles of one channel; whether its addresses are within the machine, `time` says of its stream.
+    def taken(self, outline: Outline, channel: int) -> Taken:
+        """What one channel takes; whether its addresses are within the machine, `time` says of its stream.
 
         Raises:
             IllegalCommand: the machine would refuse a command.
         """
         self._forget_if_full()
         engine = self._engine
-        return engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, self._codes))))[0]
+        return Taken(*engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, codes=self._codes)))))
 
     def _forget_if_full(self) -> None:
         if self._engine.full():

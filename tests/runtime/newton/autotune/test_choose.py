@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
+from pimflow.codegen.newton.lowering import Outline
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.autotune.choose import POLICIES, MappingSearch
+from pimflow.runtime.newton.cost import price
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target
 from support.calls import count_calls
+from support.newton.timing import time_classes
 
 PROBLEMS: tuple[MatrixProblem, ...] = (
     ConvProblem(1, 24, 40, 7, 7, (1, 1)),
@@ -25,14 +28,20 @@ PROBLEMS: tuple[MatrixProblem, ...] = (
 
 @pytest.mark.parametrize("timing", ["artifact", "strict"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_time_alone_is_that_of_the_price(policy: str, timing: str) -> None:
+def test_the_time_alone_is_that_of_the_price(policy: str, timing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither makes streams; both say what the streams take."""
     pim = load_target("pimflow").pim
     search = MappingSearch(timing_profile(replace(pim, launch_us=1.5), timing))
     for problem in PROBLEMS:
         told = search.time_us(problem, policy)
-        cost = search.choose(problem, policy)
+        with monkeypatch.context() as patch:
+            patch.setattr(Outline, "program", None)
+            cost = search.choose(problem, policy)
         assert not isinstance(cost, Refusal)
         assert told == cost.time_us
+        program = search.program(problem, policy)
+        assert not isinstance(program, Refusal)
+        assert cost == price(program, time_classes(program, search.timer), search.profile)
     again = MappingSearch(search.profile)
     again.recall(search.learnt())
     assert [again.time_us(problem, policy) for problem in PROBLEMS] == [
@@ -48,8 +57,7 @@ def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) ->
     again = MappingSearch(timing_profile(replace(pim, launch_us=2.5)))
     again.recall(search.learnt())
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "cycles", None)
-        patch.setattr(StreamTimer, "time", None)
+        patch.setattr(StreamTimer, "taken", None)
         told = [again.time_us(problem, "auto") for problem in PROBLEMS]
     for problem, us, old in zip(PROBLEMS, told, before, strict=True):
         assert not isinstance(us, Refusal)
@@ -69,8 +77,8 @@ def test_what_was_priced_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> 
     again, timed = MappingSearch(search.profile), search.learnt()
     again.recall({**chosen, **timed})
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "cycles", None)
-        patch.setattr(StreamTimer, "time", None)
+        patch.setattr(StreamTimer, "taken", None)
+        patch.setattr(StreamTimer, "timing", None)
         assert [again.choose(problem, "auto") for problem in problems] == told
     assert not again.learnt()
 
@@ -116,7 +124,7 @@ def test_whether_a_mapping_fits_is_known_without_timing(
     search = MappingSearch(timing_profile(replace(load_target("pimflow").pim, rows=rows)))
     problem = ConvProblem(1, 256, 512, 9, 9, (3, 3), (1, 1), (1, 1, 1, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "cycles", None)
+        patch.setattr(StreamTimer, "taken", None)
         told = search.refusal(problem, policy)
     assert (told is None) == (rows == 400)
     cost = search.choose(problem, policy)

@@ -16,12 +16,12 @@ from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.breakdown import cycle_breakdown
-from pimflow.runtime.newton.cost import PimCost, time_classes, total_cycles
+from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.targets import load_target, target_names
 from support.newton.problems import chosen
-from support.newton.timing import timer
+from support.newton.timing import timer, total_cycles
 
 TARGET = load_target("pimflow")
 LAYER = ConvProblem(1, 64, 96, 14, 14, (3, 3), (1, 1), (1, 1, 1, 1))
@@ -33,11 +33,7 @@ def cycles(timing: str, **changes: Any) -> int:
 
 def fewest_cycles(mappings: Sequence[Mapping], timer: StreamTimer) -> int:
     programs = [lower(LAYER, mapping, timer.profile.pim) for mapping in mappings]
-    return min(
-        total_cycles(program, time_classes(program, timer), timer.profile)
-        for program in programs
-        if isinstance(program, PimProgram)
-    )
+    return min(total_cycles(program, timer) for program in programs if isinstance(program, PimProgram))
 
 
 @pytest.mark.parametrize("timing", ["artifact", "strict"])

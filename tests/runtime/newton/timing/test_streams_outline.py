@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
-from pimflow.codegen.newton import newton_mappings
+from pimflow.codegen.newton import PimProgram, lower, newton_mappings
 from pimflow.codegen.newton.commands import count_commands
 from pimflow.codegen.newton.lowering import Outline, outline
+from pimflow.errors import CommandOrderError
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.targets import load_target
 from support.newton.timing import timer
@@ -41,13 +42,25 @@ def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile
         for made in outlines(problem, machine, profile):
             orders[made.mapping.order] += 1
             mapping, program = made.mapping, made.program()
-            assert [entry.channels for entry in program.classes] == list(made.classes)
+            assert program.alike == made.alike
             for entry in program.classes:
                 channel = entry.channels[0]
                 whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
-                assert timing.cycles(made, channel) == whole.cycles
+                assert timing.taken(made, channel).cycles == whole.cycles
+                assert timing.timing(made, channel) == whole
                 assert made.comps(channel) == count_commands(entry.stream.body).comp
     assert set(orders) == {"rows", "fills", "latch"}
+
+
+def test_addresses_are_checked_where_the_profile_says() -> None:
+    program = lower(PROBLEMS[0], newton_mappings(PROBLEMS[0], PLAIN, "newton++")[0], PLAIN)
+    assert isinstance(program, PimProgram)
+    beyond = replace(program, pim=replace(PLAIN, rows=program.rows - 1))
+    strict = timer(PLAIN, "strict")
+    strict.check_addresses(program)
+    with pytest.raises(CommandOrderError, match="G_ACT of row"):
+        strict.check_addresses(beyond)
+    timer(PLAIN, "artifact").check_addresses(beyond)
 
 
 def outlines(problem: MatrixProblem, machine: str, profile: str) -> list[Outline]:

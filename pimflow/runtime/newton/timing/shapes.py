@@ -1,0 +1,120 @@
+"""Timing shapes of what channels execute: command codes and counted loops, without operands."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from pimflow.codegen.newton.commands import ZERO, Comp, GAct, GWrite, ReadRes
+from pimflow.codegen.newton.emit import Emitter, Fill, Made, RowBase, ShareWork, Terms, WeightGroups
+from pimflow.codegen.newton.im2col import Geometry
+from pimflow.codegen.newton.mapping import Mapping
+from pimflow.codegen.newton.work_split import Visit
+from pimflow.runtime.newton.timing.engine import Engine
+from pimflow.runtime.newton.timing.nest import Repeat, ShapeItem
+from pimflow.targets import PimSpec
+
+
+def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:
+    """A loop's items, in the plainest equal form: empty, unrolled if executed once, or one loop."""
+    if not items or count < 1:
+        return ()
+    if count == 1:
+        return items
+    if len(items) == 1 and isinstance(items[0], Repeat):
+        return (Repeat(items[0].body, items[0].times * count),)
+    return (Repeat(engine.sequence(items), count),)
+
+
+class Codes:
+    """The codes of an engine's commands, each asked for once."""
+
+    def __init__(self, engine: Engine, pim: PimSpec) -> None:
+        self.engine = engine
+        code = engine.rules.code
+        self.acts: tuple[ShapeItem, ...] = tuple(code(GAct(group, ZERO)) for group in range(pim.bank_groups))
+        self.readres = code(ReadRes(ZERO, ZERO))
+        self._comps: dict[int, int] = {}
+        self._gwrites: dict[tuple[int, int, int, Sequence[int]], tuple[ShapeItem, ...]] = {}
+        self.blocks: dict[Hashable, tuple[ShapeItem, ...]] = {}
+
+    def comp(self, buffer: int) -> int:
+        """Of a COMP from a buffer."""
+        if buffer not in self._comps:
+            self._comps[buffer] = self.engine.rules.code(Comp(ZERO, ZERO, buffer))
+        return self._comps[buffer]
+
+    def gwrites(self, depth: int, pitch: int, copies: int, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
+        """Of a GWRITE to each buffer in turn, of so many pixels with `depth` columns of K each."""
+        key = (depth, pitch, copies, counts)
+        if key not in self._gwrites:
+            writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, copies) for at, count in enumerate(counts))
+            self._gwrites[key] = tuple(map(self.engine.rules.code, writes))
+        return self._gwrites[key]
+
+
+class PlainEmitter(Emitter[Made]):
+    """Emits without operands, so that what visits compute on filled buffers is much the same.
+
+    `blocks` are those made, by all that they depend on.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        shape: Geometry,
+        pim: PimSpec,
+        groups: WeightGroups,
+        blocks: dict[Hashable, tuple[Made, ...]],
+    ) -> None:
+        super().__init__(mapping, shape, pim, groups)
+        self._blocks = blocks
+
+    def block(
+        self,
+        work: ShareWork,
+        visit: Visit,
+        offset: int,
+        terms: Terms,
+        counts: Sequence[int],
+        following: tuple[Made, ...] = (),
+    ) -> tuple[Made, ...]:
+        """Each made once."""
+        key = (visit.width, visit.pixels, visit.columns, counts, following, self.mapping.prefetch)
+        known = self._blocks.get(key)
+        if known is None:
+            known = self._blocks[key] = super().block(work, visit, offset, terms, counts, following)
+        return known
+
+
+class ShapeEmitter(PlainEmitter[ShapeItem]):
+    """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
+
+    def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups, codes: Codes) -> None:
+        super().__init__(mapping, shape, pim, groups, codes.blocks)
+        self._codes = codes
+
+    def loop(self, var: str, count: int, body: tuple[ShapeItem, ...]) -> tuple[ShapeItem, ...]:
+        """In the plainest equal form."""
+        return repeated(self._codes.engine, body, count)
+
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
+        """By buffer, and by how much they write."""
+        run = work.run
+        return self._codes.gwrites(self.written(run, work.slot), run.step * self.pim.multipliers, run.copies, counts)
+
+    def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
+        """One for every bank group."""
+        return self._codes.acts
+
+    def comps(
+        self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
+    ) -> tuple[ShapeItem, ...]:
+        """By buffer."""
+        low, high = visit.columns
+        return self.loop("c", high - low, (self._codes.comp(buffer),))
+
+    def readres(
+        self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
+    ) -> ShapeItem:
+        """All are alike."""
+        return self._codes.readres
