@@ -95,7 +95,9 @@ class UnitReference:
         if unit is None and not node.op.is_contraction:
             return results
         rtol = self.sums_rtol if unit is None else self.tolerance(node)
-        return [self._moved(array, rtol, self._random) for array in results]
+        sizes = [_size(array) for array in inputs]
+        summed = self._kernels.run(node, sizes) if unit is None else [self.on_unit(node, sizes, unit)]
+        return [_moved(array, of, rtol, self._random) for array, of in zip(results, summed, strict=True)]
 
     def tolerance(self, node: Node) -> float:
         """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
@@ -139,19 +141,38 @@ class UnitReference:
         if self.overflow is None and not _is_finite(used) and _is_finite(given):
             self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
 
-    def _moved(self, array: Array, rtol: float, random: np.random.Generator) -> Array:
-        wide = array.astype(np.float32)
-        scale = JITTER * rtol * float(np.abs(wide).max(initial=0.0))
-        if not np.isfinite(scale):
-            return array
-        with np.errstate(over="ignore"):
-            moved: Array = (wide + scale * random.uniform(-1, 1, wide.shape).astype(np.float32)).astype(array.dtype)
-        return moved
-
 
 def quantises(node: Node) -> bool:
     """Whether a node rounds to integers of few bits."""
     return isinstance(node.op, OnnxOp) and _QUANTISES.search(node.op.op_type) is not None
+
+
+def _moved(array: Array, sizes: Array, rtol: float, random: np.random.Generator) -> Array:
+    """The array with each element moved as the sizes of its own summands let it.
+
+    The element with the largest ones moves by up to `JITTER` of the bound. One that is made of small ones only, as the
+    power of a quiet band whose logarithm comes next, is as precise in any order, and stays as positive.
+
+    Args:
+        array: sums.
+        sizes: the same sums, of absolute values.
+        rtol: the bound, over the largest magnitude of the array.
+        random: draws.
+    """
+    wide, share = array.astype(np.float32), np.abs(sizes.astype(np.float32))
+    scale = JITTER * rtol * float(np.abs(wide).max(initial=0.0)) / float(share.max(initial=np.finfo(np.float32).tiny))
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = scale * share * random.uniform(-1, 1, wide.shape).astype(np.float32)
+    if not np.isfinite(step).all():
+        return array
+    with np.errstate(over="ignore"):
+        moved: Array = (wide + step).astype(array.dtype)
+    return moved
+
+
+def _size(array: Array | None) -> Array | None:
+    """Absolute values of real numbers; what is no number counts or says where things are."""
+    return np.abs(array) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
 
 
 def _stepped(array: Array, random: np.random.Generator) -> Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.runtime.newton.values import round_to
-from pimflow.verify.reference import CheckedUnits, UnitReference
+from pimflow.verify.reference import JITTER, CheckedUnits, UnitReference
 from support.onnx_models import single
 from support.values import relative_error
 
@@ -40,6 +41,21 @@ def test_a_jitter_stays_within_its_share_of_the_bound() -> None:
         for seed in (None, 0)
     )
     assert 1e-6 < relative_error(moved, still) <= 0.1 * 2e-5 * 1.01
+
+
+@pytest.mark.parametrize("on_unit", [True, False])
+def test_sums_of_small_numbers_are_moved_as_little_as_they_may_be_off(on_unit: bool) -> None:
+    """The power of a quiet band stays positive: its logarithm is what the model goes on with."""
+    compiled = compiled_product()
+    units = compiled.machine.costs.units if on_unit else {}
+    loudness = np.float32([[1.0], [0.1], [0.01], [1e-3]])
+    powers = {"x": loudness * np.abs(random_inputs(compiled.graph, 0)["x"])}
+    graph = compiled.graph.replace(constants={name: np.abs(of) for name, of in compiled.graph.constants.items()})
+    references = [UnitReference(graph, units, "fp16", jitter_seed=seed, sums_rtol=0.1) for seed in (None, 0)]
+    still, moved = (run_nodes(graph, powers, reference)["y"] for reference in references)
+    allowed = references[0].tolerance(graph.nodes[0]) if on_unit else 0.1
+    shares = (np.abs(moved - still) / still).max(axis=1) / allowed
+    assert np.all((0.5 * JITTER < shares) & (shares < 1.01 * JITTER)), shares
 
 
 def test_a_program_is_compared_with_its_node_on_its_own_operands() -> None:
