@@ -40,7 +40,7 @@ from pimflow.verify.draws import drawing, seeded, seeded_original
 from pimflow.verify.evidence import Evidence, Outputs
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.reference import CheckedUnits, Overflow, UnitReference
+from pimflow.verify.reference import CheckedUnits, UnitReference
 from pimflow.verify.running import require_room
 from pimflow.verify.values import PartsCheck
 from pimflow.verify.verification import How, Verification
@@ -167,8 +167,9 @@ def verify_compiled(
             progress=progress,
         )
     parts = [part for part in (evidence.values, programs, flights) if part is not None]
+    passed = all(check.passed for check in checks) and not any(part.wrong for part in parts)
     return Verification(
-        passed=all(check.passed for check in checks) and not any(part.wrong for part in parts),
+        passed=passed,
         outputs=checks,
         nodes_checked=len(graph.nodes),
         rtol=max((check.rtol for check in checks), default=DEFAULT_RTOL) if rtol is None else rtol,
@@ -176,7 +177,7 @@ def verify_compiled(
         notes=(
             *evidence.notes(),
             *_drawn(drawn),
-            *_overflows(reference.overflow, checks),
+            *(() if passed else _out_of_range(reference)),
             *_still(signal, inputs),
             *(_loose(expected, checks) if rtol is None else ()),
         ),
@@ -253,7 +254,6 @@ def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
     return (f"random numbers of {', '.join(nodes)} were drawn from the same seeds in both models",) if nodes else ()
 
 
-def _overflows(overflow: Overflow | None, checks: tuple[OutputCheck, ...]) -> tuple[str, ...]:
-    if overflow is None or all(check.passed for check in checks):
-        return ()
-    return (overflow.text,)
+def _out_of_range(reference: UnitReference) -> tuple[str, ...]:
+    found = (reference.overflow, reference.underflow)
+    return tuple(each.text for each in found if each is not None)

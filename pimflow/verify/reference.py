@@ -55,6 +55,25 @@ class Overflow(NamedTuple):
         )
 
 
+FP16_NORMAL = 2.0**-14
+"""The smallest number that has all of fp16's digits."""
+
+
+class Underflow(NamedTuple):
+    """A node whose operands or results are so small that fp16 has few digits left for them."""
+
+    node: str
+    magnitude: float
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return (
+            f"fp16 loses digits in {self.node!r}: values reach {self.magnitude:.3g}, fp16's normal numbers begin at "
+            f"{FP16_NORMAL:.3g}"
+        )
+
+
 class UnitReference:
     """Executes the nodes of a graph, those of units in the units' precision.
 
@@ -80,6 +99,7 @@ class UnitReference:
         self.operand = operand
         self.sums_rtol = sums_rtol
         self.overflow: Overflow | None = None
+        self.underflow: Underflow | None = None
         self._kernels = NodeKernels(graph)
         self._random = None if jitter_seed is None else np.random.default_rng(jitter_seed)
 
@@ -112,6 +132,7 @@ class UnitReference:
         for given, used in zip(inputs, rounded, strict=True):
             if given is not None and used is not None and used is not given:
                 self._note(node, operand, given, used)
+                self._note_small(node, operand, given)
         if node.op.is_sparse:
             (result,) = self._kernels.run(node, rounded)
             return result
@@ -124,6 +145,7 @@ class UnitReference:
         constants = {name: feeds[name] for name in alone.constants}
         session = GraphSession(replace(alone, constants=constants), threads=1)
         (result,) = session.run({name: feeds[name] for name in alone.inputs}).values()
+        self._note_small(node, operand, result)
         with np.errstate(over="ignore"):
             cast: Array = result.astype(numpy_dtype(self.graph.value(node.output).dtype))
         return cast
@@ -140,6 +162,13 @@ class UnitReference:
         """Keeps the first operand that is finite and does not stay so."""
         if self.overflow is None and not _is_finite(used) and _is_finite(given):
             self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
+
+    def _note_small(self, node: Node, operand: str, array: Array) -> None:
+        """Keeps the first node with values, not all of them 0, that fp16 has few digits for."""
+        if self.underflow is None and operand == "fp16":
+            magnitude = float(np.abs(array.astype(np.float32)).max(initial=0.0))
+            if 0 < magnitude < FP16_NORMAL:
+                self.underflow = Underflow(node.name, magnitude)
 
 
 def quantises(node: Node) -> bool:
