@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import onnxruntime
 
 from pimflow.bundle.files import a_path
 from pimflow.bundle.verification import Check, keep_check
@@ -27,6 +26,7 @@ from pimflow.errors import (
 )
 from pimflow.ir import Array
 from pimflow.onnxio.npz import read_npz
+from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import read_argument
 from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
@@ -180,7 +180,7 @@ class CompiledModel(CompiledResult):
         folder = a_path(folder, "folder")
         if self.output_sha256 is None:
             raise OutputError("the model was not read from a folder", "save it, and verify what `load` gives")
-        versions = {"pimflow": __version__, "onnxruntime": onnxruntime.__version__}
+        versions = {"pimflow": __version__, "onnxruntime": runtime_version()}
         check = Check(vars(found.how), found.passed, found.clause, versions, found.as_json())
         keep_check(folder, self.output_sha256, check)
         return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))

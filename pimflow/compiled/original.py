@@ -10,6 +10,7 @@ from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.source import ModelSource
 from pimflow.frontend import Loaded, bound_inputs, load_with_graph
 from pimflow.ir import Array, Graph
+from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import Options
 from pimflow.search.solver import kept_runs
 from pimflow.sparse import Graph as Adjacency
@@ -70,7 +71,7 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     if adjacency is not None or loaded.has_external_data:
         check_original(content, loaded.graph, options.seed, bound)
         return
-    runs = kept_runs(options)
+    runs = kept_runs(options, runtime_version())
     shapes = [loaded.graph.value(name).shape for name in loaded.graph.inputs]
     model = (source.sha256, sorted(options.fixed.items()), shapes, options.seed)
     if not runs.has(*model) and not check_original(content, loaded.graph, options.seed, bound):
@@ -89,7 +90,7 @@ def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
 def _has_run(source: ModelSource, options: Options) -> bool:
     """Whether an earlier run read the model as it is to be read now, and ran it to its end; of a model in memory a
     digest takes as long as asking."""
-    runs = kept_runs(options)
+    runs = kept_runs(options, runtime_version())
     if source.given is not None or not runs.are_kept:
         return False
     try:

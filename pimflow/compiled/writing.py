@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from pimflow.bundle.files import a_path, sha256_of, write_json, write_line, write_records
 from pimflow.bundle.folder import new_output
@@ -28,6 +27,7 @@ from pimflow.errors import ModelError
 from pimflow.ir import Graph
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.export import SplitModel
+from pimflow.onnxio.runtime import runtime_version
 from pimflow.onnxio.save import DATA_SUFFIX, Stored
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
@@ -101,7 +101,7 @@ def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], diges
     if not options.check or not program.exists():
         return
     digests[PROGRAM] = sha256_of(program)
-    runs = kept_runs(options) if model.network is None else KeptRuns(None)
+    runs = kept_runs(options, runtime_version()) if model.network is None else KeptRuns(None, "")
     tried = (model.source.sha256, digests[PROGRAM], options.seed)
     if not runs.has(*tried) and check_compiled(program, model.graph, options.seed):
         runs.keep(*tried)
@@ -166,7 +166,7 @@ def _config(model: CompiledResult, original: str) -> dict[str, Any]:
             "pimflow": __version__,
             "python": platform.python_version(),
             "onnx": onnx.__version__,
-            "onnxruntime": onnxruntime.__version__,
+            "onnxruntime": runtime_version(),
             "numpy": np.__version__,
         },
         model=model.source.text,

@@ -7,41 +7,28 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx
-import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.onnxio.export import split_model
+from pimflow.onnxio.runtime import QUIET, onnx_runtime, runtime_errors
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype, to_array
 from pimflow.onnxio.widening import NARROW, single_precision, widened
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
 
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
 
-ORT_ERRORS: tuple[type[Exception], ...] = (
-    *(kind for kind in vars(ort_errors).values() if isinstance(kind, type) and issubclass(kind, Exception)),
-    RuntimeError,
-    ValueError,
-    IndexError,
-    OverflowError,
-)
-"""What ONNX Runtime raises for a model or an input that it refuses."""
-
-QUIET = 4
-"""The level at which ONNX Runtime writes nothing to stderr of what it raises anyway."""
-
-# the log of no session: what it says of a model is raised too, and more than one line of it reaches stderr
-ort.set_default_logger_severity(QUIET)
-
 
 def session_options(
     threads: int = 2, optimise: bool = True, fuse_quantised: bool = True, prepack: bool | None = None
-) -> ort.SessionOptions:
+) -> SessionOptions:
     """Quiet options with a fixed number of threads.
 
     Args:
@@ -53,7 +40,8 @@ def session_options(
             result may take the place of which is planned (in time quadratic in the readers of a value). Memory of
             results that nobody reads any more is given back either way.
     """
-    options = ort.SessionOptions()
+    ort = onnx_runtime()
+    options: SessionOptions = ort.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -68,19 +56,22 @@ def session_options(
     return options
 
 
-def open_session(model: str | bytes, options: ort.SessionOptions, name: str) -> ort.InferenceSession:
+def open_session(model: str | bytes, options: SessionOptions, name: str) -> InferenceSession:
     """A session over a model file or a serialised model.
 
     Raises:
         ModelError: ONNX Runtime refuses the model; `name` is what the message calls it.
     """
     try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except ORT_ERRORS as error:
+        session: InferenceSession = onnx_runtime().InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except runtime_errors() as error:
         refuse(name, error)
+    return session
 
 
-def lend(constants: Mapping[str, Array], options: ort.SessionOptions) -> dict[str, ort.OrtValue]:
+def lend(constants: Mapping[str, Array], options: SessionOptions) -> dict[str, OrtValue]:
     """Has a session read constants that its model only names where they are, for as long as the result is kept."""
     lent = {name: to_ort_value(array) for name, array in constants.items()}
     if lent:
@@ -89,12 +80,12 @@ def lend(constants: Mapping[str, Array], options: ort.SessionOptions) -> dict[st
 
 
 @contextmanager
-def ended_after(limit_s: float | None) -> Iterator[ort.RunOptions | None]:
+def ended_after(limit_s: float | None) -> Iterator[RunOptions | None]:
     """Options of runs that end after so many seconds, at the next node; None where there is no limit."""
     if limit_s is None:
         yield None
         return
-    options = ort.RunOptions()
+    options = onnx_runtime().RunOptions()
     options.log_severity_level = QUIET
     timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
     timer.daemon = True
@@ -145,7 +136,7 @@ class GraphSession:
             self.widened = True
             self.session = self._open(widened(graph), threads, optimise, fuse_quantised)
 
-    def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> ort.InferenceSession:
+    def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> InferenceSession:
         model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise, fuse_quantised)
         self._lent = lend(lent, options)
@@ -175,7 +166,7 @@ class GraphSession:
                     results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent, options)]
                 else:
                     results = self.session.run(carried, dict(feeds), options)
-            except ORT_ERRORS as error:
+            except runtime_errors() as error:
                 refuse(self.name, error)
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
         return unaliased(found, feeds)
@@ -244,15 +235,17 @@ def ort_dtype(text: str) -> str:
     return _ORT_DTYPES.get(name, name)
 
 
-def to_ort_value(array: Array) -> ort.OrtValue:
+def to_ort_value(array: Array) -> OrtValue:
     """An array as ONNX Runtime's, over the same memory where that is contiguous."""
     if array.dtype.kind in "SU":
         array = array.astype(object)
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
-        return ort.OrtValue.ortvalue_from_numpy(contiguous)
+        value: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy(contiguous)
+        return value
     bits = contiguous.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
+    wrapped: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
+    return wrapped
 
 
 def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +254,7 @@ def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, An
     return {**results, **again}
 
 
-def from_ort_value(value: ort.OrtValue, dtype: str) -> Array:
+def from_ort_value(value: OrtValue, dtype: str) -> Array:
     """A copy of ONNX Runtime's tensor, of any type."""
     if dtype in NUMPY_NATIVE or dtype == "object":
         return np.array(value.numpy())

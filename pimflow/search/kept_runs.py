@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnxruntime
-
 from pimflow.search.price_cache import PriceCache, code_fingerprint, key_of
 
 _CODE = ("frontend", "verify")
@@ -16,10 +14,11 @@ class KeptRuns:
 
     Args:
         folder: where the file is; None keeps nothing.
+        runtime: ONNX Runtime's version.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        scope = f"runs\n{code_fingerprint(_CODE)}\n{onnxruntime.__version__}" if folder else ""
+    def __init__(self, folder: Path | None, runtime: str) -> None:
+        scope = f"runs\n{code_fingerprint(_CODE)}\n{runtime}" if folder else ""
         self._table = PriceCache(folder, scope)
 
     @property

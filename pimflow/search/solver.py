@@ -158,9 +158,9 @@ def cache_of(options: Options) -> Path | None:
     return _folder(options, None)
 
 
-def kept_runs(options: Options) -> KeptRuns:
-    """What earlier runs found to run, where the options allow to read it."""
-    return KeptRuns(_folder(options, None))
+def kept_runs(options: Options, runtime: str) -> KeptRuns:
+    """What earlier runs found to run with a version of ONNX Runtime, where the options allow to read it."""
+    return KeptRuns(_folder(options, None), runtime)
 
 
 def kept_streams(options: Options, made_of: str) -> KeptStreams:

@@ -15,7 +15,8 @@ from onnx.backend.test.case.test_case import TestCase
 
 from pimflow.frontend import load_model
 from pimflow.onnxio import to_onnx
-from pimflow.onnxio.session import ORT_ERRORS, GraphSession
+from pimflow.onnxio.runtime import runtime_errors
+from pimflow.onnxio.session import GraphSession
 from pimflow.runtime.execute.ort import operands
 from support.onnx_models import run_plain
 
@@ -59,7 +60,7 @@ def runnable(case: TestCase) -> Runnable | None:
     ort.set_default_logger_severity(4)
     try:
         return model, feeds, run_plain(model, feeds)
-    except ORT_ERRORS:
+    except runtime_errors():
         return None
 
 

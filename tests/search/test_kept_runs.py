@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import pimflow
@@ -27,7 +26,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What was run, in turn."""
     seen: list[object] = []
 
-    def told(model: str | bytes, *arguments: Any) -> onnxruntime.InferenceSession:
+    def told(model: str | bytes, *arguments: Any) -> Any:
         seen.append(model)
         return open_session(model, *arguments)
 
@@ -105,10 +104,9 @@ def test_weights_in_other_files_are_not_known_by_the_models_digest(tmp_path: Pat
     assert len(runs) == 2
 
 
-def test_another_onnx_runtime_knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    KeptRuns(tmp_path).keep("model", 1)
-    assert KeptRuns(tmp_path).has("model", 1)
-    assert not KeptRuns(tmp_path).has("model", 2)
-    assert not KeptRuns(None).has("model", 1)
-    monkeypatch.setattr(onnxruntime, "__version__", "0")
-    assert not KeptRuns(tmp_path).has("model", 1)
+def test_another_onnx_runtime_knows_nothing(tmp_path: Path) -> None:
+    KeptRuns(tmp_path, "1").keep("model", 1)
+    assert KeptRuns(tmp_path, "1").has("model", 1)
+    assert not KeptRuns(tmp_path, "1").has("model", 2)
+    assert not KeptRuns(None, "1").has("model", 1)
+    assert not KeptRuns(tmp_path, "0").has("model", 1)

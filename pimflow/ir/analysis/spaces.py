@@ -50,12 +50,16 @@ class Box(NamedTuple):
         """The box moved by `shift`."""
         return Box(tuple(map(add, self.lo, shift)), tuple(map(add, self.hi, shift)))
 
+    def meets(self, other: Box) -> bool:
+        """Whether both have a cell in common."""
+        apart = not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi)))  # as most are
+        return not apart and all(map(lt, self.lo, self.hi)) and all(map(lt, other.lo, other.hi))
+
     def overlap(self, other: Box) -> Box | None:
         """The cells that both have, or None."""
-        if not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi))):  # as most
+        if not self.meets(other):
             return None
-        lo, hi = tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi))
-        return Box(lo, hi) if all(map(lt, lo, hi)) else None
+        return Box(tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi)))
 
     def holds(self, other: Box) -> bool:
         """Whether `other` lies inside."""
@@ -126,6 +130,7 @@ class CellIndex:
         self._order: list[tuple[int, int]] = []  # of cells by number: where they begin on the axis, number
         self._axis = 0
         self._longest = 0  # extent of cells on the axis
+        self._boxes: set[Box] | None = None  # of all cells, once it is asked what they cover
         self._next_sort = _FEW
 
     def __iter__(self) -> Iterator[Cells]:
@@ -137,13 +142,18 @@ class CellIndex:
     def add(self, cells: Iterable[Cells]) -> None:
         """More cells."""
         self._cells.extend(cells)
+        self._boxes = None
 
     def near(self, box: Box) -> Iterator[Cells]:
         """The cells that share some with a box."""
-        return (cells for cells in self._candidates(box) if cells.box.overlap(box))
+        return (cells for cells in self._candidates(box) if cells.box.meets(box))
 
     def cover(self, box: Box) -> bool:
         """Whether these cells, which are disjoint, hold all of a box."""
+        if self._boxes is None:
+            self._boxes = {cells.box for cells in self._cells}
+        if box in self._boxes:  # as most
+            return True
         missing = box.volume
         for cells in self._candidates(box):
             if cells.box.holds(box):

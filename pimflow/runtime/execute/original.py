@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import onnxruntime as ort
 
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array
 from pimflow.onnxio.export import ModelContent, SplitModel
+from pimflow.onnxio.runtime import runtime_errors
 from pimflow.onnxio.session import (
-    ORT_ERRORS,
     GraphSession,
     ended_after,
     from_ort_value,
@@ -28,6 +27,9 @@ from pimflow.onnxio.session import (
     unaliased,
 )
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue
 
 
 def load_original(content: ModelContent) -> None:
@@ -83,7 +85,7 @@ def run_original(
             lent = {key: to_ort_value(array) for key, array in feeds.items()}
             results = session.ort.run_with_ort_values(list(types), lent, options)
             return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
-        except ORT_ERRORS as error:
+        except runtime_errors() as error:
             refuse(_name(content), error)
 
 
@@ -95,8 +97,8 @@ def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: boo
 class _Session(NamedTuple):
     """A session, and the constants that it reads where they are."""
 
-    ort: ort.InferenceSession
-    lent: dict[str, ort.OrtValue]
+    ort: InferenceSession
+    lent: dict[str, OrtValue]
 
 
 def _open(content: ModelContent, optimise: bool, prepack: bool = False) -> _Session:
