@@ -19,10 +19,11 @@ from pimflow.ir import Builder, Graph, MatMul
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.report.training import Endurance
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
-from pimflow.runtime.offload.search import Wish, plan_activations
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, trace_of
+from pimflow.runtime.offload.wish import Wish
 from pimflow.targets import load_target
 
 PAGE = Path(__file__).parent.parent / "docs" / "training.md"
@@ -198,6 +199,10 @@ search against every "keep from the i-th layer on".
 
 What is recomputed may be made of what is recomputed itself: that is made before, and stays until the backward pass is
 through with it.
+
+Beside these plans there are those that page: between two kernels that touch it any buffer may leave for the SSDs, each
+time, gradients too; those stay that are wanted back soonest, as long as there is room. Of 32 such plans, each for less
+room than the one before, down to what one kernel touches, the best is taken where it is better.
 
 ## SSDTrain's models on its machine
 

@@ -26,11 +26,12 @@ from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, Trainin
 from pimflow.report.basis import gpu_basis
 from pimflow.report.training import Activations, Endurance, Training
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
-from pimflow.runtime.offload.search import Found, Wish, plan_activations
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, follow
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace, trace_of
+from pimflow.runtime.offload.wish import Wish
 from pimflow.search.pricing import host_alone
 from pimflow.search.relational_form import training_form
 from pimflow.targets import Target, TargetRecord

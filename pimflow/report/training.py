@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
-from pimflow.runtime.offload.run import Kind, Run, Trip, follow, made_again
-from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.run import Found, Kind, Run, Trip, follow, made_again
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
 from pimflow.targets import TargetRecord
@@ -87,7 +86,12 @@ class Training(Records):
     @property
     def fits(self) -> bool:
         """Whether activations, at their peak, fit beside the state."""
-        return self.available_bytes is None or self.found.run.peak_bytes <= self.available_bytes
+        return self.missing_bytes == 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """What they would need beside."""
+        return 0 if self.available_bytes is None else max(0, self.found.run.peak_bytes - self.available_bytes)
 
     @property
     def title(self) -> str:
@@ -115,6 +119,8 @@ class Training(Records):
             "state_bytes": self.state_bytes,
             "available_bytes": self.available_bytes,
             "fits": self.fits,
+            "missing_bytes": self.missing_bytes,
+            "least_bytes": trace.touched_bytes,
             "kept": {
                 "time_us": kept.time_us,
                 "forward_us": trace.forward_us,
@@ -129,6 +135,7 @@ class Training(Records):
                 "slowed_us": run.slowed_us,
                 "peak_bytes": run.peak_bytes,
                 "peak_us": run.peak_us,
+                "limit_bytes": self.found.plan.limit_bytes,
                 "offloaded_bytes": self._bytes(self.found.plan.offloaded),
                 "recomputed_bytes": self._bytes(self.found.plan.recomputed),
             },
@@ -167,11 +174,18 @@ class Training(Records):
             f"  {self.activations:12s}  {planned}: {waits}",
         ]
         if self.available_bytes is not None:
-            verdict = "fit" if self.fits else "do not fit"
+            verdict = "fit" if self.fits else f"do not fit, {size_text(self.missing_bytes)} are missing{self._needed()}"
             lines.append(f"  GPU memory    {size_text(self.available_bytes)} are left for activations: they {verdict}")
         if self.endurance is not None:
             lines.append(f"  SSD           {_life(self.endurance)}")
         return lines
+
+    def _needed(self) -> str:
+        """What one kernel needs, where that alone is too much."""
+        least = self.trace.touched_bytes
+        if self.available_bytes is None or least <= self.available_bytes:
+            return ""
+        return f" (no plan fits: one kernel alone reads and writes {size_text(least)})"
 
     def _table(self) -> str:
         rows = [

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
-from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, follow_within
 from pimflow.runtime.offload.trace import Trace
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -21,21 +20,24 @@ Gap = tuple[int, int, int]
 """A buffer, a kernel that touches it, and the next one that does, which is not the next of all."""
 
 
-def paged(trace: Trace, channel: Channel, limit_bytes: int) -> Found | None:
-    """A plan in which no more is alive than a limit; None where a kernel touches more.
+def paged(trace: Trace, channel: Channel, limit_bytes: int, most: Most | None = None) -> Found | None:
+    """A plan in which no more is alive than a limit; None where a kernel touches more, or where it exceeds what it may
+    come to.
 
     Args:
         trace: the steps.
         channel: to the SSDs.
         limit_bytes: what there is.
+        most: what it may come to.
     """
-    taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.touched]
-    if max(taken) > limit_bytes:
+    if trace.touched_bytes > limit_bytes:
         return None
+    taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.touched]
     room = np.array([limit_bytes - size for size in taken], np.int64)
     leaving = _leaving(trace, room)
-    plan = ActivationPlan(_asked_back(trace, channel, leaving, room))
-    return Found(plan, follow(trace, plan, channel, limit_bytes))
+    plan = ActivationPlan(_asked_back(trace, channel, leaving, room), limit_bytes=limit_bytes)
+    run = follow_within(trace, plan, channel, most or Most())
+    return None if run is None else Found(plan, run)
 
 
 def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:

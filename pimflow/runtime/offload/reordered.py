@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
-from pimflow.runtime.offload.run import ActivationPlan, Moment, Rerun, Run, peak_of
-from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.run import ActivationPlan, Found, Moment, Rerun, Run, peak_of
 from pimflow.runtime.offload.trace import Trace
 
 MOST_SETS, MOST_SETS_OF_THE_FASTER = 20_000, 2_000

@@ -99,11 +99,14 @@ class ActivationPlan:
             the order in which they are made.
         order: all kernels as they run, those that run again more than once, where that is not the trace's order;
             nothing is offloaded then (`in_order`, in `reordered`, follows it).
+        limit_bytes: a kernel whose results would not fit into that beside what is alive waits for stores, if there
+            are any; None: none waits.
     """
 
     loads: tuple[tuple[int, int], ...] = ()
     recomputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     order: tuple[int, ...] = ()
+    limit_bytes: int | None = None
 
     @cached_property
     def offloaded(self) -> frozenset[int]:
@@ -308,32 +311,37 @@ class _Queue:
         self.waiting = deque(request for request in self.waiting if request[1:] != ("store", buffer))
 
 
-def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None, limit_bytes: int | None = None) -> Run:
+@dataclass(frozen=True)
+class Found:
+    """A plan and what it comes to."""
+
+    plan: ActivationPlan
+    run: Run
+
+
+def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -> Run:
     """Goes through a step.
 
     Args:
         trace: the step.
         plan: what becomes of its saved buffers.
         channel: to the SSDs; needed if anything is offloaded.
-        limit_bytes: a kernel whose results would not fit beside what is alive waits for stores, if there are any.
     """
-    run = follow_within(trace, plan, channel, limit_bytes, Most())
+    run = follow_within(trace, plan, channel, Most())
     assert run is not None
     return run
 
 
-def follow_within(
-    trace: Trace, plan: ActivationPlan, channel: Channel | None, limit_bytes: int | None, most: Most
-) -> Run | None:
+def follow_within(trace: Trace, plan: ActivationPlan, channel: Channel | None, most: Most) -> Run | None:
     """The same; None as soon as it is known to exceed what it may come to."""
-    return _Follower(trace, plan, channel or Channel(1.0, 1.0), limit_bytes).run(most)
+    return _Follower(trace, plan, channel or Channel(1.0, 1.0)).run(most)
 
 
 class _Follower:
     """One run through a step."""
 
-    def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel, limit_bytes: int | None) -> None:
-        self.limit_bytes = math.inf if limit_bytes is None else limit_bytes
+    def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
+        self.limit_bytes = math.inf if plan.limit_bytes is None else plan.limit_bytes
         self.trace = trace
         self.plan = plan
         self.queue = _Queue(channel, trace)

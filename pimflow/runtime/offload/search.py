@@ -13,14 +13,14 @@ with it from nothing recomputed: once more the longest unused first, and once wh
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, follow_within, made_again
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, Run, follow_within, made_again
 from pimflow.runtime.offload.trace import Trace
+from pimflow.runtime.offload.wish import Wish
 
 MOST_PREFIXES = 48
 """Of "keep from the i-th on", evenly spread where there are more."""
@@ -30,8 +30,6 @@ LEAST_SHARE = 1e-3
 
 LONGEST_CHAIN = 8
 """Kernels that one buffer may be recomputed by."""
-
-_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,33 +48,7 @@ class _Way:
     soonest: bool = False
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What is asked of a plan.
-
-    Args:
-        offload: whether anything may be offloaded.
-        recompute: whether anything may be recomputed.
-        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more. What
-            transfers take of the memory's bandwidth is apart from that: nothing is offloaded without it.
-        limit_bytes: what activations may take, in the least time, all included; None: as little as possible.
-    """
-
-    offload: bool = True
-    recompute: bool = True
-    slower_percent: float = 0.0
-    limit_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Found:
-    """A plan and what it comes to."""
-
-    plan: ActivationPlan
-    run: Run
-
-
-def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = None) -> Found:
+def searched(trace: Trace, channel: Channel | None, wish: Wish) -> Found:
     """The best plan that the search finds.
 
     Args:
@@ -84,7 +56,7 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
         channel: to the SSDs; None: nothing can be offloaded.
         wish: what is asked of it.
     """
-    return _Search(trace, channel, wish or Wish()).best()
+    return _Search(trace, channel, wish).best()
 
 
 def asked_back(
@@ -144,7 +116,6 @@ class _Search:
 
     def best(self) -> Found:
         """The best of one kind or of both, improved until nothing helps."""
-        self.allowed_us = self.trace.time_us * (1 + self.wish.slower_percent / 100 + _SLACK)
         least = LEAST_SHARE * self.trace.saved_bytes
         self.large = [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
         both = _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
@@ -179,27 +150,10 @@ class _Search:
         return [self.large[: round(count * step / steps)] for step in range(1, steps + 1)]
 
     def _key(self, found: Found) -> tuple[float, ...]:
-        """The smaller, the better: what is out of bounds, what is asked for, what is written and made again."""
-        run, limit = found.run, self.wish.limit_bytes
-        spent = (run.bytes_of("store", self.trace), run.recompute_us)
-        if limit is None:
-            return (max(0.0, run.time_us - run.slowed_us - self.allowed_us), run.peak_bytes, *spent)
-        return (max(0, run.peak_bytes - limit), max(0.0, run.time_us - self.allowed_us), *spent)
-
-    def _most(self, found: Found) -> Most:
-        """What a plan with a smaller key does not exceed; times with a margin for how they are added up."""
-        out, asked, stored, again_us = self._key(found)
-        spare_us = self.allowed_us - self.trace.time_us * (1 - _SLACK)
-        limit = self.wish.limit_bytes
-        if limit is not None:
-            peak = max(limit, found.run.peak_bytes)
-            return Most(peak, lost_us=math.inf if out else spare_us + asked, slowed=True)
-        if out:
-            return Most(lost_us=spare_us + out)
-        return Most(found.run.peak_bytes, stored, spare_us, again_us=again_us * (1 + _SLACK))
+        return self.wish.key(self.trace, found)
 
     def _if_better(self, offloaded: frozenset[int], recomputed: frozenset[int], found: Found) -> Found | None:
-        other = self.look(offloaded, recomputed, self._most(found))
+        other = self.look(offloaded, recomputed, self.wish.most(self.trace, found))
         return other if other is not None and self._key(other) < self._key(found) else None
 
     def look(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
@@ -214,8 +168,8 @@ class _Search:
         ordered = sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
         again = {buffer: chain for buffer in ordered if (chain := self._chain(buffer)) is not None}
         loads = asked_back(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
-        plan = ActivationPlan(loads, again)
-        run = follow_within(self.trace, plan, self.channel, self.wish.limit_bytes, most)
+        plan = ActivationPlan(loads, again, limit_bytes=self.wish.limit_bytes)
+        run = follow_within(self.trace, plan, self.channel, most)
         return None if run is None else Found(plan, run)
 
     def _chain(self, buffer: int) -> tuple[int, ...] | None:

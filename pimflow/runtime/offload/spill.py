@@ -21,9 +21,10 @@ from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.least import Least, least_room
 from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Moment, follow
-from pimflow.runtime.offload.search import Found, Wish, plan_activations
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Moment, Most, Run, follow
+from pimflow.runtime.offload.search import searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
+from pimflow.runtime.offload.wish import Wish
 from pimflow.runtime.timeline import Timeline, regions
 from pimflow.targets import Target
 
@@ -53,7 +54,6 @@ class Spill:
         found: what becomes of the activations, and what that comes to.
         arena_bytes: what activations, inputs and results take then, gaps included.
         room_bytes: what there is for them.
-        limit_bytes: for what is alive at a time, gaps left out: a kernel that would pass it waits for stores.
         least: what no plan goes below.
         stays: where everything lies, and from when to when; what leaves and comes back may lie elsewhere then. None
             where nothing helps: all is kept, as the memory plan has it.
@@ -63,9 +63,14 @@ class Spill:
     found: Found
     arena_bytes: int
     room_bytes: int
-    limit_bytes: int
     least: Least
     stays: tuple[Stay, ...] = ()
+
+    @property
+    def limit_bytes(self) -> int:
+        """For what is alive at a time, gaps left out: a kernel that would pass it waits for stores."""
+        limit = self.found.plan.limit_bytes
+        return self.room_bytes if limit is None else limit
 
     @property
     def fits(self) -> bool:
@@ -107,21 +112,19 @@ def spilled(
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
-    best = Spill(
-        trace, _kept(trace), memory.arena_bytes, room_bytes, room_bytes, _least(trace, room_bytes, drives=drives)
-    )
+    best = Spill(trace, _kept(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
     if way == "never":
         return best
     limit = max(0, room_bytes)
     for _ in range(MOST_ROUNDS):
         wish = Wish(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
-        found = plan_activations(trace, channel, wish)
-        tried = _packed(replace(best, limit_bytes=limit), found)
+        found = searched(trace, channel, wish)
+        tried = _packed(best, found)
         best = min(best, tried, key=lambda spill: spill.arena_bytes)
         if tried.fits or found.run.peak_bytes > limit:
             break
         limit = max(0, min(limit, found.run.peak_bytes) - (tried.arena_bytes - room_bytes))
-    if not best.fits and channel is not None and drives:
+    if channel is not None and drives and not best.is_impossible:
         best = _paged(best, channel)
     if not best.fits and not best.is_impossible and way != "offload":
         best = replace(best, least=_least(trace, room_bytes, drives=drives, proof=True))
@@ -140,18 +143,24 @@ def _sizes(trace: Trace) -> list[int]:
 
 
 def _paged(best: Spill, channel: Channel) -> Spill:
-    """What the search did not make fit, if it does where all leaves for which there is no room."""
-    touched = max(sum(best.trace.buffers[buffer].bytes for buffer in kernel) for kernel in best.trace.touched)
+    """What the search did not make fit, if it does where all leaves for which there is no room; what is faster so."""
+    room, touched = best.room_bytes, best.trace.touched_bytes
     for spared in range(MOST_ROUNDS):
-        limit = best.room_bytes - (best.room_bytes - touched) * spared // (MOST_ROUNDS - 1)
-        found = paged(best.trace, channel, limit)
-        if found is None:
-            break
-        tried = _packed(replace(best, limit_bytes=limit), found)
-        best = min(best, tried, key=lambda spill: spill.arena_bytes)
-        if tried.fits:
-            break
+        limit = room - (room - touched) * spared // (MOST_ROUNDS - 1)
+        most = Most(lost_us=_lost_us(best.found.run), slowed=True) if best.fits else Most()
+        found = paged(best.trace, channel, limit, most)
+        if found is not None:
+            best = min(best, _packed(best, found), key=_rank)
     return best
+
+
+def _lost_us(run: Run) -> float:
+    return run.stall_us + run.recompute_us + run.slowed_us
+
+
+def _rank(spill: Spill) -> tuple[float, ...]:
+    """The smaller, the better: what does not fit, and the time."""
+    return (0, spill.found.run.time_us) if spill.fits else (spill.arena_bytes - spill.room_bytes, 0)
 
 
 def _reordered(best: Spill) -> Spill:
@@ -162,7 +171,7 @@ def _reordered(best: Spill) -> Spill:
         found = reordered(best.trace, _sizes(best.trace), limit, below_us)
         if found is None:
             break
-        tried = _packed(replace(best, limit_bytes=limit), found)
+        tried = _packed(best, found)
         if tried.fits or (tried.arena_bytes < best.arena_bytes and not best.fits):
             best = tried
         if tried.fits:

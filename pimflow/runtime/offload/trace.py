@@ -83,6 +83,11 @@ class Trace:
         )
 
     @cached_property
+    def touched_bytes(self) -> int:
+        """The most that a kernel touches: no plan takes less."""
+        return max((sum(self.buffers[buffer].bytes for buffer in touched) for touched in self.touched), default=0)
+
+    @cached_property
     def ends(self) -> tuple[tuple[int, ...], ...]:
         """For every kernel the buffers that it is the last to touch, but for those that are there throughout."""
         ends: list[list[int]] = [[] for _ in self.kernels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.search import Found
+from pimflow.runtime.offload.run import Found
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.pebbles import least_peak, trace_of, traces
 

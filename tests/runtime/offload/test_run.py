@@ -108,8 +108,8 @@ def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -
 
 def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None:
     """The fifth layer waits for the first store; the third's, asked back before the second is stored, never begins."""
-    plan = ActivationPlan(((2, 5), (1, 8), (0, 9)))
-    run = follow(chain(5), plan, Channel(200.0, 1e6), limit_bytes=4_000_000)
+    plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
+    run = follow(chain(5), plan, Channel(200.0, 1e6))
     assert run.starts_us[4] == 6000.0
     assert [transfer.buffer for transfer in run.transfers if transfer.kind == "store"] == [0, 1]
 
@@ -133,9 +133,9 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     fates = data.draw(st.lists(st.sampled_from(["keep", "offload", "again"]), min_size=layers, max_size=layers))
     again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again"}
     offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
-    plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again)
     limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))
-    run = follow(trace, plan, channel, limit)
+    plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again, limit_bytes=limit)
+    run = follow(trace, plan, channel)
     tick_us = 1.0 if math.isinf(channel.memory_bytes_per_us) else 0.2  # kernels beside transfers end between ticks
     stored = {transfer.buffer: transfer.end_us for transfer in run.transfers if transfer.kind == "store"}
     apart = (abs(run.ends_us[ask - 1] - stored.get(buffer, math.inf)) for buffer, ask in plan.loads)

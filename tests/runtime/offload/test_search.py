@@ -10,8 +10,9 @@ import pytest
 
 from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, follow_within, made_again
-from pimflow.runtime.offload.search import Wish, _Search, asked_back, chain_of, plan_activations
+from pimflow.runtime.offload.search import _Search, asked_back, chain_of, searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from pimflow.runtime.offload.wish import Wish
 from support.offload import Clock, chain
 
 LAYERS = 24
@@ -42,7 +43,7 @@ def test_where_the_rule_waits_the_search_does_not(rate: float) -> None:
     """At the same peak or a lower one."""
     trace, channel = chain(LAYERS), Channel(rate * RELOADED, rate * RELOADED)
     rule = follow(trace, adaptive_rule(trace, channel, least_elements=0), channel)
-    found = plan_activations(trace, channel, Wish(recompute=False)).run
+    found = searched(trace, channel, Wish(recompute=False)).run
     assert found.stall_us == 0
     assert found.peak_bytes <= rule.peak_bytes
     assert rule.stall_us > 0.1 * trace.time_us or rate > 0.8
@@ -53,7 +54,7 @@ def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
     trace = random_chain(seed)
     for rate in (0.3, 1.0):
         channel = Channel(rate * RELOADED, rate * RELOADED, 10.0)
-        found = plan_activations(trace, channel, Wish(recompute=False))
+        found = searched(trace, channel, Wish(recompute=False))
         assert found.run.time_us <= trace.time_us * (1 + 1e-6)
         assert found.run.peak_bytes <= least_of_prefixes(trace, channel)
 
@@ -61,7 +62,7 @@ def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_peak_is_the_one_that_a_replay_measures(seed: int) -> None:
     trace, channel = random_chain(seed), Channel(0.4 * RELOADED, 0.4 * RELOADED)
-    found = plan_activations(trace, channel, Wish(slower_percent=5))
+    found = searched(trace, channel, Wish(slower_percent=5))
     time_us, peak = Clock(trace, found.plan, channel).run()
     assert found.run.peak_bytes == pytest.approx(peak, rel=0.01)
     assert found.run.time_us == pytest.approx(time_us, rel=0.01)
@@ -71,9 +72,9 @@ def test_a_limit_is_met_as_fast_as_can_be() -> None:
     """Half of what is saved, over a channel that cannot keep up: some layers wait, and no more than have to."""
     trace, channel = chain(LAYERS), Channel(0.2 * RELOADED, 0.2 * RELOADED)
     limit = 12_000_000
-    found = plan_activations(trace, channel, Wish(recompute=False, limit_bytes=limit)).run
+    found = searched(trace, channel, Wish(recompute=False, limit_bytes=limit)).run
     assert found.peak_bytes <= limit
-    again = plan_activations(trace, channel, Wish(limit_bytes=limit)).run
+    again = searched(trace, channel, Wish(limit_bytes=limit)).run
     assert again.peak_bytes <= limit
     assert again.time_us < found.time_us
 
@@ -86,7 +87,7 @@ def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
     for limit in (None, int(0.5 * peak), int(0.8 * peak), peak):
         both = Wish(slower_percent=5, limit_bytes=limit)
         kinds = (both, replace(both, recompute=False), replace(both, offload=False))
-        runs = [plan_activations(trace, channel, kind).run for kind in kinds]
+        runs = [searched(trace, channel, kind).run for kind in kinds]
         runs.append(follow(trace, ActivationPlan()))
         late = [max(0.0, run.time_us - 1.05 * trace.time_us - 1e-3) for run in runs]
         costs: list[tuple[float, ...]] = [(wait, run.peak_bytes) for wait, run in zip(late, runs, strict=True)]
@@ -103,9 +104,9 @@ def test_what_is_followed_to_its_end_leads_to_no_other_plan(seed: int, monkeypat
     channel = Channel(rate, rate, 10.0, 4 * rate)
     limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
     wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (0.0, 10.0) for most in (None, limit)]
-    found = [plan_activations(trace, channel, wish) for wish in wishes]
-    monkeypatch.setattr(_Search, "_most", lambda _search, _found: Most())
-    assert found == [plan_activations(trace, channel, wish) for wish in wishes]
+    found = [searched(trace, channel, wish) for wish in wishes]
+    monkeypatch.setattr(Wish, "most", lambda *_: Most())
+    assert found == [searched(trace, channel, wish) for wish in wishes]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -113,9 +114,9 @@ def test_what_is_known_to_be_in_vain_leads_to_no_better_plan(seed: int, monkeypa
     trace = random_chain(seed)
     limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
     wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (5.0, 40.0) for most in (None, limit)]
-    found = [plan_activations(trace, None, wish) for wish in wishes]
+    found = [searched(trace, None, wish) for wish in wishes]
     monkeypatch.setattr(_Search, "_in_vain", lambda *_: frozenset())
-    assert found == [plan_activations(trace, None, wish) for wish in wishes]
+    assert found == [searched(trace, None, wish) for wish in wishes]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,9 +125,9 @@ def test_what_is_made_of_what_is_made_again_makes_no_plan_worse(seed: int, monke
     peak = follow(trace, ActivationPlan()).peak_bytes
     wishes = [Wish(slower_percent=slower, limit_bytes=limit) for slower in (5.0, 40.0) for limit in (None, peak // 2)]
     searches = [(wish, channel) for wish in wishes for channel in (None, Channel(rate, rate, 10.0, 4 * rate))]
-    nested = [plan_activations(trace, channel, wish) for wish, channel in searches]
+    nested = [searched(trace, channel, wish) for wish, channel in searches]
     monkeypatch.setattr(_Search, "_nested", lambda _search, best, _way: best)
-    plain = [plan_activations(trace, channel, wish) for wish, channel in searches]
+    plain = [searched(trace, channel, wish) for wish, channel in searches]
     for (wish, _), *found in zip(searches, nested, plain, strict=True):
         limit, most_us = wish.limit_bytes or 0, trace.time_us * (1 + wish.slower_percent / 100) + 1e-3
         peaks = [max(each.run.peak_bytes, limit) for each in found]
@@ -143,7 +144,7 @@ def test_no_choice_of_what_is_made_again_needs_less(sizes: tuple[int, ...]) -> N
     trace = replace(chain(5, 10.0), buffers=tuple(Buffer(str(size), 100 * size, size) for size in sizes))
     choices = [{layer: (layer,) for layer in layers} for count in range(6) for layers in combinations(range(5), count)]
     least = min(Clock(trace, ActivationPlan((), again), Channel(1.0, 1.0)).run()[1] for again in choices)
-    found = plan_activations(trace, None, Wish(offload=False, slower_percent=100))
+    found = searched(trace, None, Wish(offload=False, slower_percent=100))
     again = found.plan.recomputed
     assert any(layer - 1 in again for layer in again), "something is made of what is made again"
     assert found.run.peak_bytes == Clock(trace, found.plan, Channel(1.0, 1.0)).run()[1] == least
@@ -190,7 +191,7 @@ def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
                         run.recompute_us > other.recompute_us,
                     ),
                 ):
-                    within = follow_within(trace, plan, channel, None, most)
+                    within = follow_within(trace, plan, channel, most)
                     assert within == run or (within is None and exceeds)
                     given_up += within is None
     assert given_up > 100
@@ -198,17 +199,17 @@ def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
 
 def test_without_ssds_everything_that_helps_is_recomputed() -> None:
     trace = chain(8)
-    found = plan_activations(trace, None, Wish(slower_percent=100))
+    found = searched(trace, None, Wish(slower_percent=100))
     assert found.run.transfers == ()
     assert found.run.recompute_us > 0
     assert found.run.peak_bytes < follow(trace, ActivationPlan()).peak_bytes
-    assert plan_activations(trace, None, Wish()).plan == ActivationPlan()
+    assert searched(trace, None, Wish()).plan == ActivationPlan()
 
 
 def test_nothing_is_written_in_vain() -> None:
     """The last layers are wanted back at once: offloading them would lower no peak."""
     trace, channel = chain(LAYERS), Channel(1e6, 1e6)
-    found = plan_activations(trace, channel, Wish(recompute=False))
+    found = searched(trace, channel, Wish(recompute=False))
     assert LAYERS - 1 not in found.plan.offloaded
     fewer = min(
         follow(

@@ -1,0 +1,52 @@
+"""What is asked of a plan, and how plans are compared by it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pimflow.runtime.offload.run import Found, Most
+from pimflow.runtime.offload.trace import Trace
+
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a plan.
+
+    Args:
+        offload: whether anything may be offloaded.
+        recompute: whether anything may be recomputed.
+        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more. What
+            transfers take of the memory's bandwidth is apart from that: nothing is offloaded without it.
+        limit_bytes: what activations may take, in the least time, all included; None: as little as possible.
+    """
+
+    offload: bool = True
+    recompute: bool = True
+    slower_percent: float = 0.0
+    limit_bytes: int | None = None
+
+    def allowed_us(self, trace: Trace) -> float:
+        """What a step may take."""
+        return trace.time_us * (1 + self.slower_percent / 100 + _SLACK)
+
+    def key(self, trace: Trace, found: Found) -> tuple[float, ...]:
+        """The smaller, the better: what is out of bounds, what is asked for, what is written and made again."""
+        run, allowed_us = found.run, self.allowed_us(trace)
+        spent = (run.bytes_of("store", trace), run.recompute_us)
+        if self.limit_bytes is None:
+            return (max(0.0, run.time_us - run.slowed_us - allowed_us), run.peak_bytes, *spent)
+        return (max(0, run.peak_bytes - self.limit_bytes), max(0.0, run.time_us - allowed_us), *spent)
+
+    def most(self, trace: Trace, found: Found) -> Most:
+        """What a plan with a smaller key does not exceed; times with a margin for how they are added up."""
+        out, asked, stored, again_us = self.key(trace, found)
+        spare_us = self.allowed_us(trace) - trace.time_us * (1 - _SLACK)
+        if self.limit_bytes is not None:
+            peak = max(self.limit_bytes, found.run.peak_bytes)
+            return Most(peak, lost_us=math.inf if out else spare_us + asked, slowed=True)
+        if out:
+            return Most(lost_us=spare_us + out)
+        return Most(found.run.peak_bytes, stored, spare_us, again_us=again_us * (1 + _SLACK))

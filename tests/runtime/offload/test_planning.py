@@ -1,0 +1,58 @@
+"""Plans that page beside those of the search: what one kernel touches is room enough, and no plan is worse for them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pimflow.runtime.offload.planning import plan_activations
+from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
+from pimflow.runtime.offload.search import searched
+from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
+from pimflow.runtime.offload.wish import Wish
+from support.offload import chain
+
+CHANNEL = Channel(1000.0, 1000.0, 10.0, 8000.0)
+
+
+def read_twice(layers: int) -> Trace:
+    """A chain whose backward pass reads all that is saved twice: forwards, and backwards."""
+    plain = chain(layers)
+    ahead = [Kernel(f"again{layer}", 1000.0, (layer,), ()) for layer in range(layers)]
+    kernels = (*plain.kernels[:layers], *ahead, *plain.kernels[layers:])
+    return Trace(kernels, layers, tuple(Buffer(each.name, each.bytes, 1) for each in plain.buffers))
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_room_for_one_kernel_is_enough_with_drives(offload: bool) -> None:
+    """All leaves twice; the search, by which it leaves once, does not get below half of it."""
+    trace = read_twice(8)
+    wish = Wish(offload=offload, limit_bytes=trace.touched_bytes)
+    alone, found = searched(trace, CHANNEL, wish), plan_activations(trace, CHANNEL, wish)
+    assert alone.run.peak_bytes >= 4 * trace.touched_bytes // 2
+    assert (found.run.peak_bytes == trace.touched_bytes) == offload
+    assert found.run == follow(trace, found.plan, CHANNEL)
+    if not offload:
+        assert found == alone
+
+
+def test_no_wish_is_met_worse_than_by_the_search() -> None:
+    trace = read_twice(6)
+    peak = follow(trace, ActivationPlan()).peak_bytes
+    for slower in (0.0, 20.0, 60.0):
+        for limit in (None, *(peak * share // 8 for share in range(1, 9))):
+            wish = Wish(slower_percent=slower, limit_bytes=limit)
+            found = plan_activations(trace, CHANNEL, wish)
+            assert wish.key(trace, found) <= wish.key(trace, searched(trace, CHANNEL, wish))
+
+
+def test_more_room_takes_no_longer_and_more_time_no_more_room() -> None:
+    trace = read_twice(6)
+    peak = follow(trace, ActivationPlan()).peak_bytes
+    rooms = range(trace.touched_bytes, peak + 100_000, 100_000)
+    times = [plan_activations(trace, CHANNEL, Wish(limit_bytes=room)).run.time_us for room in rooms]
+    assert all(longer >= shorter for longer, shorter in pairwise(times))
+    peaks = [plan_activations(trace, CHANNEL, Wish(slower_percent=5.0 * more)).run.peak_bytes for more in range(21)]
+    assert all(higher >= lower for higher, lower in pairwise(peaks))
+    assert peaks[-1] < peaks[0]
