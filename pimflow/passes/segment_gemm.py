@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +29,9 @@ class SegmentGemm(Pass):
     - A batch of rows times a matrix for each, picked from those of all types by a constant: rows are brought into the
       order of their types, and their products back.
     - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
-      each type's edges lead to, summed by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds up what each vertex
-      has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads there.
+      each type's edges lead to, summed (or the largest taken) by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds
+      up what each vertex has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads
+      there.
     - Such a sum over different tables, as of several kinds of vertices: one product of its terms' rows side by side
       with all weights below one another. The product of a vertex itself for every relation is part of it.
     - A sum over types, or a stack, of anything else that is alike for all of them and reduces their edges (FiLM,
@@ -108,7 +110,7 @@ def _by_type(types: Ints, kinds: int) -> tuple[Ints, Ints]:
 
 
 class Relation(NamedTuple):
-    """(A_r X) W_r: the sum over edges, the product behind it, and its weights [K, N], or [H, K, N] by blocks."""
+    """(A_r X) W_r: the reduction over edges, the product behind it, and its weights [K, N], or [H, K, N] by blocks."""
 
     total: Node
     product: Node
@@ -130,7 +132,7 @@ def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
 def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Graph | Refusal | None:
     shape = graph.shape(node.output)
     found = {term: _relation(graph, term) for term in terms if graph.shape(term) == shape}
-    relations = {term: relation for term, relation in found.items() if isinstance(relation, Relation)}
+    relations = _alike({term: relation for term, relation in found.items() if isinstance(relation, Relation)})
     refused = [reason for reason in found.values() if isinstance(reason, Refusal)]
     rows = {relation.total.inputs[0] for relation in relations.values()}
     shapes = {relation.weights.shape for relation in relations.values()}
@@ -146,6 +148,12 @@ def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Grap
         return Refusal("its terms are multiplied by weights of different shapes")
     rest = [term for term in terms if term not in relations and not _is_nothing(graph, term, shape, fold)]
     return _write_loop(graph, node, list(relations.values()), rest)
+
+
+def _alike(relations: dict[str, Relation]) -> dict[str, Relation]:
+    """Those that reduce their edges as most do: sums, or maxima."""
+    most = Counter(relation.total.op for relation in relations.values()).most_common(1)
+    return {term: relation for term, relation in relations.items() if relation.total.op == most[0][0]}
 
 
 def _is_add(node: Node) -> bool:
@@ -212,10 +220,10 @@ def _multiplies_blocks(node: Node) -> bool:
 
 
 def _of_sum(graph: Graph, total: Node, behind: tuple[Node, ...]) -> Relation | Refusal:
-    """A sum and what is behind it as a term: a product, and views around it."""
+    """A sum (or another reduction) and what is behind it as a term: a product, and views around it."""
     (product,) = (node for node in behind if not isinstance(node.op, Reshape))
-    if total.op != Spmm() or len(graph.shape(total.output)) != 2:
-        return Refusal(f"{total.name} is no plain sum of rows over edges")
+    if not isinstance(total.op, Spmm) or total.op.empty or len(graph.shape(total.output)) != 2:
+        return Refusal(f"{total.name} is no reduction of rows over edges that leaves 0 where there are none")
     if any(item and item not in graph.constants for item in (*total.inputs[1:], product.inputs[1])):
         return Refusal(f"{total.name}, or the weights of {product.name}, are only known when they run")
     if not all(_only_users(graph, node) for node in (total, *behind)):
@@ -249,7 +257,7 @@ def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[
     ]
     while not inputs[-1]:
         inputs.pop()
-    made.append(write.node(Spmm(), inputs, f"{node.name}_pairs"))
+    made.append(write.node(first.op, inputs, f"{node.name}_pairs"))
     weights = np.stack([found.weights for found in relations])
     if weights.ndim == 4:
         blocks = Reshape((int(pointers[-1]), *weights.shape[1:3]))

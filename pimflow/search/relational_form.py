@@ -31,7 +31,7 @@ from pimflow.search.fastest import Fastest
 Kind = type[RelationalPass]
 
 _LAST = GroupProducts
-"""What is tried on the best form of the others alone: it groups what they leave, and helps none of them."""
+"""What is tried on the best forms of the others alone: it groups what they leave, and helps none of them."""
 
 _MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 """What the clean-up marked, marked again."""
@@ -145,8 +145,12 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], float]) -
     prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
     best = replace(everything, kinds=min(prices, key=prices.__getitem__))
     best, least = _with_less(graph, best, prices[best.kinds], price, ahead)
-    grouped = replace(best, kinds=(*best.kinds, _LAST))
-    if _LAST in everything.kinds and any(kind is _LAST for kind, _ in _sites(graph, grouped)):
+    loops = [kinds for kinds in prices if SegmentGemm not in kinds]  # products of loops are grouped where they stay
+    starts = [best, *(replace(everything, kinds=min(group, key=prices.__getitem__)) for group in [loops] if group)]
+    for start in starts if _LAST in everything.kinds else ():
+        grouped = replace(start, kinds=(*start.kinds, _LAST))
+        if grouped.kinds in prices or not any(kind is _LAST for kind, _ in _sites(graph, grouped)):
+            continue
         prices[grouped.kinds] = price(_made(graph, grouped))
         grouped, cost = _with_less(graph, grouped, prices[grouped.kinds], price, (_LAST,))
         best, least = (grouped, cost) if cost < least else (best, least)

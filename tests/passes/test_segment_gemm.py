@@ -36,8 +36,9 @@ def test_a_matrix_for_every_edge_is_one_for_every_type(edges: TypedEdges) -> Non
 
 @settings(max_examples=30)
 @given(typed_edges())
-def test_a_loop_over_types_is_one_product(edges: TypedEdges) -> None:
-    graph = loop(edges)
+@pytest.mark.parametrize("reduce", ["sum", "max", "min"])
+def test_a_loop_over_types_is_one_product(reduce: str, edges: TypedEdges) -> None:
+    graph = loop(edges, (reduce,))
     made = SegmentGemm().run(graph)
     assert made.changed == (edges.types > 1)
     assert_same_values(graph, made.graph)
@@ -46,6 +47,15 @@ def test_a_loop_over_types_is_one_product(edges: TypedEdges) -> None:
         (typed,) = (node for node in made.graph.nodes if node.kind == "TypedLinear")
         reached = len(set(zip(edges.destination.tolist(), edges.kind.tolist(), strict=True)))
         assert made.graph.shape(typed.inputs[0])[0] == reached, "vertices without edges of a type have no row"
+
+
+def test_types_that_reduce_their_edges_as_most_do_are_one_product() -> None:
+    graph = loop(EDGES, ("sum", "max", "sum", "sum"))
+    made = SegmentGemm().run(graph).graph
+    (typed,) = (node for node in made.nodes if node.kind == "TypedLinear")
+    assert made.shape(typed.inputs[1])[0] == 3
+    assert sorted(node.op.reduce for node in made.nodes if isinstance(node.op, Spmm)) == ["max", "sum", "sum"]
+    assert_same_values(graph, made)
 
 
 def test_a_matrix_for_every_edge_and_head() -> None:
@@ -153,7 +163,7 @@ def test_an_einsum_that_is_no_product_of_blocks() -> None:
     assert not SegmentGemm().run(by_blocks("abc,cbd->abd", (3, 2, 4))).changed
 
 
-def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: int = 1) -> Graph:
+def summed(biased: bool = False, reduce: str = "sum", empty: float = 0.0, alpha: float = 1.0, rows: int = 1) -> Graph:
     """Two products behind sums over edges, added up."""
     build = Builder("g")
     edges = rows_of(edge_list(12, 40), 12)
@@ -161,7 +171,7 @@ def summed(biased: bool = False, reduce: str = "sum", alpha: float = 1.0, rows: 
     inputs = [build.input(12, 6, name=f"x{index}") for index in range(rows)]
     products = []
     for index in range(2):
-        total = build.op(Spmm(reduce), inputs[index % rows], *structure, name=f"sum_{index}")
+        total = build.op(Spmm(reduce, empty=empty), inputs[index % rows], *structure, name=f"sum_{index}")
         bias = [build.weights(5)] if biased else []
         products.append(build.op(Gemm(alpha=alpha), total, build.weights(6, 5), *bias, name=f"product_{index}"))
     return build.graph(build.op(Elementwise("Add"), *products, name="add"))
@@ -183,7 +193,10 @@ def test_a_sum_that_is_no_loop_over_types_stays(graph: Graph, reason: str) -> No
     assert (result.changed, result.notes) == (False, (reason,))
 
 
-@pytest.mark.parametrize("graph", [summed(biased=True), summed(reduce="max"), summed(rows=2), summed(True, rows=2)])
+@pytest.mark.parametrize(
+    "graph",
+    [summed(True), summed(reduce="max"), summed(reduce="max", empty=1.0), summed(rows=2), summed(True, rows=2)],
+)
 def test_products_behind_reductions_that_are_alike_are_one(graph: Graph) -> None:
     made = SegmentGemm().run(graph).graph
     assert [kinds(made).count(kind) for kind in ("TypedLinear", "Gemm", "Spmm")] == [1, 0, 2]

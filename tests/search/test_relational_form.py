@@ -26,7 +26,7 @@ from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
 from pimflow.search.relational_form import relational_form, training_form
 from pimflow.sparse import Graph as Adjacency
-from support.relational import LAYERS, TypedEdges, attention, by_destination, random_edges
+from support.relational import LAYERS, TypedEdges, attention, by_destination, largest, random_edges
 
 OPTIONS = Options(policy="gpu")
 COSTS = Machine.of(OPTIONS).costs.host_only()
@@ -60,6 +60,15 @@ def test_no_form_that_the_passes_make_costs_less(name: str, edges: TypedEdges) -
     prices = [us(carried_out(made, marks)) for made in forms(graph, tuple(kind() for kind in RELATIONAL))]
     found = carried_out(graph, relational_form(graph, COSTS, OPTIONS).passes)
     assert us(found) <= min(prices) * (1 + 1e-12)
+
+
+def test_products_of_loops_may_be_grouped_instead() -> None:
+    """One loop as one pass would leave the products of all others without those that they are grouped with."""
+    graph = largest(random_edges(50, 2, 60), *[random_edges(50, 1, 60)] * 3)
+    passes = relational_form(graph, COSTS, OPTIONS).passes
+    assert SegmentGemm not in map(type, passes)
+    prices = [us(carried_out(made, passes[-2:])) for made in forms(graph, tuple(kind() for kind in RELATIONAL))]
+    assert us(carried_out(graph, passes)) <= min(prices) * (1 + 1e-12)
 
 
 def test_what_does_not_pay_is_left() -> None:

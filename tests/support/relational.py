@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,8 +179,11 @@ def heads(edges: TypedEdges) -> Graph:
     return build.graph(build.op(SegmentReduce(), layer.rows(typed, edges.places, "messages"), layer.rowptr))
 
 
-def loop(edges: TypedEdges) -> Graph:
-    """RGCN as a loop over types: means of the edges of each, a product, added up; weights of vertices beside."""
+def loop(edges: TypedEdges, reduces: Sequence[str] = ("sum",)) -> Graph:
+    """RGCN as a loop over types: means of the edges of each, a product, added up; weights of vertices beside.
+
+    With other reductions types have these in turn.
+    """
     layer = Layer(edges)
     build = layer.build
     total = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name="root")
@@ -190,7 +194,7 @@ def loop(edges: TypedEdges) -> Graph:
         col = layer.constant(edges.source[chosen].astype(np.int32), "col")
         scale = layer.constant((1 / np.maximum(counts, 1)).astype(np.float32), "scale")
         weight = layer.constant(layer.rng.random(int(chosen.sum())).astype(np.float32), "weight") if kind % 2 else ""
-        mean = build.op(Spmm(), layer.x, rowptr, col, weight, scale, name=f"mean_{kind}")
+        mean = build.op(Spmm(reduces[kind % len(reduces)]), layer.x, rowptr, col, weight, scale, name=f"mean_{kind}")
         product = build.op(MatMul(), mean, layer.weights(FEATURES, WIDTH), name=f"product_{kind}")
         total = build.op(Elementwise("Add"), total, product, name=f"add_{kind}")
     return build.graph(total)
@@ -284,6 +288,31 @@ def attentions(edges: TypedEdges, stack: str = "") -> Graph:
     return build.graph(
         build.onnx(stack, whole, layer.constant(np.array([0]), "axes"), shape=out, name="total", keepdims=0)
     )
+
+
+def largest(*kinds: TypedEdges, pairing: str = "Add") -> Graph:
+    """GraphSAGE of every type, the largest of all types: products of sums over edges, and of the vertex itself.
+
+    Args:
+        kinds: edges among each kind of vertices; kinds have such a layer each on its own.
+        pairing: how both products are joined.
+    """
+    layer = Layer(kinds[0])
+    build, outputs, axes = layer.build, list[str](), layer.constant(np.array([0]), "axes")
+    for index, edges in enumerate(kinds):
+        x, terms = build.input(edges.vertices, FEATURES, name=f"x{index}"), list[str]()
+        for kind, part in enumerate(parts(edges)):
+            col = layer.constant(part.col.astype(np.int32), "col")
+            total = build.op(Spmm(), x, layer.constant(part.rowptr, "rowptr"), col, name=f"sum_{index}_{kind}")
+            weights = (layer.weights(WIDTH, FEATURES), layer.weights(WIDTH))
+            brought = build.op(Gemm(trans_b=True), total, *weights, name=f"brought_{index}_{kind}")
+            own = build.op(MatMul(), x, layer.weights(FEATURES, WIDTH), name=f"own_{index}_{kind}")
+            both = build.op(Elementwise(pairing), brought, own, name=f"both_{index}_{kind}")
+            terms.append(build.reshape(both, 1, edges.vertices, WIDTH))
+        whole = build.concat(0, *terms, name=f"stack_{index}") if len(terms) > 1 else terms[0]
+        shape = (edges.vertices, WIDTH)
+        outputs.append(build.onnx("ReduceMax", whole, axes, shape=shape, name=f"largest_{index}", keepdims=0))
+    return build.graph(*outputs)
 
 
 LAYERS = {

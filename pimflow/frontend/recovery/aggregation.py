@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ REDUCTIONS = {"add": "sum", "max": "max", "min": "min"}
 _COMBINES = {"sum": "Add", "max": "Max", "min": "Min"}
 _NEUTRAL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
 """What a reduction may start from without a trace."""
+_BOUNDS = {"max": "ReduceMin", "min": "ReduceMax"}
+"""What of all updates no result of a scatter is beyond, by its reduction."""
 
 
 class Weight(NamedTuple):
@@ -55,10 +58,10 @@ class Aggregations:
 
     def recover(self, node: Node) -> Refusal | None:
         """Writes a sparse op in place of a scatter, or says why there is none."""
-        found = self._reduction(node)
+        base, updates = self._base(node), node.inputs[2]
+        found = self._reduction(node, base)
         if isinstance(found, Refusal):
             return found
-        base, updates = node.inputs[0], node.inputs[2]
         computed = base not in self._scene.known
         made = self._aggregate(found, updates, node)
         made = self._scene.moved(made, 0, found.axis, f"{node.name}/back")
@@ -67,8 +70,29 @@ class Aggregations:
         self._scene.finish(node, made)
         return None
 
-    def _reduction(self, node: Node) -> Scatter | Refusal:
-        """How a scatter reduces, and which edges."""
+    def _base(self, node: Node) -> str:
+        """What a scatter starts from, without a scatter before it that changes nothing.
+
+        For a maximum PyTorch Geometric's TorchScript export scatters the least of all updates first, and then these
+        (`torch_geometric.utils.scatter`): no maximum over edges is less. Likewise for minima; NaN apart, which would
+        reach all vertices.
+        """
+        scene, base = self._scene, node.inputs[0]
+        first = scene.maker(scene.peel(base))
+        if first is None or first.op != node.op or not self._have_one_index(first, node):
+            return base
+        bound = extreme_of_all(scene, first.inputs[2])
+        if bound is None or bound.kind != _BOUNDS.get(scene.node_attributes(node).get("reduction", "none")):
+            return base
+        return first.inputs[0] if scene.peel(bound.inputs[0]) == scene.peel(node.inputs[2]) else base
+
+    def _have_one_index(self, one: Node, other: Node) -> bool:
+        arrays = [self._scene.known.get(node.inputs[1]) for node in (one, other)]
+        known = [self._scene.key(array) for array in arrays if array is not None]
+        return len(known) == 2 and known[0] == known[1]
+
+    def _reduction(self, node: Node, base: str) -> Scatter | Refusal:
+        """How a scatter reduces what into a base, and which edges."""
         scene, shape = self._scene, self._scene.shape(node.output)
         reduction = scene.node_attributes(node).get("reduction", "none")
         kind, dtype = REDUCTIONS.get(reduction), scene.value(node.output).dtype
@@ -84,10 +108,10 @@ class Aggregations:
             return Refusal(f"{node.name}: its index differs between columns")
         if not is_within(where.index, shape[where.axis]):
             return Refusal(f"{node.name}: its index is out of range")
-        if node.inputs[0] not in scene.known and kind != "sum" and not dtype.startswith("float"):
+        if base not in scene.known and kind != "sum" and not dtype.startswith("float"):
             return Refusal(f"{node.name}: its {kind} starts from integers that are computed when the model runs")
         segments = scene.segments(where.index, shape[where.axis])
-        op = self._started(kind, node.inputs[0], segments, where.axis)
+        op = self._started(kind, base, segments, where.axis)
         if op is None:
             return Refusal(f"{node.name}: what it starts from differs between rows")
         return Scatter(op, segments, where.axis)
@@ -206,6 +230,16 @@ class Aggregations:
         shape = scene.shape(ordered)
         target = shape[:2] if weight.per_head else shape[:1]
         return ordered if shape == target else scene.write(Reshape(target), ordered, like=f"{node.name}/weight")
+
+
+def extreme_of_all(scene: Scene, name: str) -> Node | None:
+    """The reduction of all of a value to one number, of which another value consists; None of any other."""
+    node = scene.maker(scene.peel(name))
+    while node is not None and node.kind not in _BOUNDS.values():
+        parts = [item for item in node.inputs[: None if node.kind == "Add" else 1] if (scene.array(item) != 0).any()]
+        passes_on = node.kind in ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Add") and len(parts) == 1
+        node = scene.maker(parts[0]) if passes_on and math.prod(scene.shape(parts[0])) == 1 else None
+    return node if node is not None and math.prod(scene.shape(node.output)) == 1 else None
 
 
 def _weight_along(array: npt.NDArray[Any], shape: tuple[int, ...], axis: int, inverse: bool) -> Weight | None:

@@ -30,6 +30,8 @@ from pimflow.passes.relations.all_edges import Edges, Rows, behind_one_another
 from pimflow.passes.relations.joined import product_of
 from pimflow.passes.relations.rows import Ints, RowWriter, index_of, keeps_rows, reduces_within_rows, types_of_rows
 
+_PAIRINGS: dict[Op, str] = {Elementwise("Add"): "add", Elementwise("Mul"): "mul"}
+
 Names = tuple[str, ...]
 """What the same place in the chain of every relation makes, relation by relation."""
 
@@ -318,7 +320,9 @@ class Alike:
                 operands.append("")
             else:
                 return None
-        if not stacked or len({own[1:] for own in stacked}) > 1:
+        if len({own[1:] for own in stacked}) > 1:
+            return self._from_two_tables(first, stacked, counts) if edges is None else None
+        if not stacked:
             return None
         like = stacked[0]
         if constants and like.is_shared:
@@ -332,6 +336,17 @@ class Alike:
         for place, rows in enumerate(made):
             self._known[tuple(node.outputs[place] for node in nodes), edges] = rows
         return made[first.outputs.index(names[0])]
+
+    def _from_two_tables(self, first: Node, stacked: Sequence[Rows], counts: Sequence[int]) -> Rows | None:
+        """Sums or products of rows that lie in two tables in different orders: pairs of rows, relation by relation."""
+        pairing = _PAIRINGS.get(first.op)
+        shapes = {self.write.shape(own.name)[1:] for own in stacked}
+        if pairing is None or len(stacked) != len(first.inputs) or len(shapes) > 1:
+            return None
+        rows = [np.arange(count) for count in counts]
+        indices = [self._index(own, rows, np.concatenate) for own in stacked]
+        name = self.emit(GatherPairs(pairing), (*(own.name for own in stacked), *indices), first.name)
+        return behind_one_another(name, counts)
 
     def _have_rows(self, given: Names, nodes: Sequence[Node]) -> bool:
         """Whether an operand has a row for every row of what is made."""

@@ -115,6 +115,7 @@ def ops(graph: Graph) -> dict[str, int]:
         ("gcn-ts", {"Add": 2, "MatMul": 2, "Relu": 1, "Spmm": 2}),
         ("gcn-weighted-dynamo", {"Add": 2, "Gemm": 2, "Relu": 1, "Spmm": 2}),
         ("sage-mean-ts", {"Add": 2, "Gemm": 2, "MatMul": 2, "Relu": 1, "Spmm": 2}),
+        ("sage-min-ts", {"Add": 1, "Gemm": 1, "MatMul": 1, "Spmm": 1}),
         ("sgc-dynamo", {"Gemm": 1, "Spmm": 2}),
         ("added-dynamo", {"Gemm": 2, "Relu": 1, "Spmm": 1}),
         ("edgeconv-ts", {"Concat": 1, "Gemm": 2, "GatherRows": 2, "Relu": 1, "SegmentReduce": 1, "Div": 1, "Sub": 1}),
@@ -297,6 +298,40 @@ def scatter_model(opset: int = 18, *, index_by_column: bool = False, reduction: 
 
 
 FIVE = np.array([[0, 1, 2, 3, 3], [1, 1, 0, 2, 2]])
+
+
+@pytest.mark.parametrize(
+    ("bound", "of", "index", "spmms"),
+    [
+        ("ReduceMin", "rows", "expanded", 1),
+        ("ReduceMax", "rows", "expanded", 2),
+        ("ReduceMin", "doubled", "expanded", 2),
+        ("ReduceMin", "rows", "turned", 2),
+    ],
+)
+def test_the_least_of_all_updates_changes_no_maximum(bound: str, of: str, index: str, spmms: int) -> None:
+    """PyTorch Geometric's TorchScript export scatters it first; anything else that is scattered first counts."""
+    model = scatter_model(reduction="max")
+    nodes = list(model.graph.node)
+    before = [
+        helper.make_node("Add", ["rows", "rows"], ["doubled"]),
+        helper.make_node("Reshape", ["src", "column"], ["of_sources"]),
+        helper.make_node("Expand", ["of_sources", "width"], ["turned"]),
+        helper.make_node(bound, [of], ["bound"], keepdims=0),
+        helper.make_node("Expand", ["bound", "width"], ["fill"]),
+        helper.make_node("ScatterElements", ["base", index, "fill"], ["first"], "first", axis=0, reduction="max"),
+    ]
+    nodes[-1].input[0] = "first"
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:-1], *before, nodes[-1]])
+    graph = cleaned(load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4)))
+    found = ops(graph)
+    assert found.get("Spmm", 0) + found.get("SegmentReduce", 0) == spmms
+    assert (bound in found) == (spmms == 2)
+    for shift in (-5, 0, 5):
+        x = (np.random.default_rng(0).standard_normal((4, 2)) + shift).astype(np.float32)
+        expected = run_original(model, {"x": x, "edge_index": FIVE})["y"]
+        np.testing.assert_array_equal(run_graph(graph, {"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize(

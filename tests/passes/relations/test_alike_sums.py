@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from pimflow.ir import Builder, Elementwise, Graph, Spmm
 from pimflow.passes import FuseTraversal, PassManager, SegmentGemm
 from pimflow.passes.differentiate import Differentiate, parameters, training_step
-from support.relational import TypedEdges, attentions, by_destination, film, loop, random_edges, typed_edges
+from support.relational import TypedEdges, attentions, by_destination, film, largest, loop, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
 from support.values import assert_same_values
 
@@ -55,6 +55,23 @@ def test_attention_in_relations_of_several_tables(stack: str, edges: TypedEdges)
     assert_same_values(graph, FuseTraversal().run(made).graph)
     if edges.types > 1:
         assert [over_edges(made).count(kind) for kind in ("EdgeSoftmax", "Spmm")] == [1, 1]
+
+
+@settings(deadline=None, max_examples=25)
+@given(typed_edges())
+@pytest.mark.parametrize("pairing", ["Add", "Mul"])
+def test_products_of_one_table_and_of_one_a_relation_are_joined_in_one_kernel(pairing: str, edges: TypedEdges) -> None:
+    graph = largest(edges, pairing=pairing)
+    made = PassManager((SegmentGemm(), FuseTraversal())).run(graph).graph
+    assert_same_values(graph, made)
+    if edges.types > 1:
+        assert over_edges(made) == ["GatherPairs", "Spmm"]
+        assert not [node for node in made.nodes if node.kind == pairing]
+
+
+def test_products_that_are_joined_otherwise_stay() -> None:
+    graph = largest(EDGES, pairing="Sub")
+    assert not SegmentGemm().run(graph).changed
 
 
 def test_kernels_of_all_relations_are_those_of_one() -> None:
