@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, number
+from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, number, writes_out
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.elementwise import PREDICATES, Elementwise
-from pimflow.ir.ops.opaque import Attributes
+from pimflow.ir.ops.opaque import Attributes, OnnxOp
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.registry import Registry
 
@@ -364,3 +364,14 @@ def _mod(tape: Tape, node: Node, dy: str) -> Gradients:
         return tape.neg(tape.mul(dy, whole))
 
     return _each(tape, node, {0: lambda: dy, 1: of_divisor})
+
+
+@writes_out("Clip")
+def _clip_computed(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str]:
+    """min(max(x, low), high), whose bounds are computed and have gradients too."""
+    y = node.inputs[0]
+    for position, kind in ((1, "Max"), (2, "Min")):
+        bound = tape.operand(node, position)
+        if bound:
+            y = tape.elementwise(kind, y, bound)
+    return [y]

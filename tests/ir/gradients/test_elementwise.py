@@ -41,6 +41,18 @@ def test_functions_of_one_input(kind: str) -> None:
     check_gradients(graph, {"x": values * signs + shift})
 
 
+@pytest.mark.parametrize("computed", [(1,), (2,), (1, 2)])
+def test_a_clip_between_bounds_that_are_computed(computed: tuple[int, ...]) -> None:
+    """As decibels no further than 80 below the loudest."""
+    build = Builder(opset=20)
+    x = build.input(3, 5, dtype="float64")
+    mean = build.onnx("ReduceMean", x, shape=(), keepdims=0)
+    bounds = {1: build.elementwise("Neg", mean), 2: mean}
+    inputs = [x, *(bounds[position] if position in computed else "" for position in (1, 2))]
+    graph = build.graph(build.onnx("Clip", *inputs, shape=(3, 5)))
+    check_gradients(graph, {"x": np.random.default_rng(3).standard_normal((3, 5)) + 0.7})
+
+
 @pytest.mark.parametrize("kind", ["HardSwish", "Relu", "Softplus"])
 def test_far_from_zero(kind: str) -> None:
     build = Builder(opset=20)
