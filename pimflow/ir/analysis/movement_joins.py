@@ -1,0 +1,167 @@
+"""Places of what is put together: Pad, Concat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pimflow.ir import Concat, Node, Pad
+from pimflow.ir.analysis.movement_walk import PLACING, TURNED, Movement, Walk, moved_bytes
+from pimflow.ir.analysis.spaces import MIXED, Box, CellIndex, Cells, Space
+from pimflow.ir.analysis.tensor_layout import Index
+
+
+@PLACING.register(Pad)
+def _pad(walk: Walk, node: Node, op: Pad, brought: Movement | None) -> Movement:
+    source, out = node.inputs[0], node.output
+    space = walk.space(source)
+    inner = space.places[source]
+    lo = tuple(a - b for a, b in zip(inner.lo, op.before, strict=True))
+    outer = Box.at(lo, walk.graph.shape(out))
+    margins = outer.minus(inner)
+    if not margins:
+        walk.join(out, space, outer)
+        return Movement(True, 0, "the same bytes")
+    reason = walk.immovable(node, space, brought)
+    if reason:
+        return walk.kept(node, f"{source} {reason}")
+    hull = space.hull.hull(outer)
+    if not space.can_fill(margins, op.value):
+        return walk.kept(node, f"the space around {source} holds other data")
+    if not space.stays_dense(hull):
+        return walk.kept(node, f"the bytes of {source} are also read under another shape")
+    space.content.add(Cells(box, op.value) for box in margins)
+    space.hull = hull
+    space.owner = space.owner if space.owner == walk.region_of.get(node.name, "") else MIXED
+    walk.join(out, space, outer)
+    return Movement(True, 0, "space reserved around its input, filled beforehand")
+
+
+@PLACING.register(Concat)
+def _concat(walk: Walk, node: Node, op: Concat, brought: Movement | None) -> Movement:
+    out = node.output
+    shape = walk.graph.shape(out)
+    boxes = _operand_boxes(walk, node, op.axis)
+    free = Movement(True, 0, "inputs are written into one region")
+    if (brought is None or brought.free) and _lie_together(walk, node, boxes):
+        first = walk.space(node.inputs[0])
+        walk.join(out, first, Box.at(first.places[node.inputs[0]].lo, shape))
+        return free
+    window = Box.at((0,) * len(shape), shape)
+    owner = walk.region_of.get(node.name, "") if brought is None else MIXED
+    strides = walk.turned_strides(out, node) if brought is None and walk.region_of else None
+    fixed = "" if strides is None else TURNED
+    walk.join(out, Space(window, walk.graph.value(out).dtype, owner, fixed, strides=strides), window)
+    refused: dict[int, str] = {}
+    if brought is not None and not brought.free:
+        refused = dict.fromkeys(brought.copied or range(len(boxes)), brought.reason)
+    for group in _operand_groups(walk, node, [index for index in range(len(boxes)) if index not in refused]):
+        refused |= _place_group(walk, node, group, boxes, brought)
+    space = walk.spaces[out]
+    shift = space.places[out].lo
+    space.content.add(Cells(boxes[index].shifted(shift)) for index in refused if boxes[index].volume)
+    if not refused:
+        return free
+    copied = tuple(sorted(refused))
+    reasons = dict.fromkeys(refused[index] for index in copied)
+    return Movement(False, moved_bytes(walk.graph, node, copied), ", ".join(reasons), copied)
+
+
+def _lie_together(walk: Walk, node: Node, boxes: Sequence[Box]) -> bool:
+    """Whether the operands already lie in one space as the output wants them (cells between them: none)."""
+    space = walk.space(node.inputs[0])
+    start = space.places[node.inputs[0]].lo
+    return all(
+        walk.space(name) is space and space.places[name] == box.shifted(start)
+        for name, box in zip(node.inputs, boxes, strict=True)
+    )
+
+
+def _operand_boxes(walk: Walk, node: Node, axis: int) -> list[Box]:
+    boxes: list[Box] = []
+    position = 0
+    for name in node.inputs:
+        shape = walk.graph.shape(name)
+        origin = [0] * len(shape)
+        origin[axis] = position
+        position += shape[axis]
+        boxes.append(Box.at(origin, shape))
+    return boxes
+
+
+def _operand_groups(walk: Walk, node: Node, indexes: Sequence[int]) -> list[list[int]]:
+    """Operands by space, largest group first: where two exclude each other, the smaller one is copied."""
+    groups: dict[int, list[int]] = {}
+    for index in indexes:
+        groups.setdefault(id(walk.space(node.inputs[index])), []).append(index)
+
+    def order(group: list[int]) -> tuple[int, int]:
+        return -sum(math.prod(walk.graph.shape(node.inputs[index])) for index in group), group[0]
+
+    return sorted(groups.values(), key=order)
+
+
+def _place_group(
+    walk: Walk, node: Node, group: list[int], boxes: Sequence[Box], brought: Movement | None
+) -> dict[int, str]:
+    """Puts the operands of one space into the output's; returns those refused, with the reason."""
+    out, names = node.output, node.inputs
+    other = walk.space(names[group[0]])
+    reason = walk.immovable(node, other, brought)
+    if other.composed or (reason and not all(_is_part(walk, node, names[index]) for index in group)):
+        return {index: f"{names[index]} {reason}" for index in group}
+    target = walk.spaces[out]
+    frame = target.places[out]
+    first = boxes[group[0]].shifted(frame.lo)
+    here = other.places[names[group[0]]]
+    shift = tuple(a - b for a, b in zip(first.lo, here.lo, strict=True))
+    refused: dict[int, str] = {}
+    parts: dict[Box, None] = {}
+    for index in group:
+        wanted = boxes[index].shifted(frame.lo)
+        if other.places[names[index]].shifted(shift) == wanted and wanted not in parts:
+            parts[wanted] = None
+        else:
+            refused[index] = f"{names[index]} already has another place"
+    # Inside one operand's box nothing of another can be: boxes of operands are disjoint.
+    apart = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
+    covers = CellIndex(map(Cells, parts))
+    if not apart and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
+        return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
+    back = tuple(-step for step in shift)
+    hull = target.hull.hull(other.hull.shifted(shift))
+    if target.strides is not None and hull != target.hull:
+        return dict.fromkeys(group, f"{out} {TURNED}")
+    if not (target.stays_dense(hull) and other.stays_dense(hull.shifted(back))):
+        return dict.fromkeys(group, f"the bytes of {names[group[0]]} are also read under another shape")
+    _merge(walk, target, other, shift, hull)
+    return refused
+
+
+def _merge(walk: Walk, target: Space, other: Space, shift: Index, hull: Box) -> None:
+    """Makes one space of two; the smaller one's values are moved, so that a chain of merges stays near linear."""
+    owner = target.owner if target.owner == other.owner else MIXED
+    fixed, strides = ("", None) if target.strides is None else (target.fixed, target.strides)
+    if len(target.places) < len(other.places):
+        shift = tuple(-step for step in shift)
+        hull = hull.shifted(shift)
+        target, other = other, target
+    for name, box in other.places.items():
+        walk.join(name, target, box.shifted(shift))
+    target.content.add(cells.shifted(shift) for cells in other.content)
+    target.dense |= other.dense
+    target.hull = hull
+    target.owner = owner
+    target.fixed, target.strides = fixed, strides
+
+
+def _is_part(walk: Walk, node: Node, name: str) -> bool:
+    """Whether a value is rows that the region of a Concat made itself, which lie as those of one value do.
+
+    Where Concats of the whole graph have put some of them into a buffer that other regions write as well, the place
+    of the others is beside them.
+    """
+    maker = walk.graph.producer(name)
+    if not walk.region_of or maker is None or walk.region_of[maker.name] != walk.region_of[node.name]:
+        return False
+    return isinstance(maker.op, Concat) or not maker.op.is_movement
