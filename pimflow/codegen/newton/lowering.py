@@ -21,7 +21,7 @@ from pimflow.codegen.newton.im2col import (
 )
 from pimflow.codegen.newton.mapping import ChannelGroup, ChunkRun, Deal, Mapping, Share
 from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
-from pimflow.codegen.newton.work_split import Visit, Visits, deal_units
+from pimflow.codegen.newton.work_split import Visits, deal_latched, deal_units
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.targets import PimSpec
@@ -286,11 +286,8 @@ class _Lowering:
         return _dealt(self.shape.tiles, run.pixels, run.columns, channels, mapping.deal, max(mapping.tiles_per_row, 1))
 
     def _latch_visits(self, run: ChunkRun, channels: int) -> Dealt:
-        """Tiles divided alike for every chunk; those left over are split by columns of each."""
-        left = self.shape.tiles % channels
-        parts = min(channels // left, max(run.columns for run in self.mapping.runs)) if left else 1
-        dealt = deal_units(self.shape.tiles, 1, parts, channels, "tiles", 1)
-        return Dealt(tuple(tuple(_rescale(visit, parts, run.columns) for visit in visits) for visits in dealt))
+        longest = max(run.columns for run in self.mapping.runs)
+        return Dealt(deal_latched(self.shape.tiles, run.columns, longest, channels))
 
     def _channel(self, channel: int) -> tuple[int, int]:
         """(group, index in the group) of a channel; group -1 where it belongs to none."""
@@ -445,12 +442,6 @@ class _Lowering:
                     base, visit.count, visit.tile, visit.stride, visit.width, self.slots[run_index], visit.columns,
                     copies, run.columns, tile_pitch, run.count, visit.count, run.columns,
                 )  # fmt: skip
-
-
-def _rescale(visit: Visit, parts: int, columns: int) -> Visit:
-    low, high = visit.columns
-    part = (columns * low // parts, columns * high // parts)
-    return Visit(visit.tile, visit.stride, visit.count, visit.width, visit.pixels, part)
 
 
 def _shape_key(visits: Visits, tails: bool) -> tuple[tuple[int, ...], ...]:

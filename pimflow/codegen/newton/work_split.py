@@ -58,6 +58,28 @@ def deal_units(
     return _deal_units(tiles, pixels, columns, channels)
 
 
+@lru_cache(maxsize=4096)
+def deal_latched(tiles: int, columns: int, longest: int, channels: int) -> tuple[Visits, ...]:
+    """The visits of every channel of a group on a chunk, with order "latch".
+
+    Tiles are divided alike for every chunk; those left over are split by columns of each.
+
+    Args:
+        tiles, channels: as of `deal_units`.
+        columns: of the chunk.
+        longest: columns of the longest chunk.
+    """
+    left = tiles % channels
+    parts = min(channels // left, longest) if left else 1
+    dealt = deal_units(tiles, 1, parts, channels, "tiles", 1)
+    return tuple(tuple(_rescaled(visit, parts, columns) for visit in visits) for visits in dealt)
+
+
+def _rescaled(visit: Visit, parts: int, columns: int) -> Visit:
+    low, high = visit.columns
+    return replace(visit, columns=(columns * low // parts, columns * high // parts))
+
+
 def best_split(pixels: int, columns: int, parts: int) -> tuple[int, int]:
     """(pixel parts, column parts), their product at most `parts`, with the fewest COMPs in the largest part.
 

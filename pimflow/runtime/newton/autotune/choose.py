@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.answers import Records
@@ -318,13 +318,20 @@ class _Chosen:
         return json.dumps(encode(self.timings), separators=(",", ":"))
 
 
+class _Told(NamedTuple):
+    """Cycles of a mapping, None where it does not fit; and whether it was timed or a bound alone was told."""
+
+    cycles: float | None
+    is_timed: bool
+
+
 @dataclass
 class _Race:
     """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
 
     `channels` say what channels of the fastest take, of those with like streams the first; `taken` is what every
     mapping takes that was entered, or takes at least where that is not faster than what has been timed; None where it
-    does not fit. `untimed` are those of which a bound alone was told.
+    does not fit.
     """
 
     problem: MatrixProblem
@@ -334,8 +341,7 @@ class _Race:
     cycles: int | None = None
     refusal: Refusal | None = None
     channels: dict[int, Taken] = field(default_factory=dict)
-    taken: dict[Mapping, float | None] = field(default_factory=dict)
-    untimed: set[Mapping] = field(default_factory=set)
+    taken: dict[Mapping, _Told] = field(default_factory=dict)
 
     @cached_property
     def _shape(self) -> Geometry:
@@ -347,9 +353,8 @@ class _Race:
             if mapping in self.taken:
                 continue
             least = self._least(mapping)
-            if self._is_slow(least):
-                self.untimed.add(mapping)
-            self.taken[mapping] = least if self._is_slow(least) else self._time(mapping)
+            slow = self._is_slow(least)
+            self.taken[mapping] = _Told(least, False) if slow else _Told(self._time(mapping), True)
 
     def enter_other_order(self) -> None:
         """The fastest with the other order of a READRES and the next GWRITE, where it has one.
@@ -388,11 +393,14 @@ class _Race:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles, self.channels)
 
-    def time(self, mappings: Iterable[Mapping]) -> None:
-        """Times mappings that were entered and of which a bound alone was told."""
-        for mapping in mappings:
-            self.untimed.discard(mapping)
-            self.taken[mapping] = self._time(mapping)
+    def time(self, mapping: Mapping) -> _Told:
+        """Times a mapping that was entered and of which a bound alone was told."""
+        told = self.taken[mapping] = _Told(self._time(mapping), True)
+        return told
+
+    def is_beaten(self, mapping: Mapping) -> bool:
+        """Whether a bound tells that a mapping is not faster than what has been timed."""
+        return self._is_slow(self._least(mapping))
 
     def _least(self, mapping: Mapping) -> float:
         """What a mapping takes at least, told before it is laid out; 0 where nobody needs to know."""
@@ -448,7 +456,7 @@ def _reopening(mapping: Mapping) -> Mapping:
 def _shortlist(ranked: list[Candidate]) -> list[Candidate]:
     """Those with the best estimates, and the best of every kind, as estimates err differently by kind."""
     near = [entry for entry in _best_of_kinds(ranked) if entry.cycles <= _NEAR * ranked[0].cycles]
-    return [*ranked[:_SHORTLIST], *near]
+    return list({id(entry): entry for entry in (*ranked[:_SHORTLIST], *near)}.values())
 
 
 def _best_of_kinds(ranked: list[Candidate]) -> list[Candidate]:
@@ -464,38 +472,41 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
     Those whose fills hold fewer pixels than fit have been timed of few kinds: of all others the best is likely.
     """
     thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
-    known = {id(entry) for entry in timed}
-    others = [entry for entry in ranked if id(entry) not in known]
+    entered = {id(entry): entry for entry in timed}
+    told = [(entry, race.taken[entry.mapping]) for entry in entered.values()]
+    others = _likeliest([entry for entry in ranked if id(entry) not in entered], _errors(told), race)
+    if all(race.is_beaten(entry.mapping) for entry in others):
+        return _best_of_kinds(thinned)
     while True:
-        errors = _errors(timed, race)
-        likely = _likeliest(others, errors, _UNDERRATED_NEAR * (race.cycles or 0))
+        errors = _errors(told)
+        likely = _likeliest(others, errors, race)[:_UNDERRATED]
         kinds = {entry.kind for entry in likely}
-        unsure = [
-            entry.mapping
-            for entry in timed
-            if entry.kind in kinds and entry.mapping in race.untimed and _error(entry, race) == errors[entry.kind]
-        ]
+        unsure = {
+            at
+            for at, (entry, known) in enumerate(told)
+            if not known.is_timed and entry.kind in kinds and _error(entry, known) == errors[entry.kind]
+        }
         if not unsure:
             return [*_best_of_kinds(thinned), *likely]
-        race.time(unsure)
+        told = [(entry, race.time(entry.mapping) if at in unsure else known) for at, (entry, known) in enumerate(told)]
 
 
-def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], near: float) -> list[Candidate]:
+def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], race: _Race) -> list[Candidate]:
+    """Those that may be near the fastest if estimates err so much by kind, the likeliest first."""
+    near = _UNDERRATED_NEAR * (race.cycles or 0)
     corrected = [(entry.cycles * errors[entry.kind], at) for at, entry in enumerate(others) if entry.kind in errors]
-    corrected.sort()
-    return [others[at] for cycles, at in corrected[:_UNDERRATED] if cycles <= near]
+    return [others[at] for cycles, at in sorted(corrected) if cycles <= near]
 
 
-def _errors(timed: list[Candidate], race: _Race) -> dict[tuple[object, ...], float]:
+def _errors(told: list[tuple[Candidate, _Told]]) -> dict[tuple[object, ...], float]:
     """By kind, what estimates of those that were timed err by at least."""
     errors: dict[tuple[object, ...], float] = {}
-    for entry in timed:
-        error = _error(entry, race)
+    for entry, known in told:
+        error = _error(entry, known)
         if error is not None:
             errors[entry.kind] = min(errors.get(entry.kind, error), error)
     return errors
 
 
-def _error(entry: Candidate, race: _Race) -> float | None:
-    taken = race.taken[entry.mapping]
-    return None if taken is None else taken / entry.cycles
+def _error(entry: Candidate, told: _Told) -> float | None:
+    return None if told.cycles is None else told.cycles / entry.cycles

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pimflow.codegen.newton import Mapping
 from pimflow.codegen.newton.im2col import Geometry
 from pimflow.codegen.newton.mapping import Deal
-from pimflow.codegen.newton.work_split import deal_units
+from pimflow.codegen.newton.work_split import Visit, deal_latched, deal_units
 from pimflow.runtime.newton.profiles.base import LeastVisits
 
 _ROUNDS = 2
@@ -43,9 +43,10 @@ class _Filling(NamedTuple):
 
 
 class _Spent(NamedTuple):
-    """Cycles of every channel of a group, and the longest gap between COMPs that is among them."""
+    """Cycles of every channel of a group, the most of them, and the longest gap between COMPs that is among them."""
 
     cycles: tuple[int, ...]
+    most: int
     longest: int
 
 
@@ -60,35 +61,80 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
         costs: of the machine.
         enough: beyond this nothing more is looked at.
     """
-    if mapping.order == "latch" or mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
+    if mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
         return 0.0
+    if mapping.order == "latch":
+        return _latched(mapping, shape, costs)
     fillings: dict[tuple[int, int], _Filling] = {}
     most = 0.0
     for group in mapping.groups:
         first, stop = group.weight_groups or (0, shape.groups)
-        spent, longest = [0] * group.channels, costs.change
+        spent, longest = [], costs.change
         for run, start, end in group.shares:
             filling = fillings.get((run, group.channels))
             if filling is None:
                 filling = fillings[run, group.channels] = _filling(mapping, run, group.channels, shape, costs)
             more = _share(filling, *divmod(end - start, filling.pixels), costs)
-            count = mapping.runs[run].count
-            spent = [before + count * cycles for before, cycles in zip(spent, more.cycles, strict=True)]
+            spent.append((mapping.runs[run].count, more))
             longest = max(longest, more.longest)
         # the first COMP comes behind no other
-        most = max(most, _refreshed(costs.first + (stop - first) * max(spent) - longest, longest, costs))
+        most = max(most, _refreshed(costs.first + (stop - first) * _slowest(spent) - longest, longest, costs))
         if most >= enough:
             break
     return most
 
 
+def _latched(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> float:
+    """The same with order "latch": for every tile and pixel each chunk opens its row and fills the buffer anew."""
+    runs = [(run, _changed(mapping, number, shape, costs)) for number, run in enumerate(mapping.runs)]
+    columns = max(run.columns for run in mapping.runs)
+    longest = max(costs.change, *(change for _, change in runs))
+    most = 0.0
+    for group in mapping.groups:
+        first, stop = group.weight_groups or (0, shape.groups)
+        spent = [0] * group.channels
+        for number, start, end in group.shares:
+            run, change = runs[number]
+            dealt = deal_latched(shape.tiles, run.columns, columns, group.channels)
+            for channel, visits in enumerate(dealt):
+                each = (_chunk(visit, change, costs) for visit in visits)
+                spent[channel] += (end - start) * run.count * sum(each)
+        most = max(most, _refreshed(costs.first + (stop - first) * max(spent) - longest, longest, costs))
+    return most
+
+
+def _changed(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
+    """From COMP to COMP over a change of chunk: opening its row, and filling the buffer behind the COMP before."""
+    size = _pixel_bytes(mapping, number, shape, costs)
+    return max(costs.change, costs.comp + costs.filling(size))
+
+
+def _chunk(visit: Visit, change: int, costs: LeastVisits) -> int:
+    """Cycles of a visit's tiles on a chunk, where it has columns of it, of one pixel."""
+    columns = visit.columns[1] - visit.columns[0]
+    return visit.count * ((columns - 1) * costs.comp + change) if columns else 0
+
+
+def _slowest(spent: list[tuple[int, _Spent]]) -> int:
+    """Cycles of a group's slowest channel on all of its shares, each so many times."""
+    if len(spent) == 1:
+        ((count, alone),) = spent
+        return count * alone.most
+    each = ([count * cycles for cycles in own.cycles] for count, own in spent)
+    return max(map(sum, zip(*each, strict=True)), default=0)
+
+
 def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, costs: LeastVisits) -> _Filling:
-    run, slots = mapping.runs[number], shape.slots
-    slots -= sum(behind.columns * behind.count for behind in mapping.runs[number:])
-    elements = min(run.columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
-    stays = mapping.order == "rows"
-    size = elements * costs.element_bytes
+    run, stays = mapping.runs[number], mapping.order == "rows"
+    size = _pixel_bytes(mapping, number, shape, costs)
     return _Filling(shape.tiles, channels, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
+
+
+def _pixel_bytes(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
+    """That a GWRITE writes of a pixel for a chunk run."""
+    slots = shape.slots - sum(behind.columns * behind.count for behind in mapping.runs[number:])
+    elements = min(mapping.runs[number].columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
+    return elements * costs.element_bytes
 
 
 @lru_cache(maxsize=1 << 14)
@@ -102,7 +148,7 @@ def _share(filling: _Filling, full: int, tail: int, costs: LeastVisits) -> _Spen
         change = _turn(filling, pixels, costs) - _next(filling, pixels, costs)
         rows = _visits(filling, pixels)
         cycles = [spent + visit.rows * change for spent, visit in zip(cycles, rows, strict=True)]
-    return _Spent(tuple(cycles), max(own.longest for _, own in each))
+    return _Spent(tuple(cycles), max(cycles), max(own.longest for _, own in each))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -117,7 +163,7 @@ def _fill(filling: _Filling, pixels: int, costs: LeastVisits) -> _Spent:
         elif visits.rows:
             spent += turn - costs.comp + (visits.rows - 1) * (costs.change - costs.comp)
         cycles.append(spent)
-    return _Spent(tuple(cycles), max(turn, following))
+    return _Spent(tuple(cycles), max(cycles), max(turn, following))
 
 
 def _turn(filling: _Filling, pixels: int, costs: LeastVisits) -> int:

@@ -197,10 +197,11 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
     Five pixels on two channels are three and two, and a last fill that is not full leaves channels idle as well.
     """
     most = max(pixels for _, pixels, _ in scheme.chunks)
+    units = {pixels: _units(shape, scheme, pixels) for pixels in range(max(most - _FEWER, 1), most + 1)}
     found: set[int] = set()
     for groups in range(1, min(pim.buffers, pim.channels) + 1):
         cycles = {
-            pixels: -(-_units(shape, scheme, pixels) // groups) * each
+            pixels: -(-units[pixels] // groups) * each
             for pixels, each in _fewer_cycles(scheme, shape.tiles, pim.channels // groups, costs)
         }
         found.add(min(cycles, key=lambda pixels: (cycles[pixels], -pixels)))
@@ -318,38 +319,49 @@ def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
     return pim.banks * pim.multipliers * pim.element_bytes / timing.burst_bytes * timing.burst_cycles
 
 
-class _Price(NamedTuple):
-    """Cycles of one chunk class on a group of a certain size: once a chunk, and for every unit (see `_units`)."""
+class _Prices(NamedTuple):
+    """Cycles of one chunk class, by the channels of a group: once a chunk, and for every unit (see `_units`)."""
 
-    once: float
-    each: float
+    once: tuple[float, ...]
+    each: tuple[float, ...]
 
 
 def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
     """The scheme with the best partitions of the channels into groups."""
     prices = _prices(scheme, shape.tiles, shape.row_pixels if scheme.pitch else 0, pim.channels, costs, placing)
-    units = [(count, _units(shape, scheme, pixels)) for _, pixels, count in scheme.chunks]
     kind = scheme.kind
-    rates = [0.0]
-    for own in prices[1:]:
-        whole = 0.0
-        for price, (count, number) in zip(own, units, strict=True):
-            whole += count * (price.once + number * price.each)
-        rates.append(1 / whole)
-    for sizes in partitions(tuple(rates), pim.channels, min(pim.buffers, pim.channels)):
+    units = [_units(shape, scheme, pixels) for _, pixels, _ in scheme.chunks]
+    alike = len(set(units)) == 1 and not any(own.once[-1] for own in prices)
+    whole = _whole(scheme, prices, [1] * len(units) if alike else units)
+    rates = (0.0, *[1 / cycles for cycles in whole[1:]])
+    for sizes in partitions(rates, pim.channels, min(pim.buffers, pim.channels)):
         if scheme.held > pim.fills_held(len(sizes)):
             continue
         if scheme.spread:
-            yield _spread(scheme, shape, sizes, [1 / rates[size] for size in sizes], pim)
+            number = units[0] if alike else 1
+            yield _spread(scheme, shape, sizes, [number * whole[size] for size in sizes], pim)
             continue
-        cycles, counts = _share_fills(scheme, shape, [prices[size] for size in sizes])
+        cycles, counts = _share_fills(scheme, units, shape.pixels, prices, sizes)
         yield Candidate(cycles * shape.groups, scheme, kind, partial(_mapping, scheme, shape, sizes, counts, pim))
+
+
+def _whole(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
+    """Cycles of all chunks, with so many units each, by the channels of a group.
+
+    Where a chunk costs nothing once, partitions of the channels are the same for any number of units that all have.
+    """
+    whole = [0.0] * len(prices[0].each)
+    for (_, _, count), own, number in zip(scheme.chunks, prices, units, strict=True):
+        whole = [
+            spent + count * (once + number * each) for spent, once, each in zip(whole, own.once, own.each, strict=True)
+        ]
+    return whole
 
 
 def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
     """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
     spent = [0.0] * len(sizes)
-    counts = _share_class(shape.groups, 1, [_Price(0.0, cycles) for cycles in each], spent)
+    counts = _share_class(shape.groups, 1, [0.0] * len(sizes), each, spent)
     return Candidate(max(spent), scheme, scheme.kind, partial(_spread_mapping, scheme, shape, sizes, counts, pim))
 
 
@@ -370,13 +382,14 @@ def _spread_mapping(
 @lru_cache(maxsize=8192)
 def _prices(
     scheme: _Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
-) -> tuple[tuple[_Price, ...], ...]:
-    """Of every chunk class, by the channels of a group; none for 0. However many rows a layer has, they are these."""
-    own = (
-        tuple(_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for chunk in scheme.chunks)
-        for size in range(1, channels + 1)
-    )
-    return ((), *own)
+) -> tuple[_Prices, ...]:
+    """Of every chunk class, from groups of 0 channels on. However many rows a layer has, they are these."""
+    found = []
+    for chunk in scheme.chunks:
+        own = [_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for size in range(1, channels + 1)]
+        once, each = zip(*own, strict=True)
+        found.append(_Prices((0.0, *once), (0.0, *each)))
+    return tuple(found)
 
 
 def _price(
@@ -387,7 +400,8 @@ def _price(
     size: int,
     costs: VisitCosts,
     placing: float,
-) -> _Price:
+) -> tuple[float, float]:
+    """(cycles once a chunk, for every unit) on a group of some channels."""
     columns, pixels, _ = chunk
     load = fill_load(tiles, pixels, columns, size, max(scheme.width, 1))
     copies = scheme.width if scheme.copied else 1
@@ -396,7 +410,7 @@ def _price(
     if placing:
         stored = (load.rounds * load.full + load.left) / (pixels if scheme.width and not scheme.copied else 1)
         once += placing * stored
-    return _Price(once, each * (-(-row_pixels // pixels) if scheme.pitch else 1))
+    return once, each * (-(-row_pixels // pixels) if scheme.pitch else 1)
 
 
 @lru_cache(maxsize=4096)
@@ -411,7 +425,7 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     for number in range(2, most + 1):
         following = list(best)
         backwards = [rate for rate, _ in reversed(best)]
-        for used in range(channels if number == most else 1, channels + 1):  # of the last number all channels count
+        for used in range(channels if number == most else number, channels + 1):  # of the last number all count
             with_last = list(map(add, backwards[channels - used + 1 :], rates[1:]))  # by the size of the last group
             most_rate = max(with_last)
             if most_rate > following[used][0] * 1.0001:
@@ -436,18 +450,20 @@ def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple
     return best
 
 
-def _share_fills(scheme: _Scheme, shape: Geometry, prices: Sequence[Sequence[_Price]]) -> tuple[float, list[list[int]]]:
+def _share_fills(
+    scheme: _Scheme, units: Sequence[int], pixels: int, prices: tuple[_Prices, ...], sizes: Sequence[int]
+) -> tuple[float, list[list[int]]]:
     """(estimated cycles, fills of every group by chunk class), so that the groups end as close together as can be."""
-    spent = [0.0] * len(prices)
-    counts: list[list[int]] = []
+    spent = [0.0] * len(sizes)
+    numbers = [count for _, _, count in scheme.chunks]
     if scheme.order == "latch":  # a pixel's chunks stay together
-        numbers = [count for _, _, count in scheme.chunks]
-        pixel = [_Price(0.0, sum(n * chunk.each for n, chunk in zip(numbers, group, strict=True))) for group in prices]
-        shared = _share_class(shape.pixels, 1, pixel, spent)
+        each = [sum([n * own.each[size] for n, own in zip(numbers, prices, strict=True)]) for size in sizes]
+        shared = _share_class(pixels, 1, [0.0] * len(sizes), each, spent)
         return max(spent), [shared] * len(numbers)
-    for index, (_, pixels, count) in enumerate(scheme.chunks):
-        own = [group[index] for group in prices]
-        counts.append(_share_class(_units(shape, scheme, pixels), count, own, spent))
+    counts = []
+    for number, count, own in zip(units, numbers, prices, strict=True):
+        once, each = [own.once[size] for size in sizes], [own.each[size] for size in sizes]
+        counts.append(_share_class(number, count, once, each, spent))
     return max(spent), counts
 
 
@@ -456,12 +472,14 @@ def _units(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
     return shape.pixels // shape.row_pixels if scheme.pitch else -(-shape.pixels // pixels)
 
 
-def _share_class(fills: int, chunks: int, prices: Sequence[_Price], spent: list[float]) -> list[int]:
+def _share_class(
+    fills: int, chunks: int, once: Sequence[float], each: Sequence[float], spent: list[float]
+) -> list[int]:
     """Deals the fills of `chunks` equal chunks to the groups; adds what they take to `spent`."""
-    total = fills * chunks
-    each = [price.each + (price.once / fills if chunks > 1 else 0.0) for price in prices]
-    once = [0.0 if chunks > 1 else price.once for price in prices]
-    counts = _water_level(total, each, [start + cost for start, cost in zip(spent, once, strict=True)])
+    if chunks > 1:  # whole chunks go to one group
+        each = [more + first / fills for first, more in zip(once, each, strict=True)]
+        once = [0.0] * len(each)
+    counts = _water_level(fills * chunks, each, [start + cost for start, cost in zip(spent, once, strict=True)])
     for group, count in enumerate(counts):
         if count:
             spent[group] += once[group] + count * each[group]

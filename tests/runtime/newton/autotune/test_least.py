@@ -63,3 +63,9 @@ def test_mappings_are_near() -> None:
     for problem in (ConvProblem(1, 96, 24, 28, 56, (1, 1)), MatmulProblem(64, 768, 768)):
         told = sorted(share for share in shares_of_least(problem, PIM) if share)
         assert told[len(told) // 2] > 0.96
+
+
+def test_mappings_that_latch_are_near() -> None:
+    problem = ConvProblem(1, 640, 128, 2, 14, (1, 1))
+    assert "latch" in {entry.mapping.order for entry in candidates(problem, timing_profile(PIM, "strict"))}
+    assert min(shares_of_least(problem, PIM)) > 0.6
