@@ -133,17 +133,10 @@ def chrome_trace(
         spilled: where activations do not all fit, what becomes of them and the schedule of that: a process likewise.
         max_events: slices at most.
     """
-    facts = facts or {}
-    parts: list[EventCost | None] = [*costs] or [None] * len(timeline.events)
-    all_told = [
-        (event, cost, facts.get(event.node) if event.resource in titles else None)  # not of copies over links
-        for event, cost in zip(timeline.events, parts, strict=True)
-        if event.resource != NO_RESOURCE
-    ]
+    all_told = _told(timeline, titles, costs, facts or {})
     told = all_told[:max_events]
     left_out = len(all_told) - len(told)
     tracks = Tracks(titles, timeline, [(event, () if about is None else about.lanes) for event, _, about in told])
-    process = PROGRAM + len(titles) + 1
     own = chain(
         (tracks.slice(event, _details(event, cost, about)) for event, cost, about in told),
         tracks.regions(),
@@ -151,15 +144,7 @@ def chrome_trace(
         _counters(timeline, told, memory, next(iter(titles))),
         tracks.arrows(graph),
     )
-    beside: list[Callable[[int], Iterator[dict[str, Any]]]] = []
-    if steady is not None:
-        from pimflow.report.steady import steady_slices
-
-        beside.append(partial(steady_slices, steady, titles, process))
-    if spilled is not None:
-        from pimflow.report.spill import spilled_slices
-
-        beside.append(partial(spilled_slices, *spilled, titles, process))
+    beside = _beside(titles, steady, spilled)
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
         "makespan_us": timeline.makespan_us,
@@ -176,6 +161,37 @@ def chrome_trace(
     return {"traceEvents": entries, "displayTimeUnit": "ns", "otherData": notes}
 
 
+_Told = tuple[Event, EventCost | None, SliceFacts | None]
+"""An event, its cost and what else is known of it."""
+
+
+def _told(
+    timeline: Timeline, titles: Mapping[str, str], costs: Sequence[EventCost], facts: Mapping[str, SliceFacts]
+) -> list[_Told]:
+    """The events that get a slice, with their costs and what else is known of them."""
+    parts: list[EventCost | None] = [*costs] or [None] * len(timeline.events)
+    return [
+        (event, cost, facts.get(event.node) if event.resource in titles else None)  # not of copies over links
+        for event, cost in zip(timeline.events, parts, strict=True)
+        if event.resource != NO_RESOURCE
+    ]
+
+
+def _beside(
+    titles: Mapping[str, str], steady: SteadyState | None, spilled: tuple[Spill, SpilledSchedule] | None
+) -> Iterator[Callable[[int], Iterator[dict[str, Any]]]]:
+    """What makes the slices of other processes, so many at most."""
+    process = PROGRAM + len(titles) + 1
+    if steady is not None:
+        from pimflow.report.steady import steady_slices
+
+        yield partial(steady_slices, steady, titles, process)
+    if spilled is not None:
+        from pimflow.report.spill import spilled_slices
+
+        yield partial(spilled_slices, *spilled, titles, process)
+
+
 def _entries(
     own: Iterable[dict[str, Any]], most: int, beside: Iterable[Callable[[int], Iterator[dict[str, Any]]]]
 ) -> Iterator[dict[str, Any]]:
@@ -190,7 +206,7 @@ def _entries(
 
 def _counters(
     timeline: Timeline,
-    shown: Sequence[tuple[Event, EventCost | None, SliceFacts | None]],
+    shown: Sequence[_Told],
     memory: MemoryPlan | None,
     host: str,
 ) -> Iterator[dict[str, Any]]:
