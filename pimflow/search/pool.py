@@ -111,6 +111,12 @@ class Pool(Generic[Payload]):
         heapq.heappush(self.stretches[number].entries, entry)
         self._changed(number)
 
+    def first(self, start: int, stop: int) -> Entry[Payload] | None:
+        """The candidate for some positions that takes least, as far as is known; None if there is none."""
+        number = self._at.get((start, stop))
+        entries = [] if number is None else self.stretches[number].entries
+        return entries[0] if entries else None
+
     def take(self, entry: Entry[Payload]) -> None:
         """Takes out a candidate that `cheapest` named; with another `us` it may be added again."""
         number = self._at[entry.start, entry.stop]

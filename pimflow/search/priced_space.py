@@ -30,7 +30,7 @@ _NEAR, _NEAR_DIVIDED = 0.005, 0.001
 """Plans that cost more than the cheapest by no more than this part of it are near it; the latter where rows are divided
 within stages, of which there are more ways."""
 _AT_ONCE = 4
-"""Pipelines near the cheapest plan that are looked at before it is found again."""
+"""Decisions near the cheapest plan that are looked at before it is found again."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Search:
         while not self.out_of_time:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
             fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
-            if not fresh and not self._probe(probed):
+            if not fresh and not self._probe(probed, varied):
                 return
             if not fresh or self.out_of_time:
                 continue
@@ -179,16 +179,19 @@ class Search:
                 self._tried.update(some.payload)
                 self._vary(entry, varied)
 
-    def _probe(self, probed: set[Decision]) -> bool:
-        """Enters a few versions of the pipelines nearest to the cheapest cover; False if all near it are `probed`.
+    def _probe(self, probed: set[Decision], varied: dict[int, int]) -> bool:
+        """Enters a few versions of what is nearest to the cheapest cover; False if all near it are `probed`.
 
         What is in the cover has been varied, and what is not has not: it may be in no cheaper cover for that alone.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
         entries = [entry for entry in self.pool.nearly_cheapest(near) if probed.isdisjoint(entry.payload)]
-        found = [entry for entry in entries if isinstance(entry.payload[0], Pipeline)][:_AT_ONCE]
+        found = [entry for entry in entries if isinstance(entry.payload[0], Parallel | Pipeline)][:_AT_ONCE]
         for entry in found:
             probed.update(entry.payload)
+            if isinstance(entry.payload[0], Parallel):
+                self._vary(entry, varied)
+                continue
             for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
                 self.vary(self._candidates.probes(interval))
         return bool(found)
@@ -215,7 +218,18 @@ class Search:
         before = self.entered
         for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
             self.vary(self._candidates.variations(interval))
+            self.vary(self._candidates.pieces(interval, self._cheapest_for))
         varied[entry.place] = self.entered - before
+
+    def _cheapest_for(self, start: int, stop: int) -> Decisions:
+        """What the cheapest candidate for some positions of the order decides; () if there is none, or no time."""
+        shift = self._candidates.scene.alike.shift(start, stop)
+        place = self._line.place(Candidate(start - shift, stop - shift, ()))
+        while (entry := self.pool.first(*place)) is not None and not entry.priced:
+            if not self.has_time():
+                return ()
+            self._look_at(entry)
+        return () if entry is None else self._candidates.moved(entry.payload, shift)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """The same for variations of what has been found, of which nobody knows how many will follow."""

@@ -196,10 +196,15 @@ def test_chosen_neighbours_in_different_branches_are_joined() -> None:
     for start, stop, parallel in joined:
         (window,) = [window for window in windows if window[:2] == (start, stop)]
         assert isinstance(parallel, Parallel)
-        changed = set(window[2].decisions) ^ set(parallel.decisions)
-        assert len({node for decision in changed for node in decision.nodes}) <= 1, "one unit decided otherwise"
+        changed = set(parallel.decisions) - set(window[2].decisions)
+        assert len(changed) <= 1 or are_exchanged(changed), "one unit decided otherwise, or two"
     assert list(maker.joins(chosen)) == [], "each once"
     assert list(candidates_of(downsampled(), "pimflow")[0].joins(chosen)) == []
+
+
+def are_exchanged(changed: Iterable[Decision]) -> bool:
+    """Whether two units are decided, one whole on each device."""
+    return sorted(item.device for item in changed if isinstance(item, OnDevice)) == ["gpu", "pim"]
 
 
 def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another() -> None:
@@ -230,11 +235,63 @@ def test_what_is_divided_is_joined_with_one_of_it_whole_on_the_unit_and_the_othe
     assert {Parallel((items[:2], items[2:])) for items in moved} <= joined
 
 
+def test_what_is_divided_side_by_side_is_also_exchanged_for_one_whole_on_each_device() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    first, second, third = SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitRows("conv2", 2, "auto")
+    parallel = Parallel(((first, second), (third,)))
+    near = {one.decisions[0] for one in maker.variations(Interval(0, 3, 1.0, (parallel,)))}
+    pim = {name: OnDevice(name, "pim", "auto") for name in ("conv0", "conv1", "conv2")}
+    gpu = {name: OnDevice(name, "gpu") for name in pim}
+    expected = {
+        Parallel(((pim["conv0"], gpu["conv1"]), (third,))),
+        Parallel(((gpu["conv0"], pim["conv1"]), (third,))),
+        Parallel(((pim["conv0"], second), (gpu["conv2"],))),
+        Parallel(((gpu["conv0"], second), (pim["conv2"],))),
+        Parallel(((first, pim["conv1"]), (gpu["conv2"],))),
+        Parallel(((first, gpu["conv1"]), (pim["conv2"],))),
+    }
+    exchanged = {
+        one for one in near if isinstance(one, Parallel) and are_exchanged(set(one.decisions) - set(parallel.decisions))
+    }
+    assert exchanged == expected
+
+
+def test_stretches_of_what_is_put_together_are_decided_as_they_would_be_by_themselves() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    branch = (SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"))
+    other = OnDevice("conv2", "pim", "auto")
+    run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
+    alone = OnDevice("conv0", "pim", "auto"), SplitColumns("conv1", 16, "auto")
+    found: dict[tuple[int, int], tuple[Decision, ...]] = {
+        (0, 1): alone[:1],
+        (1, 2): alone[1:],
+        (0, 2): (run,),
+        (2, 3): (other,),
+        (0, 3): (OnDevice("conv0", "gpu"), OnDevice("conv1", "gpu"), OnDevice("conv2", "gpu")),
+    }
+
+    def around(parallel: Parallel) -> list[Decision]:
+        chosen = Interval[tuple[Decision, ...]](0, 3, 1.0, (parallel,))
+        return [one.decisions[0] for one in maker.pieces(chosen, lambda start, stop: found.get((start, stop), ()))]
+
+    assert [one.branches for one in around(Parallel((branch, (other,)))) if isinstance(one, Parallel)] == [
+        ((alone[0], branch[1]), (other,)),
+        ((run,), (other,)),
+        ((branch[0], alone[1]), (other,)),
+    ], "conv2 is decided so already, and both branches are no stretch of one"
+    assert around(Parallel(((run,), (other,)))) == [Parallel((alone, (other,)))], "a pipeline in two"
+    found[0, 1] = ()
+    assert around(Parallel(((run,), (other,)))) == [], "nothing is known of its first part"
+
+
 def test_units_in_branches_are_decided_anew() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))
     near = {one.decisions[0] for one in maker.variations(Interval(1, 3, 1.0, (parallel,)))}
-    assert all(isinstance(one, Parallel) and len(set(one.decisions) & set(parallel.decisions)) == 1 for one in near)
+    anew = [set(one.decisions) - set(parallel.decisions) for one in near if isinstance(one, Parallel)]
+    exchanged = [decisions for decisions in anew if len(decisions) > 1]
+    assert exchanged == [{OnDevice("conv1", "gpu"), OnDevice("conv2", "pim", "auto")}], "conv2 is on the host as it is"
+    assert len(anew) == len(near)
     found = {item for one in near if isinstance(one, Parallel) for item in one.decisions} - set(parallel.decisions)
     assert {item.gpu_rows for item in found if isinstance(item, SplitRows) and item.node == "conv1"} == {1, 2, 4, 5, 7}
     assert {item.gpu_rows for item in found if isinstance(item, SplitRows) and item.node == "conv2"} == {2, 4, 6}

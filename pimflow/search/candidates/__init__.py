@@ -10,9 +10,8 @@ search goes on from those that it chooses (`variations`). Of a small graph all a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 
 from pimflow.ir import Decision, Graph
@@ -27,6 +26,7 @@ from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
+from pimflow.search.candidates.pieces import Cheapest, pieces
 from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.chain import Interval
@@ -116,11 +116,7 @@ class Candidates:
         return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
 
     def _behind(self, shift: int) -> Callable[[str], str]:
-        return lambda name: self.order[self._place[name] + shift].name
-
-    @cached_property
-    def _place(self) -> Mapping[str, int]:
-        return {node.name: index for index, node in enumerate(self.order)}
+        return lambda name: self.order[self.scene.place[name] + shift].name
 
     def _versions(self, kinds: Sequence[Count]) -> int:
         """How many versions there are of what has too many in most graphs; counting ends where they are too many."""
@@ -154,6 +150,10 @@ class Candidates:
             if candidate not in self._probes:
                 self._probes.add(candidate)
                 yield candidate
+
+    def pieces(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+        """What is put together, with some of it decided as it would be by itself."""
+        yield from pieces(self.scene, chosen, cheapest)
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         """Decisions of a cover without meeting points between them, and what is a step away from these; each once."""

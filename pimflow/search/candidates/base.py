@@ -62,6 +62,11 @@ class Scene:
         self._leaving: dict[tuple[int, str], bool] = {}
 
     @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Where every node is in the order."""
+        return {node.name: index for index, node in enumerate(self.order)}
+
+    @cached_property
     def fork_joins(self) -> tuple[ForkJoin, ...]:
         """Where branches are that may run at once; not where rows are brought from the host's memory, which have room
         one after the other alone."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 
 from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
@@ -19,6 +19,8 @@ from pimflow.search.policy import Space
 MAX_BRANCHES = 4
 Branches = tuple[tuple[Node, ...], ...]
 """The nodes of each of several branches, in order."""
+Place = tuple[int, int, int]
+"""Decisions first .. last-1 of a branch: branch, first, last."""
 
 
 def branches(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
@@ -88,19 +90,37 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
 
 
 def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-    """Concurrent branches in which one unit is decided otherwise: whole on another device, or divided otherwise."""
+    """Concurrent branches in which one unit is decided otherwise: whole on another device, or divided otherwise; or two
+    are: one whole on another device, one on the host. Either step alone may take longer."""
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
-    for place, branch in enumerate(parallel.branches):
-        for first, last in _units(scene, branch):
-            for way in _other_ways(scene, branch[first:last]):
-                changed = (*branch[:first], *way, *branch[last:])
-                branches = (*parallel.branches[:place], changed, *parallel.branches[place + 1 :])
-                yield Candidate(chosen.start, chosen.stop, (Parallel(branches),))
+    found = [(at, *span) for at, branch in enumerate(parallel.branches) for span in units_decided(scene, branch)]
+    for place in found:
+        for way in _other_ways(scene, items_at(parallel, place)):
+            yield Candidate(chosen.start, chosen.stop, (decided_anew(parallel, {place: way}),))
+    for places in permutations(found, 2):
+        ways = _exchanged(scene, *(items_at(parallel, place) for place in places))
+        if ways is not None:
+            anew = decided_anew(parallel, dict(zip(places, ways, strict=True)))
+            yield Candidate(chosen.start, chosen.stop, (anew,))
 
 
-def _units(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
+def items_at(parallel: Parallel, place: Place) -> tuple[Single, ...]:
+    """What is decided at a place."""
+    branch, first, last = place
+    return parallel.branches[branch][first:last]
+
+
+def decided_anew(parallel: Parallel, ways: Mapping[Place, tuple[Single, ...]]) -> Parallel:
+    """The same with something else at some places."""
+    branches = list(parallel.branches)
+    for (branch, first, last), way in sorted(ways.items(), reverse=True):  # what is behind a place moves
+        branches[branch] = (*branches[branch][:first], *way, *branches[branch][last:])
+    return Parallel(tuple(branches))
+
+
+def units_decided(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
     """The decisions first .. last-1 about a node and what is fused into it."""
     starts: list[int] = []
     names: set[str] = set()
@@ -114,20 +134,42 @@ def _units(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
 
 def _other_ways(scene: Scene, items: Sequence[Single]) -> Iterator[tuple[Single, ...]]:
     """What else may be decided of one unit."""
-    now = items[0]
-    names = [name for item in items for name in item.nodes]
+    now, names = items[0], [name for item in items for name in item.nodes]
     anchor, behind = scene.graph.node(names[0]), tuple(names[1:])
-    for destination in scene.destinations("auto") if not isinstance(now, Pipeline) else ():
-        if not scene.can_run(anchor, destination):
-            continue
-        followers = tuple(OnDevice(name, scene.host) for name in behind)
-        for placed in (
-            OnDevice(anchor.name, scene.host),
-            OnDevice(anchor.name, destination.device, destination.choice),
-        ):
-            if placed != now:
-                yield (placed, *followers)
+    for destination in _destinations(scene, items):
+        for way in (_whole(scene, names, None), _whole(scene, names, destination)):
+            if way[0] != now:
+                yield way
         yield from _divisions(scene, anchor, now, behind, destination)
+
+
+def _exchanged(
+    scene: Scene, leaving: Sequence[Single], staying: Sequence[Single]
+) -> tuple[tuple[Single, ...], tuple[Single, ...]] | None:
+    """One unit whole on another device and one on the host; None if one of them is so already, or cannot leave."""
+    there, here = _destinations(scene, leaving), _destinations(scene, staying)
+    if not there or not here:
+        return None
+    ways = [
+        _whole(scene, [name for item in items for name in item.nodes], destination)
+        for items, destination in ((leaving, there[0]), (staying, None))
+    ]
+    return None if ways[0][0] == leaving[0] or ways[1][0] == staying[0] else (ways[0], ways[1])
+
+
+def _destinations(scene: Scene, items: Sequence[Single]) -> list[Destination]:
+    """Where one unit could leave the host for, that is decided by itself."""
+    if isinstance(items[0], Pipeline):
+        return []
+    anchor = scene.graph.node(items[0].nodes[0])
+    return [destination for destination in scene.destinations("auto") if scene.can_run(anchor, destination)]
+
+
+def _whole(scene: Scene, names: Sequence[str], destination: Destination | None) -> tuple[Single, ...]:
+    """One unit whole on a device (None: the host), what is fused into it on the host."""
+    anchor, *behind = names
+    where = (scene.host, "") if destination is None else (destination.device, destination.choice)
+    return OnDevice(anchor, *where), *(OnDevice(name, scene.host) for name in behind)
 
 
 def _divisions(

@@ -1,0 +1,62 @@
+"""What is put together, with neighbours in it decided as they would be by themselves.
+
+Step by step one unit is decided anew; pipelines come into what is put together, and leave it, as wholes: those that the
+search has found for the same stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+from pimflow.ir import Decision, Parallel, Pipeline
+from pimflow.ir.plan import Single, singles
+from pimflow.search.candidates.base import Candidate, Scene
+from pimflow.search.candidates.branches import decided_anew, items_at, units_decided
+from pimflow.search.chain import Interval
+
+Cheapest = Callable[[int, int], tuple[Decision, ...]]
+"""What is decided of positions start .. stop-1 by the cheapest candidate for just these; () if there is none."""
+
+
+def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+    """What is put together with one stretch of a branch decided as the cheapest candidate for it is; or with a pipeline
+    cut in two anywhere, both parts decided so."""
+    parallel = chosen.payload[0]
+    if not isinstance(parallel, Parallel):
+        return
+    for at, branch in enumerate(parallel.branches):
+        spans = list(units_decided(scene, branch))
+        for one, other in combinations(range(len(spans) + 1), 2):
+            place = (at, spans[one][0], spans[other - 1][1])
+            items = items_at(parallel, place)
+            start, stop = _stretch(scene, items)
+            if stop - start != sum(len(item.nodes) for item in items) or stop - start == chosen.stop - chosen.start:
+                continue
+            for way in _ways(scene, items, start, stop, cheapest):
+                yield Candidate(chosen.start, chosen.stop, (decided_anew(parallel, {place: way}),))
+
+
+def _stretch(scene: Scene, items: Sequence[Single]) -> tuple[int, int]:
+    """The positions that decisions cover, from the first to behind the last."""
+    places = [scene.place[name] for item in items for name in item.nodes]
+    return min(places), max(places) + 1
+
+
+def _ways(
+    scene: Scene, items: tuple[Single, ...], start: int, stop: int, cheapest: Cheapest
+) -> Iterator[tuple[Single, ...]]:
+    """What else may be decided of a stretch, of what is known to be cheap by itself."""
+    whole = _flat(cheapest(start, stop))
+    if whole and whole != items:
+        yield whole
+    if len(items) > 1 or not isinstance(items[0], Pipeline):
+        return
+    for unit in scene.units_within(start, stop)[1:]:
+        first, second = _flat(cheapest(start, unit.start)), _flat(cheapest(unit.start, stop))
+        if first and second:
+            yield *first, *second
+
+
+def _flat(decisions: Sequence[Decision]) -> tuple[Single, ...]:
+    return tuple(item for decision in decisions for item in singles(decision))
