@@ -13,6 +13,7 @@ from pimflow.passes import FuseEpilogues, OrderAggregation, PassResult
 from pimflow.passes.order_aggregation import neighbours
 from pimflow.runtime.costs import CostModel
 from pimflow.search.fastest import Fastest
+from pimflow.search.room import Price
 
 
 def cheapest_order(graph: Graph, costs: CostModel, options: Options) -> PassResult:
@@ -29,8 +30,8 @@ def cheapest_order(graph: Graph, costs: CostModel, options: Options) -> PassResu
         if isinstance(neighbours(best, best.node(name)), Refusal):
             continue
         turned = FuseEpilogues(residual=True).run(OrderAggregation(name).run(best).graph).graph
-        before, after = (fastest.us(candidate) for candidate in (best, turned))
+        before, after = (Price.of(candidate, fastest) for candidate in (best, turned))
         if after < before:
-            notes.append(f"{name}: turned with the sum over edges next to it, {before:.2f} us become {after:.2f} us")
+            notes.append(f"{name}: turned with the sum over edges next to it, {before.text} become {after.text}")
             best = turned
     return PassResult(best, best is not graph, tuple(notes))

@@ -24,8 +24,8 @@ from pimflow.runtime.features import tiers_of
 from pimflow.runtime.memory import plan_memory
 from pimflow.runtime.memory.tiers import gigabytes, gpu_bytes
 from pimflow.search.fastest import Fastest
-from pimflow.search.order import execution_order
 from pimflow.search.pricing import Costs, rewrites
+from pimflow.search.room import needed_bytes
 
 ACCESSES: Mapping[str, tuple[str, ...]] = {
     "auto": ("gather", "zero-copy", "zero-copy-plain"),
@@ -85,7 +85,7 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
         return Chosen()
     tiers, host, _ = tiers_of(costs.target)
     room = tiers.gpu.usable_bytes
-    needed = _needed(graph, costs)
+    needed = needed_bytes(graph, costs)
     if asked == "auto" and needed <= room:
         return Chosen()
     tables = tuple(_tables(graph))
@@ -138,12 +138,6 @@ def _bytes(graph: Graph, name: str) -> int:
     return value.elements * (element_bytes(value.dtype) or 0)
 
 
-def _needed(graph: Graph, costs: CostModel) -> int:
-    """What the GPU holds at the peak, nodes one after the other in the order in which plans run them."""
-    ordered = graph.replace(nodes=execution_order(graph))
-    return gpu_bytes(plan_memory(ordered, costs.host_only().workspaces(ordered)))
-
-
 class _Forms:
     """Tries forms of one graph."""
 
@@ -187,7 +181,7 @@ class _Forms:
 
     def _form(self, passes: tuple[Pass, ...], made: Graph, access: str, parts: int) -> Form:
         graph = made.replace(nodes=[_fetching(node, access) for node in made.nodes])
-        needed = _needed(graph, self._costs)
+        needed = needed_bytes(graph, self._costs)
         time_us = self._fastest.us(graph) if needed <= self._room else 0.0
         return Form(passes, access, parts, needed, time_us)
 

@@ -2,7 +2,8 @@
 
 Each of these rewrites can make a layer slower: fewer rows cost a gather of their own, and a product with less
 arithmetic may be a kernel more. The counts that prices follow from are those of the graph at hand. Which passes run,
-and where, is settled before plans are made, with every node on the device that runs it fastest.
+and where, is settled before plans are made, with every node on the device that runs it fastest. Where the target says
+how large the GPU's memory is, no form is taken that has no room there while another has.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pimflow.passes import (
     SegmentGemm,
 )
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.memory.tiers import gigabytes
 from pimflow.search.fastest import Fastest
+from pimflow.search.room import Price, needed_bytes
 
 Kind = type[RelationalPass]
 
@@ -90,7 +93,7 @@ class Form:
 
 
 def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL) -> Chosen:
-    """The passes that bring relational layers into the form in which they cost least.
+    """The passes that bring relational layers into the form in which they cost least, of those that have room.
 
     Args:
         graph: cleaned up.
@@ -106,7 +109,8 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
     if options.relations == "always":
         return Chosen((*(made for made, _ in everything.steps(graph)), *_MARKS))
     fastest = Fastest.of(costs, options)
-    return _with_records(graph, everything, _cheapest(graph, everything, lambda made: _price(made, fastest)))
+    found = _cheapest(graph, everything, lambda made: _price(made, fastest))
+    return _with_records(graph, everything, found, costs)
 
 
 def training_form(
@@ -127,7 +131,7 @@ def training_form(
         return ()
     best = everything
     if options.relations == "auto":
-        best = _cheapest(graph, everything, step_us).best
+        best = _cheapest(graph, everything, lambda made: Price(False, step_us(made))).best
     return tuple(made for made, _ in best.steps(graph))
 
 
@@ -135,11 +139,11 @@ class _Found(NamedTuple):
     """The best form and its price, and those of all sets of the passes."""
 
     best: Form
-    least: float
-    prices: Mapping[tuple[Kind, ...], float]
+    least: Price
+    prices: Mapping[tuple[Kind, ...], Price]
 
 
-def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], float]) -> _Found:
+def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -> _Found:
     """The best set of passes, and then of each the nodes that had better stay as they are."""
     ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
     prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
@@ -158,8 +162,8 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], float]) -
 
 
 def _with_less(
-    graph: Graph, best: Form, least: float, price: Callable[[Graph], float], kinds: Sequence[Kind]
-) -> tuple[Form, float]:
+    graph: Graph, best: Form, least: Price, price: Callable[[Graph], Price], kinds: Sequence[Kind]
+) -> tuple[Form, Price]:
     """The form in which some passes leave what had better stay as it is, and its price."""
 
     def found() -> dict[tuple[Kind, str], None]:
@@ -177,16 +181,25 @@ def _with_less(
     return best, least
 
 
-def _with_records(graph: Graph, everything: Form, found: _Found) -> Chosen:
-    """The passes of the best form, and what those that do not pay would cost."""
+def _with_records(graph: Graph, everything: Form, found: _Found, costs: CostModel) -> Chosen:
+    """The passes of the best form, what it and the export take, and what those that do not pay would cost."""
     records = []
     for kind in everything.kinds:
         others = [price for kinds, price in found.prices.items() if kind in kinds]
         if others and kind not in found.best.kinds:
-            note = f"everything: {min(others):.2f} us with it, {found.least:.2f} us without"
+            note = f"everything: {min(others).text} with it, {found.least.text} without"
             records.append(PassRecord(kind.name, 0.0, False, len(graph.nodes), (note,)))
     passes = tuple(made for made, _ in found.best.steps(graph))
+    if passes:
+        records.append(PassRecord(passes[0].name, 0.0, False, len(graph.nodes), (_peaks(graph, found, costs),)))
     return Chosen((*passes, *_MARKS) if passes else (), tuple(records))
+
+
+def _peaks(graph: Graph, found: _Found, costs: CostModel) -> str:
+    """What the GPU's memory holds at the peak in the form that is chosen, and as exported."""
+    made = _marked(_made(graph, found.best))
+    chosen, exported = (gigabytes(needed_bytes(one, costs)) for one in (made, graph))
+    return f"everything: {found.least.text}, {chosen} at the peak as chosen, {exported} as exported"
 
 
 def _made(graph: Graph, form: Form) -> Graph:
@@ -196,10 +209,14 @@ def _made(graph: Graph, form: Form) -> Graph:
     return graph
 
 
-def _price(graph: Graph, fastest: Fastest) -> float:
+def _price(graph: Graph, fastest: Fastest) -> Price:
+    return Price.of(_marked(graph), fastest)
+
+
+def _marked(graph: Graph) -> Graph:
     for mark in _MARKS:
         graph = mark.run(graph).graph
-    return fastest.us(graph)
+    return graph
 
 
 def _sites(graph: Graph, form: Form) -> Iterator[tuple[Kind, str]]:

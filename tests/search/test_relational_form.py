@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,15 @@ from pimflow.passes import (
     SegmentGemm,
 )
 from pimflow.passes.differentiate import Differentiate, parameters
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
 from pimflow.search.relational_form import relational_form, training_form
+from pimflow.search.room import needed_bytes
 from pimflow.sparse import Graph as Adjacency
-from support.relational import LAYERS, TypedEdges, attention, by_destination, largest, random_edges
+from pimflow.targets import override
+from pimflow.targets.schema.memory import GIB
+from support.relational import LAYERS, TypedEdges, attention, by_destination, film, largest, random_edges
 
 OPTIONS = Options(policy="gpu")
 COSTS = Machine.of(OPTIONS).costs.host_only()
@@ -71,6 +76,40 @@ def test_products_of_loops_may_be_grouped_instead() -> None:
     assert us(carried_out(graph, passes)) <= min(prices) * (1 + 1e-12)
 
 
+def room_for(size: float) -> CostModel:
+    """A machine whose GPU has so many bytes of memory."""
+    memory = {"memory.gpu.capacity_gib": size / GIB, "memory.gpu.reserved_gib": 0.0}
+    return Machine.of(Options(policy="gpu", target=override("rtx3090", memory))).costs
+
+
+def test_what_the_memory_has_no_room_for_is_not_chosen_where_another_form_fits() -> None:
+    """With less memory it is the cheapest of the forms that fit; with too little for any, the cheapest of all."""
+    graph = film(random_edges(400, 4, 4000))
+    ample = room_for(GIB)
+    marks = relational_form(graph, ample, OPTIONS).passes[-2:]
+    made = [carried_out(one, marks) for one in forms(graph, tuple(kind() for kind in RELATIONAL))]
+    needs, prices = [needed_bytes(one, ample) for one in made], [Fastest.of(ample, OPTIONS).us(one) for one in made]
+    freest = needs[prices.index(min(prices))]
+    assert min(needs) < freest
+    for room in (freest, freest - 1, min(needs), min(needs) - 1):
+        found = carried_out(graph, relational_form(graph, room_for(room), OPTIONS).passes)
+        fits = [price for need, price in zip(needs, prices, strict=True) if need <= room]
+        assert Fastest.of(ample, OPTIONS).us(found) <= min(fits or prices) * (1 + 1e-12)
+        assert needed_bytes(found, ample) <= room or not fits
+
+
+def test_both_peaks_are_told() -> None:
+    graph = film(random_edges(400, 4, 4000))
+    *_, record = relational_form(graph, COSTS, OPTIONS).records
+    assert record.name == "segment-gemm"
+    told = re.fullmatch(
+        r"everything: [\d.]+ us, ([\d.]+) MB at the peak as chosen, ([\d.]+) MB as exported", record.notes[0]
+    )
+    assert told is not None
+    assert float(told[2]) == pytest.approx(needed_bytes(graph, COSTS) / 1e6, abs=5e-3)
+    assert float(told[1]) > float(told[2])
+
+
 def test_what_does_not_pay_is_left() -> None:
     """Of 512 features the messages' product is read again for less than another product of all of them would cost."""
     wide = attention(DENSE, 512)
@@ -86,8 +125,7 @@ def test_a_pass_that_pays_nowhere_says_what_it_would_cost() -> None:
     graph = graph.replace(outputs=(*graph.outputs, graph.node("typed_i").output))
     chosen = relational_form(graph, COSTS, OPTIONS)
     assert ReorderLinear not in map(type, chosen.passes)
-    (record,) = chosen.records
-    assert record.name == "reorder-linear"
+    (record,) = (record for record in chosen.records if record.name == "reorder-linear")
     assert record.notes[0].startswith("everything: ")
     assert " us with it, " in record.notes[0]
 
