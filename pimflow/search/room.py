@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pimflow.ir import Graph
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.memory import plan_memory
+from pimflow.runtime.memory import ALIGNMENT, plan_memory
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.search.fastest import Fastest
 from pimflow.search.order import execution_order
@@ -46,6 +46,6 @@ def _fits(graph: Graph, costs: CostModel) -> bool:
 
 
 def _bytes_of_all(graph: Graph, costs: CostModel) -> int:
-    """Of all values and workspaces together, which no peak is above."""
-    values = sum(value.elements * (element_bytes(value.dtype) or 0) for value in graph.values.values())
-    return values + sum(costs.host_only().workspaces(graph).values())
+    """Of all values and workspaces side by side, which no peak is above."""
+    values = [value.elements * (element_bytes(value.dtype) or 0) for value in graph.values.values()]
+    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in (*values, *costs.host_only().workspaces(graph).values()))
