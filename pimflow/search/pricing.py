@@ -10,7 +10,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import repeat
 from typing import Protocol
 
 from pimflow.errors import PlanError
@@ -75,6 +74,18 @@ _TEXTS = 1_000
 """Regions of which the text is remembered that prices are kept by."""
 
 
+class _WholeUs(dict[str, float]):
+    """By name, what all of a node of a graph takes on a device at least, found out when it is first asked for."""
+
+    def __init__(self, graph: Graph, times: LeastTimes, device: str) -> None:
+        super().__init__()
+        self._graph, self._times, self._device = graph, times, device
+
+    def __missing__(self, name: str) -> float:
+        us = self[name] = self._times.whole_us(self._graph.node(name), self._device)
+        return us
+
+
 class Pricer:
     """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
 
@@ -91,7 +102,7 @@ class Pricer:
         self._bounds = bounds.Bounds(graph, costs)
         self._times = LeastTimes(graph, costs)
         self._stages = StageTimes(self._bounds, costs.target.host)
-        self._whole: dict[tuple[str, str], float] = {}
+        self._whole_us = {device: _WholeUs(graph, self._times, device) for device in (costs.target.host, *costs.units)}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._balanced: dict[tuple[str, str, str], int] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
@@ -113,20 +124,22 @@ class Pricer:
             return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part = self._part_on_host(only)
-            on_host = part * self._whole_us(only.node, self.costs.target.host)
-            least = max(on_host, (1 - part) * self._whole_us(only.node, only.device))
+            on_host = part * self._whole_us[self.costs.target.host][only.node]
+            least = max(on_host, (1 - part) * self._whole_us[only.device][only.node])
             return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
         return self._bounds.least_us(decisions)
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
-        busy: dict[str, float] = {}
-        host = self.costs.target.host
-        divided = pipeline.host_rows or repeat(())
-        for name, device, rows in zip(pipeline.run, pipeline.devices, divided, strict=False):
+        whole_us = self._whole_us
+        busy = dict.fromkeys([self.costs.target.host, *pipeline.devices], 0.0)
+        if not pipeline.host_rows:
+            for name, device in zip(pipeline.run, pipeline.devices, strict=True):
+                busy[device] += whole_us[device][name]
+            return max(busy.values())
+        for name, device, rows in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
             on_host = sum(rows) / node_rows(self.graph, self.graph.node(name)) if rows else 0.0
-            busy[device] = busy.get(device, 0.0) + (1 - on_host) * self._whole_us(name, device)
-            if rows:
-                busy[host] = busy.get(host, 0.0) + on_host * self._whole_us(name, host)
+            busy[device] += (1 - on_host) * whole_us[device][name]
+            busy[self.costs.target.host] += on_host * whole_us[self.costs.target.host][name] if rows else 0.0
         return max(busy.values())
 
     def _part_on_host(self, split: SplitRows | SplitColumns | SplitK) -> float:
@@ -136,12 +149,6 @@ class Pricer:
         if isinstance(split, SplitK):
             return split.gpu_k / node_k(self.graph, node)
         return split.gpu_columns / node_columns(self.graph, node)
-
-    def _whole_us(self, name: str, device: str) -> float:
-        key = (name, device)
-        if key not in self._whole:
-            self._whole[key] = self._times.whole_us(self.graph.node(name), device)
-        return self._whole[key]
 
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be).
