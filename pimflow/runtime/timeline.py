@@ -300,7 +300,7 @@ def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
 
 def makespan_us(jobs: Sequence[Job]) -> float:
     """What jobs of one region take together, as `build_timeline` schedules them."""
-    return _best_schedule(jobs)[1]
+    return _best_schedule(jobs)[1] if jobs else 0.0
 
 
 def _levels(jobs: Sequence[Job]) -> list[float]:
@@ -359,57 +359,42 @@ def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[
     """
     starts = [0.0] * len(jobs)
     waiting = [job.waiting for job in jobs]
-    resources = dict.fromkeys(job.resource for job in jobs)
-    queues: dict[str, list[tuple[float, int, int]]] = {resource: [] for resource in resources}
+    places = [(-1 if job.stage is None else job.stage, index) for index, job in enumerate(jobs)]
+    queues: dict[str, list[tuple[float, tuple[int, int]]]] = {job.resource: [] for job in jobs}
     running: list[tuple[float, int]] = []
-    idle = dict.fromkeys(resources, True)
-    free_since = dict.fromkeys(resources, 0.0)
+    free_since: dict[str, float | None] = dict.fromkeys(queues, 0.0)
+    """By resource; None while it is in use."""
     released = [index for index, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
-        _release(jobs, released, starts, waiting, queues, now, ranks)
+        while released:  # what takes no time is done at once
+            index = released.pop()
+            job = jobs[index]
+            if job.resource == NO_RESOURCE:
+                starts[index] = now
+                _finish(job, waiting, released)
+            else:
+                heapq.heappush(queues[job.resource], (now if ranks is None else ranks[index], places[index]))
         for resource, queue in queues.items():
-            if queue and idle[resource]:
-                index = heapq.heappop(queue)[2]
-                starts[index] = max(free_since[resource], now - jobs[index].ahead_us)
-                idle[resource] = False
-                heapq.heappush(running, (starts[index] + jobs[index].duration_us, index))
+            since = free_since[resource]
+            if queue and since is not None:
+                index = heapq.heappop(queue)[1][1]
+                job = jobs[index]
+                starts[index] = start_us = max(since, now - job.ahead_us)
+                free_since[resource] = None
+                heapq.heappush(running, (start_us + job.duration_us, index))
         if not running:
             return starts, now
         now = running[0][0]
-        released = []
         while running and running[0][0] == now:
-            index = heapq.heappop(running)[1]
-            idle[jobs[index].resource] = True
-            free_since[jobs[index].resource] = now
-            released.extend(_finish(jobs[index], waiting))
+            job = jobs[heapq.heappop(running)[1]]
+            free_since[job.resource] = now
+            _finish(job, waiting, released)
 
 
-def _release(
-    jobs: Sequence[Job],
-    released: list[int],
-    starts: list[float],
-    waiting: list[int],
-    queues: Mapping[str, list[tuple[float, int, int]]],
-    now: float,
-    ranks: Sequence[float] | None,
-) -> None:
-    """Queues jobs whose inputs are complete; those that take no time are done at once."""
-    while released:
-        index = released.pop()
-        job = jobs[index]
-        if job.resource == NO_RESOURCE:
-            starts[index] = now
-            released.extend(_finish(job, waiting))
-            continue
-        rank = now if ranks is None else ranks[index]
-        heapq.heappush(queues[job.resource], (rank, -1 if job.stage is None else job.stage, index))
-
-
-def _finish(job: Job, waiting: list[int]) -> list[int]:
-    ready = []
+def _finish(job: Job, waiting: list[int], released: list[int]) -> None:
+    """Releases jobs whose inputs are complete by that."""
     for successor in job.successors:
         waiting[successor] -= 1
         if waiting[successor] == 0:
-            ready.append(successor)
-    return ready
+            released.append(successor)

@@ -42,7 +42,7 @@ from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.decision import device_refusal
 from pimflow.passes.k_split import whole_k
 from pimflow.passes.rowwise.base import RowwisePass
-from pimflow.runtime.timeline import NO_RESOURCE, Job, makespan_us
+from pimflow.runtime.timeline import Job, makespan_us
 from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, at_once, shortest, side_by_side
@@ -156,22 +156,27 @@ class Bounds:
 
     def _scheduled_us(self, steps: Steps) -> float | None:
         """The makespan of parts: the jobs that a timeline has of them; None where it has them in another order, as a
-        kernel waits for what is written behind it."""
+        kernel waits for what is written behind it.
+
+        What takes no time is no job: what waits for that waits for what it waits for.
+        """
         jobs: list[Job] = []
-        last: dict[int, int] = {}
+        last: dict[int, set[int]] = {}
         added = steps.epilogue_reads()
         for at, node, stage in steps.written:
             part = steps.parts[at]
             awaited = (*steps.reads[at], *added.get(at, ()))
             if not all(source in last for source in awaited):
                 return None
-            before = {last[source] for source in awaited}
+            before = {job for source in awaited for job in last[source]}
             for us in part.kernels_us or (part.us,):
+                if us <= 0:
+                    continue
                 for source in before:
                     jobs[source].successors.append(len(jobs))
-                jobs.append(Job(node, steps.devices[at] if us > 0 else NO_RESOURCE, us, stage, [], len(before)))
+                jobs.append(Job(node, steps.devices[at], us, stage, [], len(before)))
                 before = {len(jobs) - 1}
-            last[at] = len(jobs) - 1
+            last[at] = before
         return makespan_us(jobs)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
