@@ -59,30 +59,33 @@ class Stretch(Generic[Payload]):
     shifts: Sequence[int]
 
 
-class _Ending:
-    """The stretches that end at a position: where each starts, and its number."""
+class _Meeting:
+    """The stretches that end at a position, or those that start there: where each has its other end, and its number."""
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
+        self.others: list[int] = []
         self.numbers: list[int] = []
 
-    def add(self, start: int, number: int) -> None:
+    def add(self, other: int, number: int) -> None:
         """One more."""
-        self.starts.append(start)
+        self.others.append(other)
         self.numbers.append(number)
         self.__dict__.pop("_picks", None)
 
-    def totals(self, before: Sequence[float], least: Sequence[float]) -> Iterator[float]:
-        """What the covers up to the position cost that end with each; where there is but one, it comes twice."""
-        if not self.starts:
+    def totals(self, best: Sequence[float], least: Sequence[float]) -> Iterator[float]:
+        """What the covers to the position cost with each as the last step; where there is but one, it comes twice.
+
+        `best` is, by position, what the cheapest cover to there costs.
+        """
+        if not self.others:
             return iter(())
-        starts, numbers = self._picks
-        return map(add, starts(before), numbers(least))
+        others, numbers = self._picks
+        return map(add, others(best), numbers(least))
 
     @cached_property
     def _picks(self) -> tuple[Callable[[Sequence[float]], Sequence[float]], ...]:
-        """Take what is known of the starts, and of the numbers, out of lists by those."""
-        return itemgetter(*self.starts, self.starts[-1]), itemgetter(*self.numbers, self.numbers[-1])
+        """Take what is known of the other ends, and of the numbers, out of lists by those."""
+        return itemgetter(*self.others, self.others[-1]), itemgetter(*self.numbers, self.numbers[-1])
 
 
 class Pool(Generic[Payload]):
@@ -93,7 +96,8 @@ class Pool(Generic[Payload]):
         self._at: dict[tuple[int, int], int] = {}
         self._least: list[float] = []
         """By stretch, what its cheapest takes."""
-        self._ending = [_Ending() for _ in range(size + 1)]
+        self._ending = [_Meeting() for _ in range(size + 1)]
+        self._starting = [_Meeting() for _ in range(size + 1)]
         self._best = [0.0] + [math.inf] * size
         self._solved = 0
         """Up to here the cheapest covers are known: no candidate that ends there has changed."""
@@ -108,6 +112,7 @@ class Pool(Generic[Payload]):
             self._least.append(math.inf)
             for shift in shifts:
                 self._ending[entry.stop + shift].add(entry.start + shift, number)
+                self._starting[entry.start + shift].add(entry.stop + shift, number)
         heapq.heappush(self.stretches[number].entries, entry)
         self._changed(number)
 
@@ -175,9 +180,8 @@ class Pool(Generic[Payload]):
     def behind(self, least: Sequence[float]) -> list[float]:
         """The same of the position and those behind it."""
         best = [math.inf] * (len(self._ending) - 1) + [0.0]
-        for stop in range(len(best) - 1, 0, -1):
-            for start, number in zip(self._ending[stop].starts, self._ending[stop].numbers, strict=True):
-                best[start] = min(best[start], best[stop] + least[number])
+        for start in range(len(best) - 2, -1, -1):
+            best[start] = min(self._starting[start].totals(best, least), default=math.inf)
         return best
 
     def _solve(self, least: Sequence[float], best: list[float], first: int) -> None:
@@ -198,7 +202,7 @@ class Pool(Generic[Payload]):
         stop = len(best) - 1 if math.isfinite(best[-1]) else 0
         while stop:
             ending = self._ending[stop]
-            pairs = zip(ending.starts, ending.numbers, ending.totals(best, least), strict=False)
+            pairs = zip(ending.others, ending.numbers, ending.totals(best, least), strict=False)
             alike = [(start, number) for start, number, total in pairs if total == best[stop]]
             start, number = alike[0] if len(alike) == 1 else min(alike, key=lambda pair: rank(pair[1]))
             found.append((number, start - self.stretches[number].start))
