@@ -47,7 +47,7 @@ from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, at_once, shortest, side_by_side
 from pimflow.search.parts import divides_by_columns
-from pimflow.search.run_parts import End, RunParts, Where, by_stage
+from pimflow.search.run_parts import End, RunParts, Where, by_stage, devices_of
 
 
 class Bounds:
@@ -278,11 +278,12 @@ class Bounds:
             return self._own_parts(end, place, device, choice)
         if at >= len(devices):
             return [FREE] * end.stages
+        alike, where = end.alike(place, at), devices[-1 - at]
+        roots = [self._prices.has_kernel(node, root, root_device) for root_device in devices_of(where)]
+        if not any(roots) and all(alike):
+            return [FREE] * end.stages
         own = self._own_parts(end, place, device, choice)
-        roots = [
-            self._prices.has_kernel(node, root, root_device) for root_device in by_stage(devices[-1 - at], end.stages)
-        ]
-        alike = end.alike(place, at)
+        roots = [self._prices.has_kernel(node, root, root_device) for root_device in by_stage(where, end.stages)]
         return [part if apart or not same else FREE for part, apart, same in zip(own, roots, alike, strict=True)]
 
     def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[Part]:

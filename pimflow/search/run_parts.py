@@ -24,6 +24,11 @@ def by_stage(device: Where, stages: int) -> Sequence[str]:
     return (device,) * stages if isinstance(device, str) else device
 
 
+def devices_of(where: Where) -> Sequence[str]:
+    """The devices of a node, each once."""
+    return (where,) if isinstance(where, str) else tuple(dict.fromkeys(where))
+
+
 class Layer(NamedTuple):
     """What the stages make of a node.
 

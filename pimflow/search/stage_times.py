@@ -13,7 +13,7 @@ from itertools import compress, repeat
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, RunParts, Where
+from pimflow.search.run_parts import End, RunParts, Where, devices_of
 
 
 class Part(Protocol):
@@ -135,8 +135,3 @@ def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, flo
             if before_us < found.get(device, before_us + 1):
                 found[device] = before_us
     return found
-
-
-def devices_of(where: Where) -> Sequence[str]:
-    """The devices of a node, each once."""
-    return (where,) if isinstance(where, str) else tuple(dict.fromkeys(where))
