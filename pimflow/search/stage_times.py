@@ -83,7 +83,8 @@ class StageTimes:
         tail = self._tail(end, places, pipeline.choice)
         before_us = _before_us(end, tail, places)
         return max(
-            before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()
+            [before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()],
+            default=0.0,
         )
 
     def _tail(self, end: End, devices: Sequence[Where], choice: str) -> _Tail:
@@ -106,14 +107,16 @@ class StageTimes:
                 for part, made in zip(parts[size - 1 - place], layer.made, strict=True)
                 if made is not None
             ]
+            after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
+            least_us.append(min(us))
+            node_behind_us.append(after_us)
+            works.append(max(us) > 0)
+            if not works[place]:
+                continue
             at = repeat(where) if isinstance(where, str) else compress(where, layer.made)
             for part_us, device in zip(us, at, strict=False):
                 busy_us[device] = busy_us.get(device, 0.0) + part_us
-            after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
-            works.append(max(us) > 0)
-            least_us.append(min(us))
-            node_behind_us.append(after_us)
-            for device in devices_of(where) if works[place] else ():
+            for device in devices_of(where):
                 if after_us < behind_us.get(device, math.inf):
                     behind_us[device] = after_us
         known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
@@ -131,7 +134,8 @@ def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, flo
             if maker < size and ready[maker] > before_us:
                 before_us = ready[maker]
         ready[place] = before_us + tail.least_us[place]
-        for device in devices_of(devices[size - 1 - place]) if tail.works[place] else ():
-            if before_us < found.get(device, before_us + 1):
-                found[device] = before_us
+        if tail.works[place]:
+            for device in devices_of(devices[size - 1 - place]):
+                if before_us < found.get(device, math.inf):
+                    found[device] = before_us
     return found
