@@ -124,6 +124,10 @@ class LeastTimes:
         """What all of a node takes on a device at the best rate of any share, copies apart; 0 where it cannot run."""
         return next((least.whole_us for least in self.of(node).least if least.device == device), 0.0)
 
+    def first_us(self, node: Node, device: str) -> float:
+        """What the fewest rows of a node take on a device, copies and all: any rows do. 0 where it cannot run."""
+        return next((least.first_us for least in self.of(node).least if least.device == device), 0.0)
+
     def of(self, node: Node) -> Times:
         """A node's times. Of what is fused into another, of movements and of copies from the host they are 0."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:

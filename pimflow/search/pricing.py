@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -74,15 +74,15 @@ _TEXTS = 1_000
 """Regions of which the text is remembered that prices are kept by."""
 
 
-class _WholeUs(dict[str, float]):
-    """By name, what all of a node of a graph takes on a device at least, found out when it is first asked for."""
+class _ByName(dict[str, float]):
+    """What nodes take at least, by name, found out when it is first asked for."""
 
-    def __init__(self, graph: Graph, times: LeastTimes, device: str) -> None:
+    def __init__(self, graph: Graph, find: Callable[[Node], float]) -> None:
         super().__init__()
-        self._graph, self._times, self._device = graph, times, device
+        self._graph, self._find = graph, find
 
     def __missing__(self, name: str) -> float:
-        us = self[name] = self._times.whole_us(self._graph.node(name), self._device)
+        us = self[name] = self._find(self._graph.node(name))
         return us
 
 
@@ -102,7 +102,10 @@ class Pricer:
         self._bounds = bounds.Bounds(graph, costs)
         self._times = LeastTimes(graph, costs)
         self._stages = StageTimes(self._bounds, costs.target.host)
-        self._whole_us = {device: _WholeUs(graph, self._times, device) for device in (costs.target.host, *costs.units)}
+        devices = (costs.target.host, *costs.units)
+        whole_us, first_us = self._times.whole_us, self._times.first_us
+        self._whole_us = {device: _ByName(graph, partial(whole_us, device=device)) for device in devices}
+        self._first_us = {device: _ByName(graph, partial(first_us, device=device)) for device in devices}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._balanced: dict[tuple[str, str, str], int] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
@@ -123,9 +126,11 @@ class Pricer:
                 self._last_run = only.run, only.devices, us
             return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
         if isinstance(only, SplitRows | SplitColumns | SplitK):
-            part = self._part_on_host(only)
-            on_host = part * self._whole_us[self.costs.target.host][only.node]
-            least = max(on_host, (1 - part) * self._whole_us[only.device][only.node])
+            part, both = self._part_on_host(only), (self.costs.target.host, only.device)
+            shares = zip((part, 1 - part), both, strict=True)
+            least = max([share * self._whole_us[device][only.node] for share, device in shares])
+            if isinstance(only, SplitRows):
+                least = max([least, *(self._first_us[device][only.node] for device in both)])
             return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
         return self._bounds.least_us(decisions)
 
