@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.im2col import Geometry
@@ -36,6 +36,10 @@ class RowBase(NamedTuple):
 
     row: int
     terms: Terms
+
+
+ANYWHERE = RowBase(0, ())
+"""The first row where nobody asks."""
 
 
 class ShareWork(NamedTuple):
@@ -72,6 +76,9 @@ class Emitter(ABC, Generic[Made]):
 
     The order of things is told here; what a command is, and what a loop, a subclass says (`Made` is either).
     """
+
+    names_rows: ClassVar[bool] = True
+    """Whether it asks where visits' rows are."""
 
     def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
         self.mapping = mapping

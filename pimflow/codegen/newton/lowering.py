@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from pimflow.codegen.newton.commands import CommandStream
-from pimflow.codegen.newton.emit import CommandEmitter, Emitter, Made, RowBase, ShareWork, WeightGroups, term
+from pimflow.codegen.newton.emit import ANYWHERE, CommandEmitter, Emitter, Made, RowBase, ShareWork, WeightGroups, term
 from pimflow.codegen.newton.im2col import (
     Geometry,
     ResultView,
@@ -348,13 +348,11 @@ class _Lowering:
         """What a channel that computes something executes, as an emitter makes it."""
         number, index = self._channel(channel)
         group = self.mapping.groups[number]
-        stride = self.group_rows(number, index)
         first, stop = self.weight_groups[number]
         groups = WeightGroups(first, stop - first)
         made = emitter(self.mapping, self.shape, self.pim, groups)
-        outer = term("g", groups.count, stride)
-        bases, _ = self._row_bases(number, index)
-        works = [self._work(number, index, share, bases[share.run], outer) for share in group.shares]
+        rows = self._rows(number, index, groups.count) if made.names_rows else {}
+        works = [self._work(number, index, share, rows.get(share.run)) for share in group.shares]
         body = self._latch_body(made, works) if self.mapping.order == "latch" else self._body(made, works)
         return made.loop("g", groups.count, body)
 
@@ -408,19 +406,28 @@ class _Lowering:
             bases[run] = tuple(rows)
         return bases, row
 
-    def _work(
-        self, number: int, index: int, share: Share, bases: tuple[int, ...], outer: tuple[tuple[str, int], ...]
-    ) -> ShareWork:
+    def _rows(self, number: int, index: int, groups: int) -> dict[int, tuple[RowBase, ...]]:
+        """Where the rows of every visit are, by run, for so many weight groups."""
+        outer = term("g", groups, self.group_rows(number, index))
+        bases, _ = self._row_bases(number, index)
+        found = {}
+        for run, dealt in self.visits[number].items():
+            count = self.mapping.runs[run].count
+            found[run] = tuple(
+                RowBase(base, (*term("q", count, visit.count), *outer))
+                for visit, base in zip(dealt.visits[index], bases[run], strict=True)
+            )
+        return found
+
+    def _work(self, number: int, index: int, share: Share, rows: tuple[RowBase, ...] | None) -> ShareWork:
+        """Of a share, with where the rows of its visits are, or anywhere."""
         run = self.mapping.runs[share.run]
         dealt = self.visits[number][share.run]
         visits = dealt.visits[index]
-        rows = tuple(
-            RowBase(base, (*term("q", run.count, visit.count), *outer))
-            for visit, base in zip(visits, bases, strict=True)
-        )
         pixels = share.stop - share.start
         lines = pixels // self.shape.row_pixels if run.step != run.columns else 1
-        return ShareWork(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, max(dealt.rows))
+        rows = rows or (ANYWHERE,) * len(visits)
+        return ShareWork(run, share.start, lines, pixels // lines, self.slots[share.run], visits, rows, dealt.most_rows)
 
     def layout(self) -> WeightLayout:
         """Row blocks of every channel."""
@@ -469,6 +476,7 @@ class Dealt:
         self.visits = visits
         self.rows = tuple(sum(visit.count for visit in own) for own in visits)
         """That every channel visits."""
+        self.most_rows = max(self.rows)
         self.first_pixel = tuple(min((visit.pixels[0] for visit in own), default=math.inf) for own in visits)
         """Of a fill, that every channel works on; infinite where it has none."""
         self.alike = (_alike(visits, False), _alike(visits, True))

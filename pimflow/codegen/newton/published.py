@@ -85,33 +85,34 @@ def _part_shares(
         first, stop = first - number, stop - number
 
 
-def channel_loads(mapping: Mapping, shape: Geometry) -> tuple[tuple[int, int], ...]:
-    """(rows activated, COMPs) of every channel under order "fills", per weight group; tails count as full fills."""
-    loads: list[tuple[int, int]] = []
-    known: dict[tuple[int, tuple[tuple[int, int], ...]], list[tuple[int, int]]] = {}
+def channel_loads(mapping: Mapping, shape: Geometry) -> frozenset[tuple[int, int]]:
+    """(rows activated, COMPs) of channels under order "fills", per weight group; tails count as full fills."""
+    loads: set[tuple[int, int]] = set()
+    known: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
     for group in mapping.groups:
         fills = tuple(
             (share.run, -(-(share.stop - share.start) // mapping.runs[share.run].pixels)) for share in group.shares
         )
-        key = (group.channels, fills)
-        if key not in known:
-            known[key] = _group_loads(mapping, shape, *key)
-        loads.extend(known[key])
-    return tuple(loads)
+        if (group.channels, fills) not in known:
+            known.add((group.channels, fills))
+            loads.update(_group_loads(mapping, shape, group.channels, fills))
+    return frozenset(loads)
 
 
 def _group_loads(
     mapping: Mapping, shape: Geometry, channels: int, fills: tuple[tuple[int, int], ...]
-) -> list[tuple[int, int]]:
-    """The same of the channels of one group, which fills its buffer so many times by chunk run."""
-    rows, comps = [0] * channels, [0] * channels
+) -> Iterator[tuple[int, int]]:
+    """The same of one group, which fills its buffer so many times by chunk run."""
+    dealt = []
     for index, count in fills:
         run = mapping.runs[index]
-        dealt = _dealt_loads(shape.tiles, run.pixels, run.columns, channels, mapping.deal)
-        for channel, (visited, computed) in enumerate(dealt):
-            rows[channel] += count * run.count * visited
-            comps[channel] += count * run.count * computed
-    return list(zip(rows, comps, strict=True))
+        own = _dealt_loads(shape.tiles, run.pixels, run.columns, channels, mapping.deal)
+        dealt.append((count * run.count, own))
+    alike = dict.fromkeys(zip(*(own for _, own in dealt), strict=True))
+    counts = [count for count, _ in dealt]
+    for each in alike:
+        rows = sum([count * visited for count, (visited, _) in zip(counts, each, strict=True)])
+        yield rows, sum([count * computed for count, (_, computed) in zip(counts, each, strict=True)])
 
 
 @lru_cache(maxsize=1 << 16)

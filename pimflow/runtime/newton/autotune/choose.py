@@ -237,12 +237,11 @@ class MappingSearch:
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
         """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
         shape, costs = geometry(problem, self.profile.pim), self.profile.costs
-        ranked: dict[tuple[tuple[int, int], ...], tuple[float, Mapping]] = {}
+        ranked: dict[frozenset[tuple[int, int]], tuple[float, Mapping]] = {}
         for mapping in mappings:
             loads = channel_loads(mapping, shape)
-            alike = set(loads)
-            cycles = max([rows * costs.sweep + comps * costs.comp for rows, comps in alike])
-            ranked.setdefault(tuple(sorted(alike)), (cycles, mapping))
+            cycles = max([rows * costs.sweep + comps * costs.comp for rows, comps in loads])
+            ranked.setdefault(loads, (cycles, mapping))
         order = sorted(ranked.values(), key=lambda entry: entry[0])
         return tuple(mapping for cycles, mapping in order[:_NEWTON_SHORTLIST] if cycles <= 1.1 * order[0][0])
 

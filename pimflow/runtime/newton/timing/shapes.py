@@ -58,6 +58,8 @@ class PlainEmitter(Emitter[Made]):
     `blocks` are those made, by all that they depend on.
     """
 
+    names_rows = False
+
     def __init__(
         self,
         mapping: Mapping,
