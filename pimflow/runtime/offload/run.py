@@ -343,6 +343,7 @@ class _Follower:
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
         self.limit_bytes = math.inf if plan.limit_bytes is None else plan.limit_bytes
         self.trace = trace
+        self.saved = frozenset(trace.saved)
         self.plan = plan
         self.queue = _Queue(channel, trace)
         self.now = 0.0
@@ -369,7 +370,7 @@ class _Follower:
         for buffer, before in plan.loads:
             self.asks.setdefault(before, []).append(buffer)
         self.again: dict[int, list[int]] = {}
-        again = made_again(trace, plan.recomputed)
+        self.again_at = again = made_again(trace, plan.recomputed)
         for buffer in plan.recomputed:
             self.again.setdefault(again[buffer], []).append(buffer)
         self.later, self.away_ends, self.made_of = _ends(trace, plan, trips, again)
@@ -383,7 +384,7 @@ class _Follower:
             if place in self.asks:
                 self._ask_back(place)
             for buffer in self.again.get(place, ()):
-                self._make_again(buffer)
+                self._make_again(buffer, place)
             for buffer in self.made_of.get(place, ()):
                 self._give_back(buffer, self.now)
             self.starts.append(self._execute(place, place))
@@ -436,17 +437,23 @@ class _Follower:
             if transfer.kind == "load":
                 self._take(transfer.buffer, transfer.begin_us)
 
-    def _make_again(self, buffer: int) -> None:
-        """Kernels of the forward pass once more; what is not saved lives until the last of them has read it."""
+    def _make_again(self, buffer: int, before: int) -> None:
+        """Kernels of the forward pass once more; what none needs behind that is there until the last has read it."""
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
-        stays = self.alive | {*self.trace.saved}
+        there = set(self.alive)
         for step, place in enumerate(self.plan.recomputed[buffer]):
             begin = self._execute(place, None)
             self.reruns.append(Rerun(place, begin, self.now))
             self.recompute_us += kernels[step].time_us
             read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
-            for other in sorted(self.alive - stays - read):
-                self._give_back(other, self.now)
+            for other in sorted(self.alive - there - read):
+                if not self._stays(other, before):
+                    self._give_back(other, self.now)
+
+    def _stays(self, buffer: int, before: int) -> bool:
+        """Whether what was made again right before a kernel is needed from there on, and not made again until then."""
+        last = max(self.trace.uses[buffer][-1], self.later.get(buffer, -1))
+        return buffer in self.saved and last >= before and self.again_at.get(buffer, before) <= before
 
     def _execute(self, place: int, original: int | None) -> float:
         """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
@@ -533,19 +540,20 @@ def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
 
 def _ends(
     trace: Trace, plan: ActivationPlan, trips: Iterable[Trip], again: Mapping[int, int]
-) -> tuple[set[int], dict[int, list[int]], dict[int, list[int]]]:
-    """What stays behind the last kernel that touches it, as something is recomputed from it later; by kernel what is
-    touched for the last time before it leaves; and by kernel what is last read by what is recomputed before that."""
+) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
+    """What stays behind the last kernel that touches it, as something is recomputed from it later, before which; by
+    kernel what is touched for the last time before it leaves; and by kernel what is last read by what is recomputed
+    before that."""
     last: dict[int, int] = {}
     for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
         for place in kernels:
             for read in trace.kernels[place].reads:
                 last[read] = max(last.get(read, -1), again[buffer])
     saved = frozenset(trace.saved)
-    later = {buffer for buffer, place in last.items() if buffer in saved and place > trace.uses[buffer][-1]}
+    later = {buffer: place for buffer, place in last.items() if buffer in saved and place > trace.uses[buffer][-1]}
     made_of: dict[int, list[int]] = {}
     for buffer in sorted(later):
-        made_of.setdefault(last[buffer], []).append(buffer)
+        made_of.setdefault(later[buffer], []).append(buffer)
     away: dict[int, list[int]] = {}
     left = {(trip.leaves, trip.buffer) for trip in trips}
     for place, buffer in sorted(left | {(trace.leaves(buffer), buffer) for buffer in plan.recomputed}):

@@ -106,6 +106,27 @@ def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -
     ]
 
 
+def test_what_is_made_beside_and_over_does_not_stay() -> None:
+    """One kernel makes a and b; b was read for the last time as a is made again: it is given back at once."""
+    buffers = (Buffer("a", 10, 10), Buffer("b", 20, 20), Buffer("g", 40, 40))
+    kernels = (
+        Kernel("a, b", 1.0, (), (0, 1)),
+        Kernel("turn", 1.0, (), ()),
+        Kernel("b'", 1.0, (1,), ()),
+        Kernel("a'", 1.0, (0,), (2,)),
+        Kernel("g'", 1.0, (2,), ()),
+    )
+    trace, plan = Trace(kernels, 2, buffers), ActivationPlan((), {0: (0,)})
+    run = follow(trace, plan)
+    assert run.peak_bytes == Clock(trace, plan, Channel(1.0, 1.0)).run()[1] == 50
+    assert [(time_us, size) for time_us, size, _ in changes(run) if time_us > 3] == [
+        (4.0, -20),
+        (4.0, 40),
+        (5.0, -10),
+        (6.0, -40),
+    ]
+
+
 def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None:
     """The fifth layer waits for the first store; the third's, asked back before the second is stored, never begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
