@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, Run, follow_within, made_again
 from pimflow.runtime.offload.trace import Trace
@@ -65,7 +65,8 @@ def asked_back(
     """For every offloaded buffer the kernel before which it is asked back, in order: as late as no kernel waits for."""
     again = made_again(trace, recomputed)
     ends = _ends(trace, recomputed, again)
-    needed = {buffer: _needed(trace, buffer, recomputed, again) for buffer in offloaded}
+    read = _read_again(trace, recomputed, again)
+    needed = {buffer: min(trace.returns(buffer), read.get(buffer, len(ends))) for buffer in offloaded}
     stored, free = {}, 0.0
     for buffer in sorted(needed, key=lambda buffer: (trace.made(buffer), buffer)):
         free = max(free, ends[trace.made(buffer)]) + channel.store_us(trace.buffers[buffer].bytes)
@@ -86,21 +87,20 @@ def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mappin
     """When every kernel ends, if none waits."""
     if not recomputed:
         return trace.through_us
-    longer: dict[int, float] = {}
+    first = min(again.values())
+    times = [kernel.time_us for kernel in trace.kernels[first:]]
     for buffer, chain in recomputed.items():
-        more_us = sum(trace.kernels[kernel].time_us for kernel in chain)
-        longer[again[buffer]] = longer.get(again[buffer], 0.0) + more_us
-    return list(accumulate(kernel.time_us + longer.get(place, 0.0) for place, kernel in enumerate(trace.kernels)))
+        times[again[buffer] - first] += sum(trace.kernels[kernel].time_us for kernel in chain)
+    return [*trace.through_us[:first], *islice(accumulate(times, initial=trace.through_us[first - 1]), 1, None)]
 
 
-def _needed(trace: Trace, buffer: int, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> int:
-    """Where a buffer has to be back: for the backward pass, or for what is recomputed from it."""
-    places = [
-        again[other]
-        for other, kernels in recomputed.items()
-        if any(buffer in trace.kernels[place].reads for place in kernels)
-    ]
-    return min([trace.returns(buffer), *places])
+def _read_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> dict[int, int]:
+    """Of every buffer from which something is recomputed the first kernel before which that is."""
+    read: dict[int, int] = {}
+    for buffer, kernels in recomputed.items():
+        for other in (other for kernel in kernels for other in trace.kernels[kernel].reads):
+            read[other] = min(again[buffer], read.get(other, again[buffer]))
+    return read
 
 
 @dataclass
@@ -220,11 +220,11 @@ class _Search:
         """
         if found.plan.loads:
             return frozenset()
-        trace, again, highest = self.trace, found.plan.recomputed, _Highest(found.run)
-        places = made_again(trace, again)
+        trace, highest = self.trace, _Highest(found.run)
+        read = _read_again(trace, found.plan.recomputed, made_again(trace, found.plan.recomputed))
 
         def there(buffer: int) -> int:
-            needed = _needed(trace, buffer, again, places)
+            needed = min(trace.returns(buffer), read.get(buffer, len(trace.kernels)))
             return max(highest.until(trace.leaves(buffer)), highest.since(needed, trace.made(buffer)))
 
         return frozenset(buffer for buffer in buffers if there(buffer) >= found.run.peak_bytes)
