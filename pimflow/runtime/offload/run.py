@@ -15,7 +15,7 @@ memory bound all of them.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,10 +47,11 @@ class Channel:
         memory = gpu.memory_channels * gpu.channel_gb_per_s
         return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
 
-    def speed(self, kind: Kind) -> float:
+    @cached_property
+    def speeds(self) -> Mapping[Kind, float]:
         """Of kernels during a transfer, beside that without one."""
-        rate = self.write_bytes_per_us if kind == "store" else self.read_bytes_per_us
-        return max(0.0, 1 - rate / self.memory_bytes_per_us)
+        rates: dict[Kind, float] = {"store": self.write_bytes_per_us, "load": self.read_bytes_per_us}
+        return {kind: max(0.0, 1 - rate / self.memory_bytes_per_us) for kind, rate in rates.items()}
 
     def store_us(self, size: int) -> float:
         """Of so many bytes."""
@@ -203,7 +204,7 @@ class Run:
 
     def bytes_of(self, kind: Kind, trace: Trace) -> int:
         """Bytes of all stores, or of all loads."""
-        return sum(trace.buffers[transfer.buffer].bytes for transfer in self.transfers if transfer.kind == kind)
+        return sum(trace.sizes[transfer.buffer] for transfer in self.transfers if transfer.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,7 @@ class _Queue:
     done: dict[tuple[Kind, int], Transfer] = field(default_factory=dict)
     order: list[Transfer] = field(default_factory=list)  # the same as they begin
     stored_bytes: int = 0  # by stores that have begun
+    past: int = 0  # of those, that ended before the last kernel looked for one
 
     def ask(self, now: float, kind: Kind, buffer: int) -> None:
         self.waiting.append((now, kind, buffer))
@@ -284,18 +286,20 @@ class _Queue:
         while (transfer := self._under_way(now, now + left)) is not None:
             ahead = max(0.0, transfer.begin_us - now)
             now, left = now + ahead, left - ahead
-            speed, span = self.channel.speed(transfer.kind), transfer.end_us - now
+            speed, span = self.channel.speeds[transfer.kind], transfer.end_us - now
             if left <= speed * span:
                 return more + left / speed - left
             now, left, more = transfer.end_us, left - speed * span, more + (1 - speed) * span
         return more
 
     def _under_way(self, now: float, end: float) -> Transfer | None:
-        """The first transfer that ends behind a time, if it begins before another."""
+        """The first transfer that ends behind a time, no earlier than the last one asked for, if it begins before
+        another."""
         if self.free_us <= now and self.waiting and max(self.free_us, self.waiting[0][0]) < end:
             self._begin()
-        place = bisect_right(self.order, now, key=lambda transfer: transfer.end_us)
-        found = self.order[place] if place < len(self.order) else None
+        while self.past < len(self.order) and self.order[self.past].end_us <= now:
+            self.past += 1
+        found = self.order[self.past] if self.past < len(self.order) else None
         return found if found is not None and found.begin_us < end else None
 
     def _begin(self) -> None:
@@ -387,7 +391,7 @@ class _Follower:
                 self._make_again(buffer, place)
             for buffer in self.made_of.get(place, ()):
                 self._give_back(buffer, self.now)
-            self.starts.append(self._execute(place, place))
+            self.starts.append(self._execute(place, again=False))
             self.through.append(self.now)
         log = tuple(map(Moment._make, sorted(self.log, key=itemgetter(0))))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
@@ -442,7 +446,7 @@ class _Follower:
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
         there = set(self.alive)
         for step, place in enumerate(self.plan.recomputed[buffer]):
-            begin = self._execute(place, None)
+            begin = self._execute(place, again=True)
             self.reruns.append(Rerun(place, begin, self.now))
             self.recompute_us += kernels[step].time_us
             read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
@@ -455,42 +459,47 @@ class _Follower:
         last = max(self.trace.uses[buffer][-1], self.later.get(buffer, -1))
         return buffer in self.saved and last >= before and self.again_at.get(buffer, before) <= before
 
-    def _execute(self, place: int, original: int | None) -> float:
-        """Runs a kernel once what it reads is there; `original` is its place where it is not run again."""
-        kernel, start = self.trace.kernels[place], self.now
+    def _execute(self, place: int, *, again: bool) -> float:
+        """Runs a kernel once what it reads is there."""
+        kernel, start, touched = self.trace.kernels[place], self.now, self.trace.touched[place]
         if self.coming:
-            for buffer in self.coming.intersection(self.trace.touched[place]):
+            for buffer in self.coming.intersection(touched):
                 start = max(start, self._arrival(buffer))
-        start = self._with_room(start, place)
-        self.stall_us += start - self.now
-        for buffer in self.trace.touched[place]:
-            self._take(buffer, start)
+        if self.plan.loads:
+            start = self._with_room(start, place)
+            self.stall_us += start - self.now
+        for buffer in touched:
+            if buffer not in self.alive:
+                self._take(buffer, start)
+        self.now = start
         if kernel.time_us > 0:
             self.highest_bytes = max(self.highest_bytes, self.alive_bytes)
-        slowed_us = self.queue.slowed_us(start, kernel.time_us)
-        self.now = start + kernel.time_us + slowed_us
-        self.slowed_us += slowed_us
-        self.log.append((self.now, "run" if original is not None else "again", place, 0))
-        if original is not None:
-            for buffer in self.stores.get(original, ()):
-                self.queue.forget("store", buffer)
-                self.queue.ask(self.now, "store", buffer)
-            for buffer in self.trace.ends[original]:
-                if buffer not in self.later:
-                    self._give_back(buffer, self.now)
-            for buffer in self.away_ends.get(original, ()):
-                self._leave(buffer)
+            slowed_us = self.queue.slowed_us(start, kernel.time_us) if self.plan.loads else 0.0
+            self.now = start + kernel.time_us + slowed_us
+            self.slowed_us += slowed_us
+        self.log.append((self.now, "again" if again else "run", place, 0))
+        if not again:
+            self._end(place)
         return start
+
+    def _end(self, place: int) -> None:
+        """What a kernel has made is stored, what is not touched again leaves."""
+        for buffer in self.stores.get(place, ()):
+            self.queue.forget("store", buffer)
+            self.queue.ask(self.now, "store", buffer)
+        for buffer in self.trace.ends[place]:
+            if buffer not in self.later:
+                self._give_back(buffer, self.now)
+        for buffer in self.away_ends.get(place, ()):
+            self._leave(buffer)
 
     def _with_room(self, start: float, place: int) -> float:
         """When there is room for what a kernel takes: it waits for one store after the other."""
-        if not self.plan.loads:
-            return start
         self._release(start)
         if self.limit_bytes == math.inf:
             return start
         taken = [buffer for buffer in self.trace.touched[place] if buffer not in self.alive]
-        size = sum(self.trace.buffers[buffer].bytes for buffer in taken)
+        size = sum(self.trace.sizes[buffer] for buffer in taken)
         while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
             start = max(start, self.queue.next_stored(self.leaving))
             self._release(start)
@@ -505,15 +514,17 @@ class _Follower:
 
     def _take(self, buffer: int, now: float) -> None:
         if buffer not in self.alive:
+            size = self.trace.sizes[buffer]
             self.alive.add(buffer)
-            self.alive_bytes += self.trace.buffers[buffer].bytes
-            self.log.append((now, "take", buffer, self.trace.buffers[buffer].bytes))
+            self.alive_bytes += size
+            self.log.append((now, "take", buffer, size))
 
     def _give_back(self, buffer: int, now: float) -> None:
         if buffer in self.alive:
+            size = self.trace.sizes[buffer]
             self.alive.discard(buffer)
-            self.alive_bytes -= self.trace.buffers[buffer].bytes
-            self.log.append((now, "give", buffer, -self.trace.buffers[buffer].bytes))
+            self.alive_bytes -= size
+            self.log.append((now, "give", buffer, -size))
 
     def _leave(self, buffer: int) -> None:
         """A buffer was touched for the last time before it is made again, or asked back."""

@@ -83,6 +83,11 @@ class Trace:
         )
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of every buffer."""
+        return tuple(buffer.bytes for buffer in self.buffers)
+
+    @cached_property
     def touched_bytes(self) -> int:
         """The most that a kernel touches: no plan takes less."""
         return max((sum(self.buffers[buffer].bytes for buffer in touched) for touched in self.touched), default=0)
