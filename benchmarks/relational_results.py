@@ -239,7 +239,7 @@ at the vertices that edges lead to (`scatter-products`): zeros before them, and 
 | inference over the best other system, up to | 9.9x | not modelled |
 | training over the best other system, up to | 43.7x | not modelled |
 
-Graph by graph Hector's repository (`K-Wu/HET`, an example in `hrt/utils/calc_tables.py`) has the gains by compaction,
+Graph by graph Hector's repository (`K-Wu/HET`, an example in `calc_tables.py`) has the gains by compaction,
 by reordering and by both, as in its submission of January 2023; ours are of "chosen" over "fused".
 
 | graph | layer | inference, published | at best | ours | training step, published | at best | ours |
