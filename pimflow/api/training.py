@@ -160,6 +160,10 @@ def _step(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:
         ModelError: it has none, or an operator has no gradient.
     """
     names = parameters(graph, model)
+    if not names and not any(graph.users(name) for name in graph.inputs):
+        raise ModelError(
+            f"{model.name!r} computes the same whatever it is given: nothing is left to train", "export it anew"
+        )
     if not names:
         raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")
     return training_step(graph, replace(options, wrt=names))

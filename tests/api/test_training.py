@@ -107,6 +107,13 @@ def test_a_model_without_parameters() -> None:
         pimflow.train(to_onnx(build.graph(build.add(x, zeros))))
 
 
+def test_a_model_whose_outputs_hang_on_no_input() -> None:
+    nodes = [helper.make_node("Sigmoid", ["a"], ["y"]), helper.make_node("Relu", ["x"], ["unread"])]
+    weights = {"a": np.ones((2, 2), np.float32)}
+    with pytest.raises(ModelError, match="computes the same whatever it is given"):
+        pimflow.train(model_of(nodes, {"x": (2, 2)}, ["y"], weights, opset=17))
+
+
 def test_a_plan_takes_less_and_no_longer(kept: Training) -> None:
     planned = trained()
     assert planned.found.run.peak_bytes < 0.9 * kept.kept.peak_bytes
