@@ -353,7 +353,7 @@ class _Race:
                 continue
             least = self._least(mapping)
             slow = self._is_slow(least)
-            self.taken[mapping] = _Told(least, False) if slow else _Told(self._time(mapping), True)
+            self.taken[mapping] = _Told(least, False) if slow else self._time(mapping)
 
     def enter_other_order(self) -> None:
         """The fastest with the other order of a READRES and the next GWRITE, where it has one.
@@ -393,8 +393,8 @@ class _Race:
         return _Chosen(self.best, self.timer, self.cycles, self.channels)
 
     def time(self, mapping: Mapping) -> _Told:
-        """Times a mapping that was entered and of which a bound alone was told."""
-        told = self.taken[mapping] = _Told(self._time(mapping), True)
+        """Times a mapping that was entered and of which a bound alone was told, slow or not."""
+        told = self.taken[mapping] = self._time(mapping, fully=True)
         return told
 
     def is_beaten(self, mapping: Mapping) -> bool:
@@ -406,20 +406,21 @@ class _Race:
         costs = self.profile.least_costs
         return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
 
-    def _time(self, mapping: Mapping) -> float | None:
+    def _time(self, mapping: Mapping, fully: bool = False) -> _Told:
+        """Of a mapping, its cycles; or as many as tell that it is not the fastest, unless it is to be timed `fully`."""
         outlined = outline(self.problem, mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
                 self.refusal = outlined
-            return None
+            return _Told(None, True)
         channels: dict[int, Taken] = {}
-        cycles = self._cycles(outlined, channels)
-        if not self._is_slow(cycles):
-            self.best, self.cycles, self.channels = outlined, int(cycles), channels
-        return cycles
+        told = self._cycles(outlined, channels, fully)
+        if told.cycles is not None and not self._is_slow(told.cycles):
+            self.best, self.cycles, self.channels = outlined, int(told.cycles), channels
+        return told
 
-    def _cycles(self, outlined: Outline, channels: dict[int, Taken]) -> float:
-        """Of the slowest channel, placement included; at least so many where that is not faster than what is known.
+    def _cycles(self, outlined: Outline, channels: dict[int, Taken], fully: bool) -> _Told:
+        """Of the slowest channel, placement included; a bound where that is not faster than what is known.
 
         `channels` is told what the first of those with like streams take, placement apart.
         """
@@ -428,11 +429,11 @@ class _Race:
         slowest = 0
         for comps, channel in loads:
             least = placing + max(slowest, comps * self.profile.comp_cycles)
-            if self._is_slow(least):
-                return least
+            if not fully and self._is_slow(least):
+                return _Told(least, False)
             channels[channel] = self.timer.taken(outlined, channel)
             slowest = max(slowest, channels[channel].cycles)
-        return placing + slowest
+        return _Told(placing + slowest, True)
 
     def _is_slow(self, cycles: float) -> bool:
         """Whether so many cycles are not fewer than what has been timed."""

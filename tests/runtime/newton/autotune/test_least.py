@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pimflow.codegen.newton import newton_mappings
@@ -53,6 +53,7 @@ class Unbounded(StrictProfile):
 
 @settings(max_examples=12, print_blob=True)
 @given(problem=problems(), pim=st.one_of(st.just(PIM), timed_machines()))
+@example(problem=ConvProblem(1, 20, 1, 11, 5, (4, 4), (2, 1), (0, 0, 1, 0)), pim=PIM)
 def test_nothing_is_lost_by_what_is_not_timed(problem: MatrixProblem, pim: PimSpec) -> None:
     bounded, timed = MappingSearch(StrictProfile(pim)), MappingSearch(Unbounded(pim))
     assert bounded.choose(problem, "auto") == timed.choose(problem, "auto")
