@@ -260,10 +260,10 @@ much as was measured. Ours are prices of kernels that reach the GPU's rates, by 
 most of these, while the measured kernels gain less by it, and lose on AM. So ours is what it could bring, not what
 Hector's kernels do. Training steps, and HGT, are nearer; on HGT's smallest graphs theirs gains more. Our pairs are
 those of random graphs, whose types are drawn independently of an edge's ends; by OGB's counts of each relation's
-vertices at most 0.17 of the real ogbn-mag's edges are pairs of sources, and 0.07 of destinations. The other two
-published figures are over DGL, PyTorch Geometric, Seastar, Graphiler and HGL, with their own time and copies of
-weights; no such system is modelled. Of a weight by type the gradient is a kernel for every type in our training steps,
-in any form: their launches count in all, and steps of many types gain less.
+vertices, as remembered, at most 0.17 of the real ogbn-mag's edges are pairs of sources, and 0.07 of destinations.
+The other two published figures are over DGL, PyTorch Geometric, Seastar, Graphiler and HGL, with their own time and
+copies of weights; no such system is modelled. Of a weight by type the gradient is a kernel for every type in our
+training steps, in any form: their launches count in all, and steps of many types gain less.
 """
 
 
