@@ -4,20 +4,26 @@
     python benchmarks/relational_results.py --most 20000 # graphs of so many edges at most, to try it out
 
 Graphs are random, with the published numbers of vertices, edges and types: the data sets themselves are not needed.
+Rows are kept in build/relational, by the graphs and by all code and data that costs depend on: a run that was cut off
+goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kept import kept, kept_file
+from onnx import ModelProto
 
 import pimflow_zoo
 from pimflow.compiled import Machine
+from pimflow.data import decode, encode
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
@@ -137,6 +143,17 @@ def repeated(ends: Ints, kinds: Ints) -> float:
     return len(np.unique(ends.astype(np.int64) * (int(kinds.max()) + 1) + kinds)) / len(kinds)
 
 
+def row_of(data: DataSet, layer: str, costs: CostModel, edges: Adjacency, part: Adjacency, share: int) -> Row:
+    """A row, as it is kept if it was measured before; `part` is the graph of its training step."""
+    model = hashlib.sha256(model_of(layer, data.types).SerializeToString(deterministic=True)).hexdigest()
+    asked = [encode(data), share, TARGET, model, edges.sha256, part.sha256]
+
+    def made() -> Any:
+        return encode(measure(data, layer, costs, edges, share, training(layer, data, part, costs)))
+
+    return decode(Row, kept(kept_file("relational", f"{data.name}-{layer}", asked), made))
+
+
 def measure(data: DataSet, layer: str, costs: CostModel, edges: Adjacency, share: int, steps: Forms) -> Row:
     """The forms of one layer on one graph."""
     assert edges.edge_type is not None
@@ -171,10 +188,15 @@ def training(layer: str, data: DataSet, edges: Adjacency, costs: CostModel) -> F
     return Forms(step_us(plain), step_us(fused), step_us(best))
 
 
+def model_of(layer: str, types: int) -> ModelProto:
+    """A layer over edges of so many types."""
+    model: ModelProto = pimflow_zoo.relational_layer(Net(layer, 1), layer, COLUMNS, types)
+    return model
+
+
 def as_exported(layer: str, data: DataSet, edges: Adjacency) -> Graph:
     """A layer on a graph, recovered and cleaned up."""
-    model = pimflow_zoo.relational_layer(Net(layer, 1), layer, COLUMNS, data.types)
-    return carried_out(load_with_graph(model, {}, edges).graph, CLEANUP)
+    return carried_out(load_with_graph(model_of(layer, data.types), {}, edges).graph, CLEANUP)
 
 
 def carried_out(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
@@ -308,8 +330,7 @@ def main() -> None:
         edges = graph_like(data, share)
         part = edges if share == trained else graph_like(data, trained)
         for layer in LAYERS:
-            steps = training(layer, data, part, costs)
-            rows.append(measure(data, layer, costs, edges, share, steps))
+            rows.append(row_of(data, layer, costs, edges, part, share))
             print(line(rows[-1]), flush=True)
     arguments.output.write_text(page(rows), encoding="utf-8")
 

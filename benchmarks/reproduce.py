@@ -10,8 +10,6 @@ stopped.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -24,6 +22,7 @@ from typing import Any
 import results_charts
 import results_page
 from fit_gpu import with_fit
+from kept import kept, kept_file
 from machine import here
 
 import pimflow
@@ -34,14 +33,12 @@ from pimflow.compiler import clean_graph
 from pimflow.ir import Conv2d
 from pimflow.options import Options
 from pimflow.report.basis import MEASURED_TARGET
-from pimflow.search.price_cache import code_fingerprint
 from pimflow.targets import Target, load_target
 from pimflow.targets.overrides import override
 from pimflow.targets.schema.newton import PimEnergies
 from pimflow_zoo.transformer import encoder
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "build" / "reproduce"
 
 MODELS = ("mobilenet-v2", "efficientnet-b0", "mnasnet-1.0", "resnet-50", "vgg-16")
 LARGE = "efficientnet-b6"
@@ -197,40 +194,30 @@ def _model(name: str) -> bytes:
     return data
 
 
-@cache
-def _fingerprint() -> str:
-    return code_fingerprint()
-
-
 def _file(job: Job) -> Path:
-    text = (
-        json.dumps(asdict(job), sort_keys=True) + _fingerprint() + repr(NEAR_FITS if job.near_fit is not None else "")
+    return kept_file(
+        "reproduce", f"{job.study}-{job.model}", [asdict(job), NEAR_FITS if job.near_fit is not None else ""]
     )
-    return WORK / f"{job.study}-{job.model}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def run(job: Job) -> list[Record]:
     """The job's results, one record per policy; from its file if that exists."""
-    path = _file(job)
-    if path.exists():
-        records: list[Record] = json.loads(path.read_text(encoding="utf-8"))
-        return records
+    records: list[Record] = kept(_file(job), lambda: _results(job))
+    return records
+
+
+def _results(job: Job) -> list[Record]:
     stages = None if job.stages is None else (job.stages,)
     started = time.perf_counter()
     found = pimflow.compare(
         _model(job.model), policies=job.policies, target=job.target(), stages=stages, use_cache=False
     )
     seconds = time.perf_counter() - started
-    records = [asdict(job) | result.as_json() | {"seconds": seconds} for result in found.policies]
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(records), encoding="utf-8")
-    scratch.replace(path)
-    return records
+    return [asdict(job) | result.as_json() | {"seconds": seconds} for result in found.policies]
 
 
 def run_all(jobs: Iterable[Job], processes: int) -> list[Record]:
     """Results of all jobs, in the order of the jobs."""
-    WORK.mkdir(parents=True, exist_ok=True)
     queue = list(jobs)
     started = time.perf_counter()
     results: dict[Job, list[Record]] = {}
