@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
@@ -20,12 +20,15 @@ import numpy as np
 from svg_file import picture
 
 import pimflow
+from pimflow.codegen import ConvProblem
 from pimflow.ir import Builder, Conv2d
+from pimflow.report.layer import report_layer
 from pimflow.report.page.bars import BarPanel, Series, grouped_bars
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.convolutions import MIB, Sizes
 from pimflow.runtime.gpu.window_order import convolve
-from pimflow.targets import load_target
+from pimflow.runtime.newton.layer import NewtonLayer
+from pimflow.targets import Target, load_target
 from pimflow.targets.schema.gpu import Algorithm, ConvolutionChoice
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -35,6 +38,7 @@ NO_LIMIT_MIB = float(1 << 20)
 MODELS = ("resnet-50", "vgg-16", "googlenet")
 WAYS = ("library", "im2col", "im2win", "fastest")
 MACHINES = ("rtx3090", "turing-pim")
+PIM_TARGET, ORDERS = "pimflow", ("column order", "window order")
 SYSTEMS = ("cublas", "cudnn", "direct", "im2win")
 """What was measured: im2col with cuBLAS, cuDNN, the paper's direct kernels, and its own in window order."""
 
@@ -235,6 +239,26 @@ def _networks() -> Iterable[str]:
             )
 
 
+@cache
+def _free() -> Target:
+    """The target `pimflow`, were a COMP to name columns of buffer and row apart."""
+    target = load_target(PIM_TARGET)
+    return target.with_units(pim=replace(target.pim, any_slot_any_column=True))
+
+
+def fill_rows() -> Iterable[str]:
+    """One image of the twelve layers on PIM, in either order of elements."""
+    for layer in LAYERS:
+        sizes, side = (layer.size, layer.size), (layer.kernel, layer.kernel)
+        strides = (layer.stride, layer.stride)
+        detail = report_layer(ConvProblem(1, layer.channels, layer.filters, *sizes, side, strides), _free()).detail
+        assert isinstance(detail, NewtonLayer)
+        found = [cost for cost in (detail.cost, detail.other_order) if cost is not None]
+        times = {cost.mapping.element_order: cost.time_us for cost in found}
+        cells = (f"{times[order]:,.1f}" if order in times else "-" for order in ORDERS)
+        yield _row(layer.name, *cells, detail.cost.mapping.element_order)
+
+
 def _error() -> float:
     """Of the last layer, one image: columns against windows, over the largest result."""
     layer, random = LAYERS[-1], np.random.default_rng(0)
@@ -255,6 +279,7 @@ def page() -> str:
         ways=" | ".join(WAYS),
         rule="---|" * len(WAYS),
         networks="\n".join(_networks()),
+        fills="\n".join(fill_rows()),
         error=f"{_error():.0e}",
         **dict(zip(("tensor_mean", "all_mean", "published_mean"), map(_percent, savings), strict=True)),
         **_memory_figures(),

@@ -136,7 +136,7 @@ def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "im2win_results.py"))
     page = (ROOT / "docs" / "im2win.md").read_text()
-    rows = (*made["memory_rows"](), *made["Speeds"].of(made["LAYERS"]).rows())
+    rows = (*made["memory_rows"](), *made["Speeds"].of(made["LAYERS"]).rows(), *made["fill_rows"]())
     assert all(f"\n{row}\n" in page for row in rows)
     chart = (ROOT / "docs" / "images" / made["CHART"]).read_text()
     assert chart == made["chart"](), "the chart is old: run im2win_results.py"

@@ -149,6 +149,14 @@ class PlainReport:
         return [line for line in lines if line[1]]
 
 
+class Way(NamedTuple):
+    """One of several ways to run a node on its device, what it takes, and whether it is the one that is taken."""
+
+    name: str
+    time_us: float
+    is_taken: bool
+
+
 class Lane(NamedTuple):
     """What one part of a unit does of a program: from when to when, after the unit has been asked.
 

@@ -24,6 +24,7 @@ from pimflow.codegen.answers import (
     TraceReport,
     Transfer,
     UnitCost,
+    Way,
     WorkReport,
 )
 from pimflow.codegen.work import Work
@@ -221,6 +222,10 @@ class Backend(ABC, Generic[W, P]):
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
         return {"run": cost.time_us}
+
+    def ways(self, work: W, choice: str) -> tuple[Way, ...]:
+        """Orders of elements that work may be done in, and what it takes in each; none where there is one."""
+        return ()
 
     @abstractmethod
     def program(self, work: W, choice: str) -> P | Refusal:

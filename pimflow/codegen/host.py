@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from pimflow.codegen.answers import Cost, Parts, Roof
+from pimflow.codegen.answers import Cost, Parts, Roof, Way
 from pimflow.ir import Array, Graph, Node, Op
 from pimflow.sparse import Graph as Edges
 
@@ -84,6 +84,10 @@ class HostBackend(ABC):
     def algorithm(self, graph: Graph, node: Node) -> str:
         """Which of several ways to run a node it takes; "" where there is one, or it takes the usual one."""
         return ""
+
+    def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
+        """The usual way to run a node, and the others that there are; none where there is one."""
+        return ()
 
     def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
         """The result of a node that has an `algorithm`, by value, as that makes it.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pimflow.codegen.answers import Cost, UnitCost
+from pimflow.codegen.answers import Cost, UnitCost, Way
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import Work
 from pimflow.data import decode, pick
@@ -51,8 +51,8 @@ class Costs(pricing.Costs, MemoryCosts, Protocol):
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the host's price of a node leaves out, and why; "" if nothing."""
 
-    def algorithms(self, graph: Graph) -> Mapping[str, str]:
-        """How the host runs those nodes that it does not run in the usual way, by name."""
+    def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
+        """The ways to run a contraction of a placed graph on its device, none where there is one."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, has_all_channels, singles
 from pimflow.report.measures import Costs, busy_us, origin_of
+from pimflow.report.ways import WayThere, told, ways_there
 from pimflow.runtime.spending import EventCost, Spending, spending, total
 from pimflow.runtime.timeline import CHANNELS, Event
 from pimflow.search.policy import find_policy
@@ -54,6 +55,7 @@ class NodeRow:
         region: number of the plan's decision that it belongs to.
         unknown: what its time and energy leave out, and why; "" if nothing.
         violations: how often those devices do for it what their hardware could not, by name.
+        ways: where a device has several ways to run it, what all its parts there take in each.
     """
 
     name: str
@@ -69,6 +71,7 @@ class NodeRow:
     region: int
     unknown: str = ""
     violations: Mapping[str, int] = field(default_factory=dict)
+    ways: tuple[WayThere, ...] = ()
 
     @property
     def share_us(self) -> float:
@@ -103,6 +106,7 @@ class NodeRow:
             "region": self.region,
             "unknown": self.unknown,
             "violations": dict(self.violations),
+            "ways": encode(self.ways),
         }
 
     @classmethod
@@ -155,7 +159,6 @@ class NodeRows:
         self._host, *self._units = self._devices
         self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
         self._no_violations = {name: 0 for unit in costs.units.values() for name in unit.violations}
-        self._ways = costs.algorithms(graph)
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
@@ -174,7 +177,9 @@ class NodeRows:
         node, events = self._original.node(name), self._events.get(name, ())
         every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
         made, cycles, commands, violations = self._work_of_units(name, every, whole=is_expandable(node.op))
-        why = self._why(decision, node) + self._way(name)
+        ways = [ways for device in self._devices if (ways := self._ways(name, device))]
+        by = "".join(f"; on {self._label(there[0].device)} {told(there)}" for there in ways)
+        why = self._why(decision, node) + by + self._brought(name)
         why += f"; {self._label(self._host)} has all memory channels" if has_all_channels(decision) else ""
         return NodeRow(
             name=name,
@@ -190,15 +195,19 @@ class NodeRows:
             region=region,
             unknown=self._costs.unknown(self._original, node),
             violations=violations,
+            ways=tuple(way for there in ways for way in there),
         )
 
-    def _way(self, name: str) -> str:
-        """How the host runs a convolution, where not as usual; how rows come from the host's memory."""
+    def _ways(self, name: str, device: str) -> tuple[WayThere, ...]:
+        """What the device may run its parts of a node by, where there is a choice."""
+        parts = [part for part in self._parts.get(name, ()) if (part.device or self._host) == device]
+        return tuple(ways_there(self._graph, parts, device, self._costs))
+
+    def _brought(self, name: str) -> str:
+        """How rows come from the host's memory."""
         parts = self._parts.get(name, [])
-        ways = sorted({self._ways[part.name] for part in parts if part.name in self._ways})
         accesses = sorted({part.placement.access for part in parts if part.placement.access is not None})
-        brought = f"; rows of {parts[0].inputs[0]} from the host's memory: {' and '.join(accesses)}" if accesses else ""
-        return (f"; there by {' and '.join(ways)}" if ways else "") + brought
+        return f"; rows of {parts[0].inputs[0]} from the host's memory: {' and '.join(accesses)}" if accesses else ""
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
         """What of a node's events is a device's: its own, and copies over the link to it."""

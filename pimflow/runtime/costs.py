@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.codegen.answers import Capacity, Copy, Cost, EdgeDivision, Kept, Merged, Parts, Transfer, UnitCost
+from pimflow.codegen.answers import Capacity, Copy, Cost, EdgeDivision, Kept, Merged, Parts, Transfer, UnitCost, Way
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
@@ -147,6 +147,13 @@ class CostModel:
         """How the host runs those nodes of a placed graph that it does not run in the usual way, by name."""
         found = {node.name: self._host_of(node).algorithm(graph, node) for node in self._kernels(graph)}
         return {name: algorithm for name, algorithm in found.items() if algorithm}
+
+    def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
+        """The ways to run a contraction of a placed graph on its device, none where there is one."""
+        if node.device in self.units:
+            unit, work, choice = self._on_unit(graph, node)
+            return unit.ways(work, choice)
+        return () if node.placement.fused_into is not None else self._host_of(node).ways(graph, node)
 
     def workspaces(self, graph: Graph) -> dict[str, int]:
         """Bytes that nodes of a placed graph need beside their operands and results, by name, in the model's type."""

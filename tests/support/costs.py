@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pimflow.codegen.answers import Capacity, EdgeDivision, Kept, UnitCost
+from pimflow.codegen.answers import Capacity, EdgeDivision, Kept, UnitCost, Way
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.matrix import MatrixBackend
 from pimflow.codegen.work import MatrixProblem, Work, matrix_problem
@@ -126,9 +126,9 @@ class FakeCosts:
     def static_energy_mj(self, makespan_us: float) -> float:
         return 0.1 * makespan_us
 
-    def algorithms(self, graph: Graph) -> dict[str, str]:
+    def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
         """All in the usual way."""
-        return {}
+        return ()
 
     def unknown(self, graph: Graph, node: Node) -> str:
         return ""

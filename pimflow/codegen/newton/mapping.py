@@ -106,6 +106,11 @@ class Mapping:
     buffer_parts: int = 1
 
     @property
+    def element_order(self) -> str:
+        """In which K runs over the elements of a window, in words."""
+        return "window order" if self.window_block else "column order"
+
+    @property
     def text(self) -> str:
         """Its order, and what a fill holds of K and of pixels."""
         chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in self.runs)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pimflow.codegen.answers import Roof
+from pimflow.codegen.answers import Roof, Way
 from pimflow.codegen.host import HostBackend
 from pimflow.ir import Array, Conv2d, Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
@@ -39,10 +39,17 @@ def _type(value: Value | None) -> _Type | None:
 
 @dataclass(frozen=True)
 class _Price:
-    """What a node costs, and of a convolution the way it is run in, where that is not the library's own."""
+    """What a node costs, of a convolution the way it is run in, where that is not the library's own, and what the ways
+    take that there are, the library's first, if there are several."""
 
     cost: GpuCost
     way: Lowered | None = None
+    ways: tuple[Way, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the way."""
+        return "library" if self.way is None else self.way.algorithm
 
 
 class GpuHost(HostBackend):
@@ -110,6 +117,10 @@ class GpuHost(HostBackend):
         way = self._priced(graph, node).way
         return "" if way is None else way.algorithm
 
+    def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
+        """Of a convolution, the library's and those that the target offers."""
+        return self._priced(graph, node).ways
+
     def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
         """Of a convolution, from the tensor that it is made of."""
         way = self._priced(graph, node).way
@@ -144,9 +155,11 @@ class GpuHost(HostBackend):
             _Price(sequence_cost(KernelSequence(way.kernels), self.gpu, self.channels), way)
             for way in lowered(sizes, offered, self.gpu.element_bytes)
         ]
-        if "library" in offered.algorithms or not prices:
-            prices.insert(0, _Price(library))
-        return min(prices, key=lambda price: price.cost.time_us)
+        if not prices:
+            return _Price(library)
+        every = [_Price(library), *prices]
+        taken = min(every if "library" in offered.algorithms else prices, key=lambda price: price.cost.time_us)
+        return replace(taken, ways=tuple(Way(price.name, price.cost.time_us, price is taken) for price in every))
 
     def unknown(self, graph: Graph, node: Node) -> str:
         """What the model cannot see from shapes; what is measured leaves nothing out."""

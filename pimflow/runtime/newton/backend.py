@@ -20,6 +20,7 @@ from pimflow.codegen.answers import (
     Roof,
     Transfer,
     UnitCost,
+    Way,
     WorkReport,
 )
 from pimflow.codegen.matrix import MatrixBackend, value_around
@@ -246,6 +247,17 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
             raise ValueError(cost.reason)
         cycles = {"placement": cost.placement_cycles, **cycle_breakdown(cost).parts}
         return {"launch": cost.launch_us, **{name: count / self.pim.clock_mhz for name, count in cycles.items()}}
+
+    def ways(self, work: NewtonWork, choice: str) -> tuple[Way, ...]:
+        """Of a convolution window order, and the best mapping without it."""
+        if isinstance(work, SpmmProblem) or choice != "auto":
+            return ()
+        search, problem = self._searched(work)
+        cost = search.choose(problem, choice)
+        other = None if isinstance(cost, Refusal) else search.other_order(problem, cost)
+        if isinstance(cost, Refusal) or other is None:
+            return ()
+        return tuple(Way(one.mapping.element_order, one.time_us, one is cost) for one in (cost, other))
 
     def program(self, work: NewtonWork, choice: str) -> NewtonProgram | Refusal:
         """The command streams under the mapping that the price was made with."""

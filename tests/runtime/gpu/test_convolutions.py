@@ -12,6 +12,7 @@ import pytest
 import pimflow
 from pimflow.errors import TargetError
 from pimflow.ir import Builder, Conv2d, Graph
+from pimflow.report.ways import WayThere
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.convolutions import MIB, Lowered, Sizes, lowered
 from pimflow.runtime.gpu.cost import sequence_cost
@@ -201,7 +202,16 @@ def test_the_workspace_is_part_of_the_memory_plan(compiled: pimflow.CompiledMode
 def test_the_summary_and_the_rows_say_which_way(compiled: pimflow.CompiledModel) -> None:
     told = dict(compiled.about)["convolutions"]
     assert told.startswith("17 by im2win; workspace at most 2.49 MB")
-    assert sum(row.why.endswith("; there by im2win") for row in compiled.report.nodes) == 17
+    rows = [row for row in compiled.report.nodes if row.ways]
+    assert len(rows) == 17
+    usual, costs = GpuHost("gpu", gpu("rtx3090")), compiled.machine.costs
+    for row in rows:
+        library, taken = row.ways
+        node = compiled.graph.node(row.name)
+        assert library == WayThere("gpu", "library", usual.cost(compiled.graph, node).time_us, False)
+        assert taken == WayThere("gpu", "im2win", costs.node_cost(compiled.graph, node).time_us, True)
+        prices = f"library {library.time_us:.2f} us, im2win {taken.time_us:.2f} us"
+        assert row.why.endswith(f"; on the GPU by im2win ({prices})")
 
 
 def test_values_are_those_of_the_layout(tmp_path: Path, capsys: Capture) -> None:

@@ -89,6 +89,8 @@ class MappingSearch:
     def other_order(self, problem: MatrixProblem, chosen: PimCost) -> PimCost | None:
         """The fastest likely mapping with window order if the chosen one has none, and without if it has it; None where
         none fits."""
+        if not self.profile.pim.any_slot_any_column or not isinstance(problem, ConvProblem):
+            return None  # which window order takes
         like, windows = _unpadded(problem), not chosen.mapping.window_block
         ranked = [entry for entry in candidates(like, self.profile) if bool(entry.mapping.window_block) == windows]
         if not ranked:

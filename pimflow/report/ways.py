@@ -1,0 +1,54 @@
+"""Layouts and orders of elements that a device may run a node by, with what each takes: of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pimflow.codegen.answers import Way
+from pimflow.ir import Graph, Node
+from pimflow.report.measures import Costs
+
+
+@dataclass(frozen=True)
+class WayThere:
+    """One of several ways to run what a device has of a node.
+
+    Args:
+        device: which.
+        way: as "library", "im2col", "im2win" and "direct" on a GPU, "column order" and "window order" on PIM.
+        time_us: of all parts of the node there that have a choice, one after the other; a part that lacks this way
+            counts by the one it takes.
+        taken: whether any of them runs so.
+    """
+
+    device: str
+    way: str
+    time_us: float
+    taken: bool
+
+
+def ways_there(graph: Graph, parts: Iterable[Node], device: str, costs: Costs) -> Iterator[WayThere]:
+    """Those that parts of a node on a device have.
+
+    Args:
+        graph: placed.
+        parts: of the node, those that are on the device.
+        device: which.
+        costs: of the machine.
+    """
+    found = [ways for part in parts if part.op.is_contraction and (ways := costs.ways(graph, part))]
+    for name in dict.fromkeys(way.name for ways in found for way in ways):
+        alike = [next((way for way in ways if way.name == name), _taken(ways)) for ways in found]
+        taken = any(way.is_taken for way in alike if way.name == name)
+        yield WayThere(device, name, sum(way.time_us for way in alike), taken)
+
+
+def _taken(ways: Sequence[Way]) -> Way:
+    return next(way for way in ways if way.is_taken)
+
+
+def told(ways: Sequence[WayThere]) -> str:
+    """Which are taken, and what each takes."""
+    taken = " and ".join(way.way for way in ways if way.taken)
+    return f"by {taken} ({', '.join(f'{way.way} {way.time_us:.2f} us' for way in ways)})"
