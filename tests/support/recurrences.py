@@ -35,7 +35,7 @@ class Recurrence(OpRun):
         """From inputs, state and cell the next state and cell."""
 
     def _run(self, x: Floats, w: Floats, r: Floats, *others: Any, **given: Any) -> tuple[Floats, ...]:
-        bias, _, first, cell = (*others, None, None, None, None)[:4]
+        bias, lengths, first, cell = (*others, None, None, None, None)[:4]
         directions, rows, hidden = r.shape
         none = np.zeros((directions, x.shape[1], hidden))
         bias = np.zeros((directions, 2 * rows)) if bias is None else bias
@@ -47,10 +47,14 @@ class Recurrence(OpRun):
             inner = (none if cell is None else cell)[direction]
             backward = direction == 1 or given.get("direction") == "reverse"
             step = self.step(w[direction], r[direction], bias[direction], names[-1 if backward else 0], given)
-            for place in range(len(x))[:: -1 if backward else 1]:
-                state, inner = step(x[place], state, inner)
-                made[place, direction] = state
-            last[direction], last_cell[direction] = state, inner
+            for one in range(x.shape[1]):  # each sequence by itself, as if there were no other
+                own = slice(one, one + 1)
+                places = range(len(x) if lengths is None else int(lengths[one]))
+                at, at_cell = (state[own], inner[own]) if places else (none[direction, own],) * 2
+                for place in places[:: -1 if backward else 1]:
+                    at, at_cell = step(x[place, own], at, at_cell)
+                    made[place, direction, own] = at
+                last[direction, own], last_cell[direction, own] = at, at_cell
         return (made, last, last_cell)[: 3 if self.gates == 4 else 2]
 
 

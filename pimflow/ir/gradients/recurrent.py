@@ -3,6 +3,7 @@
 Gates are computed again, from inputs and states of all steps at once; so are the products of gradients with inputs and
 states. Step by step runs only what a step needs of the next one: a product and a few elementwise ops (Appleyard et al.,
 Optimizing Performance of Recurrent Neural Networks on GPUs, 2016). Rows are steps times batch; G gates of H each.
+Where sequences have lengths of their own, a step behind the end of one leaves its state as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+
+import numpy as np
 
 from pimflow.ir.gradients.tape import (
     ONNX_TRAINING_FORMS,
@@ -41,7 +44,8 @@ TRAINED_INPUTS.register(*_KEYS)((1, 2, 3))
 @dataclass(frozen=True)
 class _Direction:
     """One direction of a recurrence: x [rows, I], w [G H, I], r [G H, H], biases [G H] or "", first state and cell
-    [batch, H], all states [rows, H]; gradients of these states, and of the last state and cell ("" where none comes).
+    [batch, H], all states [rows, H]; gradients of these states, and of the last state and cell ("" where none comes);
+    whether a row lies within its sequence [rows, 1], "" where all do.
     """
 
     tape: Tape
@@ -59,6 +63,7 @@ class _Direction:
     d_last_cell: str
     activation: str
     backward: bool
+    within: str
 
     @property
     def batch(self) -> int:
@@ -90,7 +95,12 @@ class _Direction:
         if count == self.batch:
             return first
         if self.backward:
-            return self.joined((self.tape.slice(rows, 0, self.batch, count), first), 0)
+            ahead = self.tape.slice(rows, 0, self.batch, count)
+            if self.within:  # the last step of a sequence starts from the first state
+                kept = self.tape.slice(self.within, 0, self.batch, count)
+                firsts = self.joined((first,) * (count // self.batch - 1), 0)
+                ahead = self.tape.where(kept, ahead, firsts)
+            return self.joined((ahead, first), 0)
         return self.joined((first, self.tape.slice(rows, 0, 0, count - self.batch)), 0)
 
     def gates(self, x: str, first: int, last: int) -> str:
@@ -121,7 +131,20 @@ class _Direction:
     def from_behind(self) -> tuple[list[str], str]:
         """The gradient of each step's state from what reads all states, and that of the last state."""
         count = self.tape.shape(self.states)[0] // self.batch
-        return self.in_order(self.d_states) if self.d_states else [""] * count, self.d_last
+        return self.in_order(self.taken(self.d_states)) if self.d_states else [""] * count, self.d_last
+
+    def taken(self, rows: str, otherwise: float = 0.0) -> str:
+        """Rows within their sequences, and a number behind them."""
+        return self.tape.where(self.within, rows, self.tape.number(otherwise, rows)) if self.within else rows
+
+    def ended(self) -> list[str]:
+        """Which sequences each step lies behind; "" where it lies behind none."""
+        count = self.tape.shape(self.states)[0] // self.batch
+        return self.in_order(self.tape.elementwise("Not", self.within)) if self.within else [""] * count
+
+    def passed(self, ended: str, d_state: str) -> str:
+        """The gradient that the state before has from a step behind the end: the one that comes."""
+        return self.tape.masked(ended, d_state) if ended else ""
 
 
 @dataclass(frozen=True)
@@ -148,14 +171,16 @@ def _slope(tape: Tape, kind: str, y: str) -> str:
 def _rnn(own: _Direction) -> _Found:
     """h = act(x + h' r)."""
     tape = own.tape
-    slopes = own.in_order(_slope(tape, own.activation, own.states))
+    slopes = own.in_order(own.taken(_slope(tape, own.activation, own.states)))
     coming, ahead = own.from_behind()
-    made: list[str] = []
-    for slope, dy in reversed(list(zip(slopes, coming, strict=True))):
-        made.append(tape.mul(own.sum(dy, ahead) if not made else own.back(made[-1], own.r, dy), slope))
+    made, passed = list[str](), ""
+    for slope, dy, ended in reversed(list(zip(slopes, coming, own.ended(), strict=True))):
+        d_state = own.back(made[-1], own.r, own.sum(dy, passed)) if made else own.sum(dy, ahead)
+        made.append(tape.mul(d_state, slope))
+        passed = own.passed(ended, d_state)
     d_gates = own.all_rows(made[::-1])
     r = tape.op(_BY_ROWS, d_gates, own.before(own.first, own.states))
-    return _Found(d_gates, d_gates, r, own.back(made[-1], own.r))
+    return _Found(d_gates, d_gates, r, own.back(made[-1], own.r, passed))
 
 
 def _lstm(own: _Direction) -> _Found:
@@ -164,6 +189,7 @@ def _lstm(own: _Direction) -> _Found:
     sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
     opened, new = tape.elementwise("Sigmoid", own.gates(sums, 0, 3)), tape.elementwise("Tanh", own.gates(sums, 3, 4))
     enters, leaves, stays = (own.gates(opened, gate, gate + 1) for gate in range(3))
+    enters, stays = own.taken(enters), own.taken(stays, 1.0)
     kept, cells = own.in_order(stays), [own.first_cell]
     for keeps, entered in zip(kept, own.in_order(tape.mul(enters, new)), strict=True):
         cells.append(tape.add(tape.mul(keeps, cells[-1]), entered))
@@ -171,17 +197,20 @@ def _lstm(own: _Direction) -> _Found:
     bent = tape.elementwise("Tanh", all_cells)
     by_cell = own.joined((new, bent, own.before(own.first_cell, all_cells)), 1)
     of_opened = tape.mul(by_cell, _slope(tape, "Sigmoid", opened))
-    factors = own.in_order(own.joined((of_opened, tape.mul(enters, _slope(tape, "Tanh", new))), 1))
-    of_cell = own.in_order(tape.mul(leaves, _slope(tape, "Tanh", bent)))
+    factors = own.in_order(own.taken(own.joined((of_opened, tape.mul(enters, _slope(tape, "Tanh", new))), 1)))
+    of_cell = own.in_order(own.taken(tape.mul(leaves, _slope(tape, "Tanh", bent))))
     coming, ahead = own.from_behind()
-    d_cell, made = own.d_last_cell, list[str]()
-    for keeps, factor, slope, dy in reversed(list(zip(kept, factors, of_cell, coming, strict=True))):
-        d_state = own.back(made[-1], own.r, dy) if made else own.sum(dy, ahead) or tape.zeros(tape.shape(slope), slope)
+    d_cell, made, passed = own.d_last_cell, list[str](), ""
+    steps = zip(kept, factors, of_cell, coming, own.ended(), strict=True)
+    for keeps, factor, slope, dy, ended in reversed(list(steps)):
+        behind = own.back(made[-1], own.r, own.sum(dy, passed)) if made else own.sum(dy, ahead)
+        d_state = behind or tape.zeros(tape.shape(slope), slope)
         total = own.sum(tape.mul(d_state, slope), d_cell)
         made.append(tape.mul(own.joined((total, d_state, total, total), 1), factor))
         d_cell = tape.mul(total, keeps)
+        passed = own.passed(ended, d_state)
     d_gates = own.all_rows(made[::-1])
-    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), own.back(made[-1], own.r), d_cell)
+    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), own.back(made[-1], own.r, passed), d_cell)
 
 
 def _gru(own: _Direction) -> _Found:
@@ -201,7 +230,7 @@ def _reset_behind(own: _Direction) -> _Found:
     tape, before = own.tape, own.before(own.first, own.states)
     entered, fed = own.product(own.x, own.w, own.bias), own.product(before, own.r, own.state_bias)
     opened = tape.elementwise("Sigmoid", tape.add(own.gates(entered, 0, 2), own.gates(fed, 0, 2)))
-    keeps, resets, fed = own.gates(opened, 0, 1), own.gates(opened, 1, 2), own.gates(fed, 2, 3)
+    keeps, resets, fed = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2), own.gates(fed, 2, 3)
     new = tape.elementwise("Tanh", tape.add(own.gates(entered, 2, 3), tape.mul(resets, fed)))
     of_keeps, of_new = _mixed(own, before, keeps, new)
     of_resets = tape.mul(tape.mul(of_new, fed), _slope(tape, "Sigmoid", resets))
@@ -223,7 +252,7 @@ def _reset_ahead(own: _Direction) -> _Found:
     tape, before = own.tape, own.before(own.first, own.states)
     entered = own.product(own.x, own.w, own.sum(own.bias, own.state_bias))
     opened = tape.elementwise("Sigmoid", own.product(before, own.weights(0, 2), own.gates(entered, 0, 2)))
-    keeps, resets = own.gates(opened, 0, 1), own.gates(opened, 1, 2)
+    keeps, resets = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2)
     reset = tape.mul(resets, before)
     new = tape.elementwise("Tanh", own.product(reset, own.weights(2, 3), own.gates(entered, 2, 3)))
     of_keeps, of_new = _mixed(own, before, keeps, new)
@@ -268,7 +297,8 @@ def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
     if refusal is not None:
         return refusal
     count = tape.shape(node.inputs[1])[0]
-    found = [_of_one(tape, node, op, gradients, direction) for direction in range(count)]
+    within = _within(tape, node)
+    found = [_of_one(tape, node, op, gradients, direction, within) for direction in range(count)]
 
     def together(place: int) -> str:
         parts = [made[place] for made in found]
@@ -280,7 +310,19 @@ def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
     return [made.get(place, "") if tape.wants(name) else "" for place, name in enumerate(node.inputs)]
 
 
-def _of_one(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], direction: int) -> tuple[str, ...]:
+def _within(tape: Tape, node: Node) -> str:
+    """Whether a row lies within its sequence [rows, 1]; "" where all do."""
+    (steps, batch, _), lengths = tape.shape(node.inputs[0]), tape.operand(node, 4)
+    known = tape.array(lengths)
+    if not lengths or (known is not None and (known == steps).all()):
+        return ""
+    place = tape.constant(np.arange(steps).astype(tape.dtype(lengths)).reshape(steps, 1), "steps")
+    return tape.reshape(tape.elementwise("Less", place, lengths), (steps * batch, 1))
+
+
+def _of_one(
+    tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], direction: int, within: str
+) -> tuple[str, ...]:
     """Gradients of x [rows, I], and of weights, biases and first states, each with a first axis of this direction."""
 
     def part(name: str, axis: int = 0) -> str:
@@ -298,6 +340,12 @@ def _of_one(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], dire
     none, bias = tape.zeros((batch, tape.shape(r)[2]), x), part(both)
     d_states, d_last, d_cell, *_ = (*gradients, "", "")
     backward = direction == 1 or text(op, "direction", "forward") == "reverse"
+
+    def last(name: str) -> str:
+        """That of an empty sequence is 0, whatever its first one is."""
+        there = within and name and tape.slice(within, 0, 0, batch)
+        return tape.masked(there, part(name)) if there else part(name)
+
     own = _Direction(
         tape,
         op,
@@ -310,10 +358,11 @@ def _of_one(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], dire
         part(cell) or none,
         rows(tape.kept(node)[0]),
         rows(d_states),
-        part(d_last),
-        part(d_cell),
+        last(d_last),
+        last(d_cell),
         _activations(op)[-1 if backward else 0],
         backward,
+        within,
     )
     made = _RULES[op.op_type](own)
     biases = tuple(tape.sum(of, (0,), keepdims=False) for of in (made.entering, made.recurrent)) if bias else ()
@@ -329,12 +378,9 @@ def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
     if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
         return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
     steps, batch, _ = tape.shape(node.inputs[0])
-    lengths, given = tape.operand(node, 4), attributes_of(op)
-    known = tape.array(lengths)
+    given = attributes_of(op)
     if integer(op, "layout"):
         return Refusal(f"{op.op_type} with batches in front has no gradient rule", remedy="export it with layout 0")
-    if lengths and (known is None or set(known.tolist()) != {steps}):
-        return Refusal(f"{op.op_type} of sequences of several lengths has no gradient rule")
     if tape.operand(node, 7) or "clip" in given or integer(op, "input_forget"):
         return Refusal(f"{op.op_type} with peepholes, a clip or coupled gates has no gradient rule")
     usual, asked = _ACTIVATIONS[op.op_type], _activations(op)

@@ -1,14 +1,19 @@
-"""Gradients of reductions over axes, softmax, and sums by equation."""
+"""Gradients of reductions over axes, softmax, sums by equation, and determinants."""
 
 from __future__ import annotations
 
 from itertools import chain
 from string import ascii_letters
 
+import numpy as np
+
 from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer, integers, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
+
+MOST_ROWS = 16
+"""Of matrices with determinants: the minors of one take so much to the fourth power."""
 
 
 def shared_out(tape: Tape, x: str, best: str, dy: str, axes: tuple[int, ...]) -> str:
@@ -161,3 +166,25 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
     dots = "".join(unused[: sum(rest)])
     terms, result = [term.replace("...", dots) for term in terms], result.replace("...", dots)
     return None if any(len({*term}) < len(term) for term in (*terms, result)) else (terms, result)
+
+
+@differentiates("Det")
+def _determinant(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """The cofactors (Jacobi's formula): determinants of what is left without a row and a column, their signs those of a
+    chessboard. No inverse, so singular matrices have them too."""
+    (x,), (dy,) = node.inputs, gradients
+    *batch, rows, _ = tape.shape(x)
+    if rows > MOST_ROWS:
+        return Refusal(f"Det of matrices of {rows} rows: {MOST_ROWS} at most have a gradient rule")
+    dy = tape.reshape(dy, (*batch, 1, 1))
+    if rows == 1:
+        return (dy,)
+    others = np.array([[row for row in range(rows) if row != gone] for gone in range(rows)], np.int64)
+    places = others[:, None, :, None] * rows + others[None, :, None, :]
+    flat = tape.reshape(x, (*batch, rows * rows))
+    left = tape.onnx(
+        "Gather", (flat, tape.constant(places, "minors")), (*batch, *places.shape), attributes={"axis": len(batch)}
+    )
+    minors = tape.onnx("Det", (left,), (*batch, rows, rows))
+    signs = 1 - 2 * (np.indices((rows, rows)).sum(0) % 2)
+    return (tape.mul(dy, tape.mul(minors, tape.constant(signs.astype(tape.dtype(x)), "signs"))),)

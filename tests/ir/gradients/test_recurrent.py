@@ -11,14 +11,22 @@ import pytest
 from pimflow.errors import ModelError
 from pimflow.ir import Builder, Graph, OnnxOp
 from pimflow.passes.differentiate import Differentiate, training_step
-from support.gradients import check_gradients, check_training_form
+from support.gradients import check_gradients, check_training_form, evaluator, random_floats
+from support.values import run_in_ort
 
 STEPS, BATCH, FEATURES, HIDDEN = 4, 2, 3, 5
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def recurrence(
-    kind: str, dtype: str, direction: str = "forward", *, states: bool = True, bias: bool = True, **given: Any
+    kind: str,
+    dtype: str,
+    direction: str = "forward",
+    *,
+    states: bool = True,
+    bias: bool = True,
+    lengths: bool = False,
+    **given: Any,
 ) -> Graph:
     """All operands are inputs; all results are outputs."""
     build, directions = Builder(opset=17), 2 if direction == "bidirectional" else 1
@@ -28,7 +36,8 @@ def recurrence(
         return build.input(*shape, name=name, dtype=dtype)
 
     inputs = [operand("x", STEPS, BATCH, FEATURES), operand("w", directions, rows, FEATURES)]
-    inputs += [operand("r", directions, rows, HIDDEN), operand("b", directions, 2 * rows) if bias else "", ""]
+    inputs += [operand("r", directions, rows, HIDDEN), operand("b", directions, 2 * rows) if bias else ""]
+    inputs += [build.input(BATCH, name="lengths", dtype="int32") if lengths else ""]
     count = 2 if kind == "LSTM" else 1
     inputs += [operand(f"state{place}", *state) for place in range(count) if states]
     attributes = tuple(sorted({"hidden_size": HIDDEN, "direction": direction, **given}.items()))
@@ -91,20 +100,32 @@ def test_what_is_not_trained_says_why(kind: str, given: dict[str, Any], reason: 
         training_step(recurrence(kind, "float32", **given), Differentiate(inputs=True))
 
 
-def test_sequences_of_several_lengths() -> None:
-    graph = recurrence("RNN", "float32", states=False)
-    for lengths, fits in (([STEPS] * BATCH, True), ([STEPS, 1], False)):
-        (node,) = graph.nodes
-        given = graph.replace(
-            nodes=[type(node)(node.op, (*node.inputs[:4], "lengths"), node.outputs, node.name)],
-            values={**graph.values, "lengths": type(graph.value("x"))("lengths", (BATCH,), "int32")},
-            constants={"lengths": np.array(lengths, np.int32)},
-        )
-        if fits:
-            check_training_form(given)
-            continue
-        with pytest.raises(ModelError, match="several lengths"):
-            training_step(given, Differentiate(inputs=True))
+LENGTHS: list[list[int]] = [[STEPS, 1], [2, 0], [3, 3], [STEPS, STEPS]]
+
+
+@pytest.mark.parametrize(("kind", "given"), CASES)
+def test_sequences_of_several_lengths(kind: str, given: dict[str, Any]) -> None:
+    """What a result is behind the end of a sequence, and what the last state of an empty one is, hangs on nothing."""
+    exact, graph = (recurrence(kind, dtype, lengths=True, **given) for dtype in ("float64", "float32"))
+    for lengths in LENGTHS:
+        asked = {"lengths": np.array(lengths, np.int32)}
+        check_gradients(exact, asked)
+        check_training_form(graph, asked)
+        inputs = random_floats(exact, 3)
+        expected = run_in_ort(graph, asked | {name: array.astype(np.float32) for name, array in inputs.items()})
+        for name, array in evaluator(exact)(asked | inputs).items():
+            assert np.abs(array - expected[name]).max() <= 1e-6
+
+
+def test_lengths_that_are_known() -> None:
+    """Those of whole sequences cost nothing."""
+    graph, nodes = recurrence("GRU", "float64", lengths=True, states=False), []
+    inputs = [name for name in graph.inputs if name != "lengths"]
+    for lengths in ([STEPS, STEPS], [STEPS, 2]):
+        known = graph.replace(inputs=inputs, constants={"lengths": np.array(lengths, np.int32)})
+        nodes.append(len(check_gradients(known).graph.nodes))
+    plain = training_step(recurrence("GRU", "float64", states=False), Differentiate(inputs=True))
+    assert nodes[0] == len(plain.graph.nodes) < nodes[1]
 
 
 def test_very_long_sequences() -> None:

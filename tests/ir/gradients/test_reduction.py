@@ -117,3 +117,24 @@ def test_products_over_an_axis(zeros: int) -> None:
     given[0, :zeros] = 0
     made = run_in_ort(step, {"x": given, f"{graph.outputs[0]}.gradient": np.ones((2, 1), np.float32)})["x.gradient"]
     assert made.tolist() == [[[15, 10, 6], [15, 0, 0], [0, 0, 0]][zeros], [143, 91, 77]]
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (2, 3, 2, 2), (3, 1, 1), (1, 8, 8)])
+def test_determinants(shape: tuple[int, ...]) -> None:
+    build = Builder()
+    check_gradients(build.graph(build.onnx("Det", build.input(*shape, dtype="float64"), shape=shape[:-2])))
+
+
+def test_determinants_of_singular_matrices() -> None:
+    """Of rank 2, where there is no inverse: the gradient is there all the same. Of a product the other factors."""
+    build = Builder()
+    graph = build.graph(build.onnx("Det", build.input(3, 3), shape=()))
+    step = training_step(graph, Differentiate(inputs=True)).graph
+    given = {"x": np.diag([2, 3, 0]).astype(np.float32), f"{graph.outputs[0]}.gradient": np.float32(1)}
+    assert run_in_ort(step, given)["x.gradient"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 6]]
+
+
+def test_determinants_of_large_matrices() -> None:
+    build = Builder()
+    with pytest.raises(ModelError, match="Det of matrices of 17 rows: 16 at most have a gradient rule"):
+        check_gradients(build.graph(build.onnx("Det", build.input(17, 17, dtype="float64"), shape=())))
