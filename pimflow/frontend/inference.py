@@ -341,7 +341,7 @@ def _check_sizes(node: str, values: Iterable[Value]) -> None:
 
 
 def _reason(error: ModelError) -> str:
-    return _PREFIX.sub("", error.what)
+    return _PREFIX.sub("", str(error))
 
 
 def _has_ceil_mode(node: Node) -> bool:

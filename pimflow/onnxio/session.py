@@ -262,21 +262,45 @@ def from_ort_value(value: OrtValue, dtype: str) -> Array:
     return to_array(onnx.TensorProto(data_type=dtype_code(dtype), dims=value.shape(), raw_data=data))
 
 
-_PLACE = re.compile(r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const)? )")
-"""Where in ONNX Runtime's source something is required, or a function's signature; what is said comes behind."""
-
-_OPSET = re.compile(
-    r"ONNX Runtime only \*guarantees\* .*? Opset (\d+) is under development .* for domain (\S+) is till opset (\d+)\.?"
+_NOISE = re.compile(
+    r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const)? )|Load model from .*? failed: ?"
 )
-"""What it says of an opset that it does not know, which says more of how ONNX is released."""
+"""Where in ONNX Runtime's source something is required, or a function's signature, and that a file was loaded; what is
+said comes behind."""
+
+_COMPLAINTS = (
+    (
+        r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
+        r"it is of IR version \1 of ONNX; \2 is the newest that this version supports",
+        r"save it with ir_version = \2, or install a newer onnxruntime",
+    ),
+    (
+        r"ONNX Runtime only \*guarantees\* .*? Opset (\d+) is under .* for domain (\S+) is till opset (\d+)\.?",
+        r"it is of opset \1 of \2; \3 is the newest that this version supports",
+        r"convert it to opset \3, or install a newer onnxruntime",
+    ),
+    (
+        r"No Op registered for \S+ with domain_version of \d+|\S+ is not a registered function/op",
+        r"\g<0>",
+        "export the model in operators of ONNX, or with the operator as a function in the file",
+    ),
+    (
+        r"is not acyclic|Duplicate definition of name|is not a graph input, init|Graph output \(.*\) does not exist",
+        r"\g<0>",
+        "correct the model, or export it again",
+    ),
+)
+"""Of what ONNX Runtime says of models: a pattern, what is said instead, and what to do. Of an opset that it does not
+know it says more about how ONNX is released."""
 
 
 def refuse(name: str, error: Exception) -> NoReturn:
     """Raises ONNX Runtime's complaint as a `ModelError` of one line."""
     text = " ".join(str(error).split())
     text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
-    text = (
-        _OPSET.sub(r"it is of opset \1 of \2; \3 is the newest that this version supports", _PLACE.sub("", text))
-        or text
-    )
-    raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}") from error
+    text, hint = _NOISE.sub("", text).rstrip(".") or text, ""
+    for pattern, said, advice in _COMPLAINTS:
+        if found := re.search(pattern, text):
+            text, hint = text.replace(found[0], found.expand(said)), found.expand(advice)
+            break
+    raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}", hint) from error

@@ -96,17 +96,35 @@ def test_no_file_folder_and_unreadable(tmp_path: Path) -> None:
 def test_versions_beyond_onnx_runtime() -> None:
     model = conv_model()
     model.ir_version = 99
-    message = refused(model, "99")
+    message = refused(model, "99", "IR version", "save it with ir_version", "newer onnxruntime")
     assert "/onnxruntime" not in message
     model = conv_model()
     unreleased = onnx.defs.onnx_opset_version() + 1
     model.opset_import[0].version = unreleased
     refused(model, str(unreleased))
     model.opset_import[0].version = 9999
-    message = refused(model, "9999", "is the newest that this version supports")
+    message = refused(model, "9999", "is the newest that this version supports", "convert it to opset")
     assert "/onnxruntime" not in message
     model.opset_import[0].version = 6
     refused(model, "opset 6", "version_converter")
+
+
+@pytest.mark.parametrize(
+    ("node", "complaint", "advice"),
+    [
+        (helper.make_node("Frobnicate", ["x"], ["y"]), "Frobnicate", "in operators of ONNX"),
+        (helper.make_node("Frobnicate", ["x"], ["y"], domain="com.acme"), "com.acme", "as a function in the file"),
+        (helper.make_node("Relu", ["z"], ["y"]), "'z'", "correct the model"),
+        (helper.make_node("Relu", ["x"], ["z"]), "(y)", "correct the model"),
+        (helper.make_node("Relu", ["y"], ["y"]), "acyclic", "correct the model"),
+    ],
+)
+def test_what_to_do_about_a_refusal(node: onnx.NodeProto, complaint: str, advice: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 2)) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8), path)
+    assert "Load model from" not in refused(path, complaint, advice)
 
 
 def test_models_that_onnx_runtime_refuses() -> None:
