@@ -23,13 +23,13 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, overload
 
 from pimflow.errors import DataError, choose_one
+from pimflow.records import dataclass
 
 T = TypeVar("T")
 V = TypeVar("V")

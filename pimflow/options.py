@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, g
 
 from pimflow.data import NOT_DATA, Limits, decode
 from pimflow.errors import ArgumentError, DataError, OptionError, kind_of
+from pimflow.records import dataclass
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
 if TYPE_CHECKING:

@@ -11,15 +11,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
 
 # Room -> the rooms that it may import from (besides itself). Rooms are packages of pimflow/, or the top-level files.
-BASE = {"errors", "data"}
+BASE = {"errors", "data", "records"}
 FORMS = {"ir", "sparse", "targets"} | BASE
 ALLOWED = {
+    "records": set(),
     "errors": set(),
-    "data": {"errors"},
+    "data": {"errors", "records"},
     "version": set(),
     "ir": BASE,
     "cache": {"errors"},
-    "plugins": {"errors"},
+    "plugins": {"errors", "records"},
     "sparse": {"cache"} | BASE,
     "targets": {"plugins"} | BASE,
     "options": {"sparse", "targets"} | BASE,

@@ -65,6 +65,14 @@ def test_newtons_words_stay_in_its_rooms() -> None:
     assert len(named) <= 6, named
 
 
+def test_a_frozen_dataclass_is_one_that_compiles_its_methods_later() -> None:
+    """Also none that `pimflow.records` leaves to Python for what else it asks, but the one that has an order."""
+    others = files_with(re.compile(r"frozen=True, (?!eq=|repr=|slots=)"))
+    assert others == ["codegen/upmem/strategy.py"]
+    frozen = files_with(re.compile(r"@dataclass.*frozen=True"))
+    assert not set(frozen) & set(files_with(re.compile(r"from dataclasses import [^\n]*\bdataclass\b")))
+
+
 def test_no_timing_profile_is_chosen_by_comparing_its_name() -> None:
     assert files_with(re.compile(r"""["']artifact["']"""), apart_from=("newton", "targets")) == []
 

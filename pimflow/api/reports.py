@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from pimflow.errors import one_line
 from pimflow.gnn import tune
 from pimflow.ir import Graph, Spmm
 from pimflow.options import read_argument
+from pimflow.records import dataclass
 from pimflow.report.chrome_trace import slice_facts
 from pimflow.report.explaining import price_nodes, weigh_units
 from pimflow.report.inspection import inspect_graph

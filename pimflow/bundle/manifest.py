@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from typing import Any
 from pimflow.bundle.files import json_text, read_json, sha256_of, write_json
 from pimflow.data import decode, encode, open_file
 from pimflow.errors import DataError
+from pimflow.records import dataclass
 from pimflow.version import format_of
 
 MANIFEST = "manifest.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from pimflow.bundle.files import json_of, read_packed
 from pimflow.codegen.backend import Backend
 from pimflow.data import Limits, decode, pick
 from pimflow.errors import DataError
+from pimflow.records import dataclass
 
 Units = Mapping[str, Backend[Any, Any]]
 """The backends of a machine, by device."""

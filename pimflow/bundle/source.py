@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pimflow.bundle.files import sha256_of
 from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
 from pimflow.onnxio.export import ModelContent, SplitModel
+from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 
 if TYPE_CHECKING:

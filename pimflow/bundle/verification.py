@@ -7,7 +7,6 @@ which what was said of another output is not taken for this one's, and a digest 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pimflow.bundle.manifest import MANIFEST, VERIFICATION, read_sealed, sealed
 from pimflow.bundle.scratch import NEW, scratch_folder, settled
 from pimflow.data import decode, encode
 from pimflow.errors import DataError, OutputError
+from pimflow.records import dataclass
 from pimflow.version import format_of
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
+
+from pimflow.records import dataclass
 
 Parts = Mapping[str, float]
 """Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""

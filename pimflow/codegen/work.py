@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.ir import Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusal, window_out
 from pimflow.ir.expansion import expand, is_expandable, why_whole
 from pimflow.ir.ops.elementwise import broadcast
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

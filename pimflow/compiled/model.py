@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,6 +28,7 @@ from pimflow.ir import Array
 from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import read_argument
+from pimflow.records import dataclass
 from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
 from pimflow.report.summary import summary_text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from pimflow.compiled.original import inputs_bound
 from pimflow.ir import Array, Graph, Plan
 from pimflow.options import Options
 from pimflow.passes import PlaceFeatures
+from pimflow.records import dataclass
 from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.node_data import node_data

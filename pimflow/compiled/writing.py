@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from pimflow.onnxio import save_onnx
 from pimflow.onnxio.export import SplitModel
 from pimflow.onnxio.runtime import runtime_version
 from pimflow.onnxio.save import DATA_SUFFIX, Stored
+from pimflow.records import dataclass
 from pimflow.runtime.execute.beside import beside
 from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import Tell, silent

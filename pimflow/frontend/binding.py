@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from pimflow.errors import ShapeError
 from pimflow.ir import Value
 from pimflow.onnxio.tensors import type_text
+from pimflow.records import dataclass
 
 _NAMELESS = frozenset({"?", "-1", "*"})
 """What Paddle and others call every dim that they do not know: no symbol, as it may be another size each time."""

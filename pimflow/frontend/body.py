@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 
@@ -13,6 +12,7 @@ from pimflow.frontend.inference import declared_types, infer_graph
 from pimflow.ir import Array, Graph, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.tensors import sparse_to_array, to_array
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx
 
 from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
 from pimflow.ir import Array
+from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 
 _EDGE_WORDS = ("edge", "rel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.session import GraphSession, open_session, session_options
+from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 
 if TYPE_CHECKING:

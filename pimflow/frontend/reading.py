@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -25,6 +25,7 @@ from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.session import lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
+from pimflow.records import dataclass
 
 LARGE_TENSOR_BYTES = 1 << 16
 """Initialisers above this size are not copied for the checker."""

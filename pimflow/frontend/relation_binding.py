@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx
 
@@ -11,6 +10,7 @@ from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
 from pimflow.frontend.graph_binding import as_input, is_edge_list
 from pimflow.ir import Array
+from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 from pimflow.sparse.relations import called
 

@@ -11,7 +11,6 @@ print(gnn.epoch("twitter7", "sage", target="rtx3090").text())
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -22,6 +21,7 @@ from pimflow.errors import InputDataError, OptionError, TargetError, choice
 from pimflow.gnn.loop import epoch
 from pimflow.gnn.rehearsal import LOADERS
 from pimflow.ir import Builder, Refusal, Spmm
+from pimflow.records import dataclass
 from pimflow.report.epoch import Epoch
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.backends import host_of, units_of

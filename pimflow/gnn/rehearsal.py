@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import Literal, TypeVar, get_args
 
@@ -11,6 +10,7 @@ from pimflow.errors import TargetError
 from pimflow.gnn.training import StepCost
 from pimflow.gnn.workloads import Workload
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.report.epoch import Epoch, Kind, Loop, PlacementRow, Relation
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Placement, TableRead

@@ -7,12 +7,11 @@ gradient and two moments are read, three of them written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.passes.differentiate import Differentiate, training_step
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.search.relational_form import training_form

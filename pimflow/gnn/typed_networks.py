@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pimflow.gnn.networks import LAYERS, Ends, Network, linear
 from pimflow.ir import Builder, Graph
+from pimflow.records import dataclass
 from pimflow.sparse import Graph as Edges
 from pimflow.sparse.sampling import Heterogeneous, TypedBatch
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pimflow.errors import GraphDataError, OptionError, did_you_mean, kind_of
 from pimflow.gnn.kinds import heterogeneous
 from pimflow.options import graph_of
+from pimflow.records import dataclass
 from pimflow.sparse import Graph
 from pimflow.sparse.hashed import HashedGraph
 from pimflow.sparse.sampling import EDGES, Heterogeneous, InMemory, of_one_kind

@@ -6,7 +6,7 @@ A graph is never changed; `GraphEditor` collects edits and makes a new one in ti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from pimflow.errors import GraphError, one_line
 from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.placement import UNPLACED, Placement
+from pimflow.records import dataclass
 
 Array = npt.NDArray[np.generic]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pimflow.records import dataclass
 
 ALL_CHANNELS = "all-channels"
 """What the host is asked for where it has those memory channels too that units hold while they are in use."""

@@ -7,11 +7,12 @@ decisions can run one after the other: GPU and PIM meet at the end of each decis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise, repeat
 
 from pimflow.errors import one_line
 from pimflow.ir.placement import ALL_CHANNELS
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pimflow.ir.graph import Node
+from pimflow.records import dataclass
 
 Functions = Literal["any"] | tuple[str, ...]
 """Elementwise functions by ONNX op_type, or whatever function of one element there is."""

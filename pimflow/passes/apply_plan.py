@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.errors import PlanError
@@ -29,6 +28,7 @@ from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.k_split import KSplit
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.passes.pipelining import Pipelining
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

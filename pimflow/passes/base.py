@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 from pimflow.data import TAG, decode
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Graph
 from pimflow.passes.spec import Spec, spec_text
+from pimflow.records import dataclass
 
 AnyPass = TypeVar("AnyPass", bound="Pass")
 

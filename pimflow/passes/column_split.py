@@ -11,7 +11,6 @@ It is for what has few rows: a product of one row cannot be divided by rows at a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Concat, Conv2d, Graph, Node, Placement, Slice
@@ -19,6 +18,7 @@ from pimflow.ir.analysis.regions import column_axis, leaving_values, node_column
 from pimflow.ir.ops.contraction import Contraction
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

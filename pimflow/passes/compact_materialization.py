@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ from pimflow.passes.relations import (
     types_of_rows,
     unmarked,
 )
+from pimflow.records import dataclass
 
 _COLUMNS: dict[type[Op], dict[int, int]] = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
 """Operands that ops over edges read by an index, and where that index is."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pimflow.errors import PlanError, did_you_mean
 from pimflow.ir import Graph, GraphEditor, Node
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node, Placement
@@ -10,6 +10,7 @@ from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
 from pimflow.passes.writing_out import write_out
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape
 from pimflow.ir.ops.base import Op
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 Loss = Literal["sum", "mean-squared", "cross-entropy"]
 Optimiser = Literal["none", "sgd", "momentum", "adam"]

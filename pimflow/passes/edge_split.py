@@ -11,12 +11,12 @@ group of sources at once takes as long for a group with one edge as for a full o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Array, Elementwise, Graph, Node, Placement, Spmm
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.records import dataclass
 from pimflow.sparse.groups import Part, divided
 
 

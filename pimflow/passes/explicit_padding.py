@@ -10,12 +10,12 @@ pad_h and one pad_w. Movement elimination reserves the space of the Pad around i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph, GraphEditor, Node, Pad, Placement
 from pimflow.ir.analysis.padding import pad_before, uneven_padding
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pimflow.ir import Array, BatchNorm, Elementwise, Graph, GraphEditor, Node
 from pimflow.ir.ops.contraction import Contraction
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 Vector = npt.NDArray[np.float64]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Array, Graph, GraphEditor, Refusal
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import BatchNorm, Elementwise, Graph, Node, TypedSpmm
 from pimflow.ir.analysis.regions import outside_dependence
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 _LONGEST_EPILOGUE = 64
 """Elementwise nodes in one epilogue at most: a value that more nodes read leaves its kernel whatever is fused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from pimflow.passes.relations import (
     types_of_rows,
     unmarked,
 )
+from pimflow.records import dataclass
 
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 

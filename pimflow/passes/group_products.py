@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from pimflow.ir import Concat, Graph, Node, Slice, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import RowWriter
 from pimflow.passes.relations.joined import Product, product_of
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

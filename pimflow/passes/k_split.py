@@ -11,7 +11,6 @@ for some of their rows or columns as for all: what has few results to a step of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Conv2d, Elementwise, Gemm, Graph, Node, Placement, Slice
@@ -20,6 +19,7 @@ from pimflow.ir.analysis.regions import k_axes, node_k
 from pimflow.ir.ops.contraction import Contraction
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pimflow.errors import GraphError, OptionError, PassError, PimflowError, choose_one
@@ -12,6 +12,7 @@ from pimflow.ir import Graph
 from pimflow.ir.text import print_graph
 from pimflow.ir.verify import verify_graph
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 Check = Callable[[Graph, Graph], "str | None"]
 """Compares the values of the graph before and after a pass; returns how they differ, or None."""

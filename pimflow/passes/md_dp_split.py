@@ -11,7 +11,6 @@ multi-device data-parallel execution.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
@@ -21,6 +20,7 @@ from pimflow.passes.decision import Site, device_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.writer import PartWriter
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph
 from pimflow.ir.analysis.movement import movement
 from pimflow.ir.analysis.padding import padding_verdicts
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.narrow import narrow_operands
 from pimflow.ir.expansion import is_expandable
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pimflow.ir import Elementwise, Gemm, Graph, GraphEditor, Node, Refusal, Spmm
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -25,6 +24,7 @@ from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.stages import Spans, rows_made
 from pimflow.passes.rowwise.writer import PartWriter
+from pimflow.records import dataclass
 
 
 class _Share(NamedTuple):

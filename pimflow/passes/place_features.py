@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from pimflow.ir.analysis.regions import leaving_values, node_part, node_rows
 from pimflow.ir.ops.base import RowPart
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter
+from pimflow.records import dataclass
 
 _INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}, TypedLinear: {0: 3}, TypedSpmm: {0: 3}}
 """Of ops that read rows by an index: where the index of an operand is."""

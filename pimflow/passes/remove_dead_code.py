@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pimflow.ir import (
@@ -22,6 +21,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node, Refusal, Reshape, Spmm, TypedLinear, TypedSpmm
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import RowWriter, keeps_rows, rewritten, unmarked
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

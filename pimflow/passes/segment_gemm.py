@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +18,7 @@ from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, pick
 from pimflow.passes.relations.alike_sums import alike_stack, alike_sums, sum_of_stack
 from pimflow.passes.relations.heads import heads_in_rows
 from pimflow.passes.relations.joined import joined_products
+from pimflow.records import dataclass
 
 Weights = npt.NDArray[Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pimflow.ir import Graph, GraphEditor, Node, OnnxOp
@@ -10,6 +10,7 @@ from pimflow.ir.expansion import Expansion, expand
 from pimflow.ir.expansion.base import CONTRIB
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.writing_out import write_out
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

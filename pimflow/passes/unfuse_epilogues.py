@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.readout import Readout
 from pimflow.passes.base import Pass, PassResult
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from pimflow.errors import PimflowError, PluginError, kind_of, printable
+from pimflow.records import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pimflow.ir import Graph
+from pimflow.records import dataclass
 from pimflow.report.measures import Costs, Measure
 from pimflow.report.tables import number, significant
 from pimflow.runtime.memory import plan_memory

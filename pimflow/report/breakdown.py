@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pimflow.errors import choice
+from pimflow.records import dataclass
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.tables import number, render_table, wrapped

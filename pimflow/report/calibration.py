@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.runtime.gpu.calibrate import Calibration, ClassError
 from pimflow.runtime.gpu.determination import Determination

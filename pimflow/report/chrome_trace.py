@@ -9,7 +9,6 @@ stages of a pipeline on two devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pimflow.codegen.answers import Lane, UnitCost
 from pimflow.codegen.host import HostCost
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 from pimflow.report.measures import origin_of
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import steps

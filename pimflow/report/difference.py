@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.records import dataclass
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup
 from pimflow.report.page.waterfall import Step, grouped_steps, waterfall

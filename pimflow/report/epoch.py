@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from statistics import mean
 from typing import Any
 
 from pimflow.errors import choice
+from pimflow.records import dataclass
 from pimflow.report.tables import number, render_table
 
 _BASELINE = "gather-pageable"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from pimflow.records import dataclass
 from pimflow.report.measures import Measure
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.records import Records, Row

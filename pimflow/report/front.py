@@ -10,7 +10,7 @@ found is also priced as it fits, and the front is of these prices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from pimflow.ir import Graph, Plan
 from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.records import dataclass
 from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.measures import Costs, measure
 from pimflow.report.records import Records, Row

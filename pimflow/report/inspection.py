@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pimflow.codegen.answers import Roof, UnitCost
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.expansion import expand, is_expandable
 from pimflow.ir.text import print_graph
+from pimflow.records import dataclass
 from pimflow.report.network import Network, NetworkReport
 from pimflow.report.records import Records, Row
 from pimflow.report.roofline import RooflineRow, least_us, node_bytes, roofline_text

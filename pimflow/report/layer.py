@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from pimflow.data import encode
 from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.ir import Builder, Conv2d, Graph, Refusal
 from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import energies, render_fields
 from pimflow.runtime.costs import CostModel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pimflow.codegen.answers import Cost, UnitCost, Way
@@ -11,6 +10,7 @@ from pimflow.codegen.backend import Backend
 from pimflow.codegen.work import Work
 from pimflow.data import decode, pick
 from pimflow.ir import Conv2d, Graph, Node, Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.offload.fitting import MemoryCosts
 from pimflow.runtime.spending import EventCost, PartPrice, Spending, schedule, spending

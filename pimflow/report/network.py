@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.ir import Graph, Spmm
+from pimflow.records import dataclass
 from pimflow.report.tables import number
 from pimflow.runtime.costs import CostModel
 from pimflow.sparse import Graph as Adjacency

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, cast
 
 from pimflow.codegen.answers import UnitCost
@@ -24,6 +24,7 @@ from pimflow.ir import (
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, has_all_channels, singles
+from pimflow.records import dataclass
 from pimflow.report.measures import Costs, busy_us, origin_of
 from pimflow.report.ways import WayThere, told, ways_there
 from pimflow.runtime.spending import EventCost, Spending, spending, total

@@ -9,10 +9,11 @@ import textwrap
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict
 from typing import Any
 
 from pimflow.passes import PIPELINES, Pass, every_pass
+from pimflow.records import dataclass
 from pimflow.report.tables import window_columns
 
 _INDENT = "    "

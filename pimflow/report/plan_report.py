@@ -8,11 +8,11 @@ of nodes that share a region, and so may overlap, can add up to more than the re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import decode, encode, pick
 from pimflow.ir import Graph, Plan
+from pimflow.records import dataclass
 from pimflow.report.measures import Costs, Measure, measure, measure_events
 from pimflow.report.node_rows import NodeRow, NodeRows
 from pimflow.runtime.spending import schedule

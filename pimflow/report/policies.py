@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pimflow.ir import Graph, Plan, SplitColumns, SplitEdges, SplitK, SplitRows
@@ -12,6 +12,7 @@ from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.plan import singles
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.records import dataclass
 from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.basis import gpu_basis
 from pimflow.report.measures import Costs

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.runtime.gpu.measured import MeasuredRow, cells, table_text
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from pimflow.records import dataclass
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import complete, named
 from pimflow.report.tables import number

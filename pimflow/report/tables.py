@@ -13,10 +13,10 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from pimflow.errors import printable
+from pimflow.records import dataclass
 
 _GAPS = (2, 1)  # blanks between columns, the second where the first leaves no room
 _LEAST_TEXT, _LEAST_PROSE = 8, 28  # letters a line of a column that is made narrower

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.answers import TraceReport
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import number, render_table, significant
 from pimflow.runtime.backends import units_of

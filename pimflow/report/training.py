@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
 from pimflow.runtime.offload.run import Found, Kind, Run, Trip, follow, made_again

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.report.tables import number, render_table
 from pimflow.runtime.upmem.baselines import Published
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pimflow.codegen.answers import Way
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 from pimflow.report.measures import Costs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.ir.readout import Readout
+from pimflow.records import dataclass
 from pimflow.runtime.backends import host_of, units_of
 from pimflow.runtime.features import PLACEMENTS, Access, FeatureAccess, Fetch, TableRead
 from pimflow.targets import Target

@@ -16,7 +16,7 @@ et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Literal, get_args
 
@@ -24,6 +24,7 @@ from pimflow.codegen.answers import Copy, Parts, SumOfParts, Transfer
 from pimflow.codegen.host import HostBackend
 from pimflow.errors import TargetError
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids
 from pimflow.sparse.host_rows import HostRows
 from pimflow.targets import Target

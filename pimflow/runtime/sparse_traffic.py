@@ -6,12 +6,12 @@ size of the unit's last cache, under least-recently-used replacement (`pimflow/s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.sparse import kept_profile
 from pimflow.sparse.stack_distance import EXACT_ACCESSES
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from pimflow.ir import Graph
+from pimflow.records import dataclass
 from pimflow.runtime.timeline import NO_RESOURCE, CopiesOperands, Costs, Job, QueuesLaunches, jobs_of
 from pimflow.targets import Target
 

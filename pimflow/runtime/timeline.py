@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Protocol, runtime_checkable
@@ -23,6 +23,7 @@ from pimflow.codegen.answers import Transfer
 from pimflow.errors import GraphError
 from pimflow.ir import Graph, Node
 from pimflow.ir.placement import ALL_CHANNELS
+from pimflow.records import dataclass
 from pimflow.runtime.epilogues import by_kernel, epilogue_reads
 from pimflow.targets import Target
 

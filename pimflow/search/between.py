@@ -17,12 +17,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Decision, Graph, Plan
+from pimflow.records import dataclass
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.capacity import stored_of
 from pimflow.search.chain import Interval

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.options import Options
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.search.policy import policy_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from pimflow.errors import OptionError, TargetError
@@ -19,6 +19,7 @@ from pimflow.ir.analysis.host_tables import reads_rows
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord, PlaceFeatures
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import tiers_of
 from pimflow.runtime.memory import plan_memory

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, repeat
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -28,6 +27,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.search.pool import Entry, Pool, Taken
 
 Payload = TypeVar("Payload")

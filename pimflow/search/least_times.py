@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -19,6 +18,7 @@ from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
 from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.placement import ALL_CHANNELS
+from pimflow.records import dataclass
 from pimflow.search import part_prices
 from pimflow.search.parts import (
     FEW_ROWS,

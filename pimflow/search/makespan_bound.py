@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
@@ -37,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.flows import Flow, flow_in
 from pimflow.search.least_times import Costs, LeastTimes, Times

@@ -23,13 +23,13 @@ it is no larger than with a price for each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 from pimflow.search.flows import flow_in
 from pimflow.search.least_times import LeastTimes, Times
 

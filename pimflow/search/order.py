@@ -11,10 +11,10 @@ Hence
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pimflow.codegen.answers import EdgeDivision, Records, Transfer, UnitCost
@@ -18,6 +17,7 @@ from pimflow.ir.ops.base import RowPart
 from pimflow.ir.plan import has_all_channels
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
+from pimflow.records import dataclass
 from pimflow.runtime.timeline import NodePrice
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.parts import added_alone, columns_alone, k_alone, likeness, rows_alone

@@ -7,7 +7,7 @@ therefore never find a worse plan than it: `auto` includes `pimflow`, which incl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from pimflow import plugins
 from pimflow.codegen.backend import Backend
 from pimflow.errors import OptionError, choice
 from pimflow.options import Options
+from pimflow.records import dataclass
 
 if TYPE_CHECKING:
     from pimflow.runtime.offload.spill import SpillWay

@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import add, itemgetter
 from typing import Generic, TypeVar
+
+from pimflow.records import dataclass
 
 Payload = TypeVar("Payload")
 

@@ -26,7 +26,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -36,6 +35,7 @@ from pimflow.cache import STATISTICS_SUFFIX, cache_folder
 from pimflow.data import open_file
 from pimflow.errors import OptionError
 from pimflow.ir.registry import outside_modules
+from pimflow.records import dataclass
 from pimflow.targets.schema import KINDS
 from pimflow.version import __version__
 

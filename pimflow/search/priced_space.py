@@ -6,11 +6,11 @@ import math
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline
 from pimflow.ir.plan import devices_away, leaves_host
+from pimflow.records import dataclass
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval

@@ -9,7 +9,7 @@ how large the GPU's memory is, no form is taken that has no room there while ano
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from pimflow.ir import Graph
@@ -26,6 +26,7 @@ from pimflow.passes import (
     ReorderLinear,
     SegmentGemm,
 )
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory.tiers import gigabytes
 from pimflow.search.fastest import Fastest

@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +29,7 @@ from pimflow.ir import Graph, OnDevice, Plan
 from pimflow.ir.plan import MemoryLimit, leaves_host, switches
 from pimflow.options import Options
 from pimflow.passes import PassManager
+from pimflow.records import dataclass
 from pimflow.runtime.memory import plan_memory
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import least_times, makespan_bound

@@ -22,13 +22,14 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Decision, Graph, SplitRows
+from pimflow.records import dataclass
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy

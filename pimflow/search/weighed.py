@@ -7,9 +7,9 @@ the regions' makespans. So the cheapest cover by energy is the plan whose whole 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from pimflow.ir import Decision, Graph
+from pimflow.records import dataclass
 from pimflow.search.policy import Objective
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.search.pricing import Costs, Pricer

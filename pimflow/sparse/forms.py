@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
 from pimflow.errors import GraphDataError
+from pimflow.records import dataclass
 from pimflow.sparse.memory import available_bytes, size_text
 
 Progress = Callable[[str], None]

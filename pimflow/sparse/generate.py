@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphDataError, choose_one
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ints
 from pimflow.sparse.forms import check_memory
 from pimflow.sparse.graph import Graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.errors import GraphDataError
+from pimflow.records import dataclass
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Floats, Ids, Ints, Longs
 from pimflow.sparse.forms import EdgeLists, Progress, Relation, Rows

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.statistics import PIECE_EDGES
 

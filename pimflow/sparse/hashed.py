@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ints, Longs
 
 Reals = npt.NDArray[np.float64]

@@ -9,11 +9,11 @@ lines, are left as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
 
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids, Longs
 
 LANES = 32

@@ -6,11 +6,10 @@ under least-recently-used replacement hits exactly where that is below C (Mattso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids, Ints, Longs
 from pimflow.sparse.sorting import by_id
 

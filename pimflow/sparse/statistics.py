@@ -7,11 +7,11 @@ graph's content hash (`statistics_of`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids, Ints, Longs
 from pimflow.sparse.forms import Progress
 from pimflow.sparse.graph import Graph

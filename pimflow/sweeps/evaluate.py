@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from pimflow.errors import PimflowError, printable
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph
 from pimflow.options import Options, graph_of
+from pimflow.records import dataclass
 from pimflow.report.policies import compare_graph
 from pimflow.runtime.backends import unit_of
 from pimflow.runtime.costs import CostModel

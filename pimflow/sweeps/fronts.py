@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pimflow.errors import OptionError, choose_one
+from pimflow.records import dataclass
 from pimflow.report.tables import number, significant
 from pimflow.sweeps.evaluate import FIGURES
 from pimflow.sweeps.store import Outcome

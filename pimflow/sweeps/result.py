@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.sweeps.evaluate import FIGURES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pimflow.bundle.source import model_source
 from pimflow.data import encode
 from pimflow.errors import InputDataError, ModelError
 from pimflow.options import graph_of
+from pimflow.records import dataclass
 from pimflow.sweeps.engines import Engine
 from pimflow.sweeps.evaluate import Task, key_of, machine_of
 from pimflow.sweeps.fronts import Objective, front

@@ -13,12 +13,12 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pimflow.data import decode, open_file
 from pimflow.errors import DataError, OutputError
+from pimflow.records import dataclass
 
 _CHECK = "check"
 _FILE = "file"

@@ -7,7 +7,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pimflow.data import NOT_DATA, Limits, Table, decode, read_file
 from pimflow.errors import DataError, OptionError, choose_one
 from pimflow.options import DEFAULT_POLICY, Options, saved_options
+from pimflow.records import dataclass
 from pimflow.search.policy import find_policy
 from pimflow.targets import DEFAULT_TARGET, load_target
 from pimflow.targets.overrides import nearest_key

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import Table, encode
+from pimflow.records import dataclass
 from pimflow.targets.schema import Origin, Override, Target
 from pimflow.targets.schema.origin import frozen, spelled
 from pimflow.targets.writer import to_toml

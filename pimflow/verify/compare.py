@@ -14,7 +14,7 @@ Three questions, each with a bound of its own:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from pimflow.errors import ModelError, PimflowError
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.npz import read_npz
+from pimflow.records import dataclass
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.original import run_original

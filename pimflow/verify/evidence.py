@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pimflow.frontend import load_model
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.widening import NARROW, is_narrow
+from pimflow.records import dataclass
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import run_graph

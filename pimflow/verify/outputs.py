@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Array
+from pimflow.records import dataclass
 
 Numbers = npt.NDArray[Any]
 DEFAULT_RTOL = 1e-4

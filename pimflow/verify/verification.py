@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pimflow.records import dataclass
 from pimflow.verify.outputs import OutputCheck
 from pimflow.verify.values import PartsCheck
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.newton.commands import CommandStream
@@ -12,6 +11,7 @@ from pimflow.codegen.work import MatrixProblem
 from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 

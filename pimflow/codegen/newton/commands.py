@@ -12,8 +12,9 @@ matrix product); the result as P pixels by O output channels through a `ResultVi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Union
+
+from pimflow.records import dataclass
 
 
 class Affine(NamedTuple):

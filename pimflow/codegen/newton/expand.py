@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.newton.commands import Affine, Command, Comp, GAct, GWrite, Item, Loop, count_commands
+from pimflow.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 GWRITE, G_ACT, COMP, READRES = range(4)

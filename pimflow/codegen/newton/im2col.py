@@ -7,7 +7,6 @@ one take from a zero-padded array.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Array
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 Positions = npt.NDArray[np.int64]

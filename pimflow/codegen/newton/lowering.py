@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 
 from pimflow.codegen.newton.commands import CommandStream
@@ -24,6 +24,7 @@ from pimflow.codegen.newton.weight_layout import RowBlock, WeightLayout
 from pimflow.codegen.newton.work_split import Visits, deal_latched, deal_units
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 EmitterOf = Callable[[Mapping, Geometry, PimSpec, WeightGroups], Emitter[Made]]

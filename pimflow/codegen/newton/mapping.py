@@ -8,9 +8,9 @@ The channels form groups that share the fills among them; within a group every c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 Order = Literal["fills", "rows", "latch"]

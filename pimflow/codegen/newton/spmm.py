@@ -9,7 +9,6 @@ block is its *unit*: COMPs, then one READRES. Whoever reads the results adds up 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -21,6 +20,7 @@ from pimflow.codegen.newton.emit import Items, loop, term
 from pimflow.codegen.newton.lowering import StreamClass
 from pimflow.codegen.work import Work
 from pimflow.ir import Array, Refusal
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 Ints = npt.NDArray[np.int64]

@@ -20,13 +20,13 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from pimflow.codegen.newton.commands import ZERO, Affine, Command, CommandStream, Comp, GAct, GWrite, ReadRes
 from pimflow.data import open_file
 from pimflow.errors import TraceError
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 _OFFSET_BITS = 6

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pimflow.codegen.newton.im2col import Geometry
 from pimflow.ir import Array
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
 from pimflow.codegen.newton.mapping import Deal
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ the rows end, it loses what is left in a few cases; here the last part takes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.upmem.strategy import CoreBalance, Strategy, TaskletBalance
+from pimflow.records import dataclass
 from pimflow.targets.schema.upmem import ELEMENT_BYTES
 
 Longs = npt.NDArray[np.int64]

@@ -6,10 +6,10 @@ The three levels of parallelism, and the names of what each offers, are PyGim's 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from pimflow.errors import OptionError
+from pimflow.records import dataclass
 
 Format = Literal["csr", "coo"]
 CoreBalance = Literal["row", "nnz", "nnz-exact"]

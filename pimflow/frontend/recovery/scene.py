@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pimflow.ir import Array, Graph, GraphEditor, Node, OnnxOp, Op, Reshape, Tra
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.shapes import infer
 from pimflow.ir.text.literals import digest
+from pimflow.records import dataclass
 from pimflow.sparse import by_id, is_sorted
 
 Ints = npt.NDArray[Any]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import Op
+from pimflow.records import dataclass
 
 _Key = Callable[[Node], Hashable]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.ir import Concat, Graph, MovementVerdict, Node, OnnxOp, OpRules, Pad
@@ -11,6 +10,7 @@ from pimflow.ir.analysis.spaces import MIXED, Box, Cells, Space
 from pimflow.ir.analysis.tensor_layout import Index, element_bytes
 from pimflow.ir.analysis.views import order_behind, views_behind
 from pimflow.ir.ops.movement import MovementOp
+from pimflow.records import dataclass
 
 TURNED = "is written in the order of the views behind it"
 _OUTSIDE = "is made outside and arrives as it is"

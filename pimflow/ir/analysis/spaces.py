@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import add, le, lt, sub
 from typing import Literal, NamedTuple
 
 from pimflow.ir.analysis.tensor_layout import Index, is_contiguous
+from pimflow.records import dataclass
 
 MIXED = "*"
 """The owner of a space that values of several regions of the program write."""

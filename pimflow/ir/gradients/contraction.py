@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from pimflow.ir.analysis.rows import Shape
@@ -13,6 +12,7 @@ from pimflow.ir.ops.contraction import PRODUCT, Conv2d, Gemm
 from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
 from pimflow.ir.ops.window import Pads, same_pads
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -18,6 +17,7 @@ from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 _LINEAR = ("bilinear", "linear")
 _CUBIC = ("bicubic", "cubic")

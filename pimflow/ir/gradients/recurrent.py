@@ -9,7 +9,6 @@ Where sequences have lengths of their own, a step behind the end of one leaves i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -29,6 +28,7 @@ from pimflow.ir.ops.contraction import Gemm
 from pimflow.ir.ops.movement import Concat
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 MOST_STEPS = 1024
 """Of all directions together; each is nine nodes or fewer."""

@@ -6,7 +6,7 @@ The structure has to be constant. Turned round, edges lie by source; `order` say
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from pimflow.ir.ops.sparse import (
     TypedSpmm,
 )
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NoReturn, TypeVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, rank_text
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.registry import Registry
+from pimflow.records import dataclass
 
 OpClass = TypeVar("OpClass", bound="type[Op]")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, row_count
@@ -10,6 +10,7 @@ from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.ops.elementwise import broadcast
 from pimflow.ir.ops.window import Pads, window_part, windows_out
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 
 class Contraction(Op):

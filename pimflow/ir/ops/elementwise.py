@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, row_count
 from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.ops.opaque import Attributes
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 PREDICATES = frozenset(
     {"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pimflow.ir.analysis.rows import Shape, Shapes, row_count
 from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 
 class MovementOp(Op):

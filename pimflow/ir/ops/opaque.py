@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes
 from pimflow.ir.ops.base import Op, register_op
+from pimflow.records import dataclass
 
 AttributeValue = Union[int, float, str, bytes, tuple[int, ...], tuple[float, ...], tuple[str, ...], "OpaqueAttribute"]
 Attributes = tuple[tuple[str, AttributeValue], ...]

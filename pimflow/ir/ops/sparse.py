@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from pimflow.ir.analysis.rows import Shape, Shapes
 from pimflow.ir.ops.base import ConstantCut, Op, RowPart, register_op
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 REDUCTIONS = ("sum", "max", "min")
 """What rows of edges are reduced by."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, Window, rank_text, rows_needed
 from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
 
 Pads = tuple[int, int, int, int]
 

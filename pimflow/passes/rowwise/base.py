@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site
 from pimflow.passes.rowwise.parts import Layout
 from pimflow.passes.rowwise.writer import PartWriter
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True)

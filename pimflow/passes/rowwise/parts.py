@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pimflow.ir import Node, RowPart
+from pimflow.records import dataclass
 
 
 class PartJob(NamedTuple):

@@ -8,14 +8,13 @@ old name, so nothing outside the region changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pimflow.ir import Concat, Node, Op, Placement, Slice
 from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.rows import Shape, Span, row_count
 from pimflow.ir.ops.base import ConstantCut
 from pimflow.passes.decision import Site
 from pimflow.passes.rowwise.parts import Layout, PartJob
+from pimflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.report.page.markup import Markup, element, joined
 from pimflow.runtime.spending import STATIC
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, steps, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element
 from pimflow.report.tables import significant

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, tick_text, vertical_axis
 from pimflow.report.page.bars import Series
 from pimflow.report.page.markup import Markup, element

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Pipeline, Plan
+from pimflow.records import dataclass
 from pimflow.report.measures import origin_of
 from pimflow.runtime.timeline import Timeline, regions
 

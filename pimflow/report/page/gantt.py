@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.codegen.answers import Lane
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, hues, tick_text
 from pimflow.report.page.markup import Markup, element, shortened
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from pimflow.records import dataclass
 from pimflow.report.chrome_trace import live_bytes
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened

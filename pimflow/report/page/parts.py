@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, hues, tick_text
 from pimflow.report.page.markup import Markup, element
 from pimflow.report.tables import significant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pimflow.codegen.answers import Roof
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, power_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from pimflow.codegen.answers import Lane
 from pimflow.ir import Graph, Plan
+from pimflow.records import dataclass
 from pimflow.report.difference import Difference
 from pimflow.report.explanation import Alternative, Verdict
 from pimflow.report.inspection import NodeVerdict

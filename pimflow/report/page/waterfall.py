@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import significant

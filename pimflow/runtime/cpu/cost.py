@@ -8,11 +8,12 @@ are read by index and miss the last level of cache also have to wait: by Little'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pimflow.codegen.answers import SumOfParts
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, KernelSequence, MatrixWork, SegmentedWork, node_work
 from pimflow.runtime.sparse_traffic import Cache, SparseWork
 from pimflow.targets import CpuSpec

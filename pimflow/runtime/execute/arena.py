@@ -12,13 +12,13 @@ padding does not give the model's result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from pimflow.errors import GraphError
 from pimflow.ir import Array, Concat, Graph, Node
+from pimflow.records import dataclass
 from pimflow.runtime.execute.ort import NodeKernels, check_inputs
 from pimflow.runtime.memory import ArenaRegion, MemoryPlan, ValuePlace
 from pimflow.runtime.timeline import regions

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pimflow.codegen.answers import Roof, Way
 from pimflow.codegen.host import HostBackend
 from pimflow.ir import Array, Conv2d, Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.convolutions import Lowered, Sizes, lowered
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, sequence_cost, static_energy_mj
 from pimflow.runtime.gpu.measured import MeasuredTable

@@ -10,12 +10,13 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pimflow.errors import InputDataError, OptionError
 from pimflow.ir import Conv2d
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.determination import Determination, determination
 from pimflow.runtime.gpu.form import Form, Sample
 from pimflow.runtime.gpu.forms import form_of

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pimflow.ir import Conv2d, Shape, Value
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, StreamWork
 from pimflow.targets.schema.gpu import Algorithm, ConvolutionChoice
 

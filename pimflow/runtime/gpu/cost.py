@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.forms import form_of
 from pimflow.runtime.gpu.work import CachedWork, GpuWork, KernelSequence, SegmentedWork, StreamWork, gpu_work
 from pimflow.runtime.sparse_traffic import Cache, SparseWork

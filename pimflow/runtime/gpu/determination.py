@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pimflow.data import encode
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.form import Form, Sample
 
 _STEP = 0.01

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.kernel_time import KernelTime
 from pimflow.runtime.gpu.work import GpuWork
 from pimflow.targets import Gpu

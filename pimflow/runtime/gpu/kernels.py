@@ -6,8 +6,7 @@ A kernel takes `launch + max(compute, memory)`: the roofline of Williams et al. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
 from pimflow.targets import GpuSpec
 

@@ -8,12 +8,13 @@ arrays, one element per kernel, so that a fit evaluates thousands of kernels at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.kernel_time import KernelTime
 from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
 from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, MeasuredGpuSpec, Streams, Tiling, Winograd

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, get_args
 
 import numpy as np
 
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.coordinate_search import Bounds, coordinate_search
 from pimflow.runtime.gpu.form import Form, Sample
 from pimflow.runtime.gpu.kernel_time import KernelTime

@@ -14,7 +14,6 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pimflow.ir import OnnxOp, Op, OpaqueAttribute, Shape, Value
 from pimflow.ir.analysis.content import Content
 from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.ops.contraction import Contraction
+from pimflow.records import dataclass
 
 _MOST_DIGITS = 18
 

@@ -10,13 +10,13 @@ import csv
 import io
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pimflow.data import read_file
 from pimflow.errors import InputDataError
 from pimflow.ir import Conv2d, Elementwise, Gemm, OnnxOp, Op, Shape, window_out
 from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.measured import MeasuredRow, read_table
 
 _DTYPES = {"fp16": "float16", "fp32": "float32"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ from pimflow.ir import (
     Value,
 )
 from pimflow.ir.analysis.content import content_arrays
+from pimflow.records import dataclass
 from pimflow.runtime.sparse_traffic import Cache, RowAccess, SparseWork
 
 

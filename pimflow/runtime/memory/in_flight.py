@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from pimflow.ir import Graph
+from pimflow.records import dataclass
 from pimflow.runtime.memory.packing import Block, pack
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.steady_state import SteadyState, steady_state

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from operator import itemgetter
+
+from pimflow.records import dataclass
 
 MOST_REPAIRS = 300
 """So often a hundred blocks are placed anew from an order, where there is too little room; of more, which each take

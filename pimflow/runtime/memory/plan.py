@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from pimflow.ir.analysis.host_tables import in_host
 from pimflow.ir.analysis.movement import Movement, Places, place
 from pimflow.ir.analysis.spaces import Alias, Box, Space
 from pimflow.ir.analysis.tensor_layout import Index, dense_strides, element_bytes, reshaped_strides
+from pimflow.records import dataclass
 from pimflow.runtime.memory.packing import Block, live_peak, pack
 from pimflow.runtime.timeline import regions
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.host_tables import fetches
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.records import dataclass
 from pimflow.runtime.features import Access
 from pimflow.runtime.memory.plan import MemoryPlan
 from pimflow.targets.schema import GpuMemory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.analysis.content import content_of
+from pimflow.records import dataclass
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.sparse.checks import Longs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.newton.im2col import Geometry, geometry
+from pimflow.records import dataclass
 from pimflow.runtime.newton.cost import PimCost, places_operand
 from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile
 

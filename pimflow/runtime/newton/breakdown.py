@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from pimflow.records import dataclass
 from pimflow.runtime.newton.cost import PimCost
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import CommandCounts, Mapping, PimProgram
 from pimflow.codegen.newton.lowering import Outline
+from pimflow.records import dataclass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming

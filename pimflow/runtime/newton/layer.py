@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from pimflow.records import dataclass
 from pimflow.runtime.newton.bounds import CycleBounds
 from pimflow.runtime.newton.breakdown import CycleBreakdown
 from pimflow.runtime.newton.cost import PimCost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from pimflow.codegen.newton.spmm import (
     shares,
 )
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.newton.cost import StreamsCost, channel_totals
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles.base import TimingProfile

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from pimflow.codegen.newton.im2col import SourceView
 from pimflow.codegen.newton.spmm import Packing, SpmmProgram
 from pimflow.errors import CommandOrderError, choice
 from pimflow.ir import Array
+from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 from pimflow.targets.schema.newton import OPERANDS
 

@@ -11,9 +11,10 @@ Inputs cannot be made again: they stay as long as they are needed.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.trace import Trace
 
 MOST_SETS, MOST_SETS_OF_A_PROOF = 10_000, 30_000

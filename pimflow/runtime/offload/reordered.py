@@ -16,10 +16,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.run import ActivationPlan, Found, Moment, Rerun, Run, peak_of
 from pimflow.runtime.offload.trace import Trace
 

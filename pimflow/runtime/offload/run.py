@@ -18,11 +18,12 @@ import math
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.trace import Trace
 from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.memory import Ssd

@@ -9,10 +9,10 @@ activation is moved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.run import Kind, Rerun
 from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import STATIC, EventCost, Schedule

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, islice
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, Run, follow_within, made_again
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish

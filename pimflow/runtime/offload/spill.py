@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
 from pimflow.errors import TargetError
 from pimflow.ir import Graph, Node
 from pimflow.onnxio.folding import is_random
+from pimflow.records import dataclass
 from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.least import Least, least_room

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from pimflow.errors import ModelError
 from pimflow.ir import Graph, Node
 from pimflow.onnxio.folding import is_random
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory.plan import MemoryPlan, plan_memory
 from pimflow.runtime.timeline import build_timeline

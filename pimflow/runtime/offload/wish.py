@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.runtime.offload.run import Found, Most
 from pimflow.runtime.offload.trace import Trace
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +16,7 @@ from pimflow.codegen.work import Work
 from pimflow.errors import DataError
 from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.text.literals import digest
+from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, clusters_of
 from pimflow.runtime.upmem.quantize import BITS, Quantized, bits_for, overflow, quantized

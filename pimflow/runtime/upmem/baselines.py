@@ -5,11 +5,12 @@ Formulas by the code published with PyGim (`backend_pim/spmv_sparseP`, `backend_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pimflow.codegen.upmem.partition import cores_of
 from pimflow.codegen.upmem.strategy import CoreBalance, Strategy
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Cluster, Pricing, retrieving_gb_per_s, row_us
 from pimflow.sparse import Graph

@@ -13,7 +13,6 @@ that are likely to be the slowest; how long these take is told by following them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from pimflow.codegen.upmem.partition import Cores, Tasklets
 from pimflow.codegen.upmem.strategy import Format, Strategy
+from pimflow.records import dataclass
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from pimflow.codegen.answers import SumOfParts
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
 from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.following import core_cycles, is_sampled
 from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm

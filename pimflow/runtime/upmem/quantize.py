@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.sparse import Graph
 from pimflow.targets.schema.upmem import ElementType
 

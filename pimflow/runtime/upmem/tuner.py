@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pimflow.codegen.upmem.strategy import Format, Strategy, strategies_of
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, refused
 from pimflow.sparse import Graph

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from pimflow.codegen.upmem.partition import Longs, cores_of, filled_before, tasklets_of
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.upmem.pricing import Aggregation, clusters_of
 from pimflow.runtime.upmem.quantize import bits_for, dtype_of, quantized
 from pimflow.sparse import Graph

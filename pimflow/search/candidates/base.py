@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
 from pimflow.passes.rowwise.stages import Spans
+from pimflow.records import dataclass
 from pimflow.search.alike import Alike, Apart
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered

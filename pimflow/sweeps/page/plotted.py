@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.sweeps.fronts import Objective
 
 MOST_POINTS = 2_000

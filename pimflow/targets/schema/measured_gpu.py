@@ -7,10 +7,10 @@ measured kernels; tiles, peaks and caches are the machine's and its libraries' o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pimflow.data import Limits
+from pimflow.records import dataclass
 from pimflow.targets.schema.gpu import Gpu, Operand
 from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive, Unit, register_kind
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from pimflow.records import dataclass
 from pimflow.targets.schema.unit import MISSING, Amount, Count, Positive
 
 GIB = 1 << 30

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pimflow.data import Limits, Nested, Table, not_among, take, unknown
 from pimflow.errors import TargetError
+from pimflow.records import dataclass
 from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.unit import (
     MISSING,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pimflow.data import Table
+from pimflow.records import dataclass
 
 _MOST_TOLD = 6
 

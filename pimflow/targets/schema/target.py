@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from pimflow.data import Nested, Table, decode, encode, not_among, take, unknown
 from pimflow.errors import DataError, TargetError, kind_of, one_line
+from pimflow.records import dataclass
 from pimflow.targets.schema.gpu import Gpu, GpuSpec
 from pimflow.targets.schema.memory import Memory
 from pimflow.targets.schema.newton import PimSpec

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pimflow import plugins
 from pimflow.data import Limits
+from pimflow.records import dataclass
 
 MISSING = "is missing"
 """The problem of a key that has to be there because of others."""

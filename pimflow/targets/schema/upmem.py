@@ -7,10 +7,10 @@ to the host, which does not rise steadily with the size of a block: there the ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+from pimflow.records import dataclass
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
 
 ElementType = Literal["int8", "int16", "int32", "fp32"]

@@ -5,9 +5,8 @@ Each is a kernel of its own, as in the graphs that these operators are made from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pimflow.ir import OnnxOp, Shape
+from pimflow.records import dataclass
 from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, integers, odd, shape_of
 from pimflow.runtime.gpu.work import OPERATIONS, GpuWork, KernelSequence, MatrixWork, NodeWork, Operands, StreamWork
 from pimflow.runtime.gpu.work import value_bytes as bytes_of

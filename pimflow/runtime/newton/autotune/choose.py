@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, NamedTuple
@@ -22,6 +22,7 @@ from pimflow.codegen.newton.published import channel_loads
 from pimflow.data import Limits, decode, encode
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
+from pimflow.records import dataclass
 from pimflow.runtime.newton.autotune.least import least_cycles
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates

@@ -8,7 +8,7 @@ without loss, so K is cut the way that needs the fewest fills, and further only 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, product
 from operator import add
@@ -18,6 +18,7 @@ from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.mapping import Order, acts_before_fill
+from pimflow.records import dataclass
 from pimflow.runtime.newton.autotune.estimate import fill_cycles, fill_load
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.targets import PimSpec

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 
 from pimflow.codegen.newton.commands import CommandCounts
+from pimflow.records import dataclass
 from pimflow.runtime.newton.timing.tally import read
 
 

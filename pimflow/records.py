@@ -1,0 +1,164 @@
+"""Frozen dataclasses that cost little to define: a program has hundreds, and a run of it makes instances of a third.
+
+`dataclass` is Python's own, and so type checkers see it. Python compiles six methods of a frozen class as it is
+defined, in half a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are compiled when they are first
+looked up, and `__init__` passes by the class's refusal to be changed at less cost. What `dataclasses` has for such
+classes works on them, and either kind may derive from the other. What has an `InitVar` is Python's to make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, FrozenInstanceError, fields, is_dataclass
+from types import FunctionType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+__all__ = ["dataclass"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False, **others):
+        """As Python's; a class that is not frozen, or asks for more than this, is left to Python."""
+        if not frozen or others:
+            return dataclasses.dataclass(cls, frozen=frozen, eq=eq, repr=repr, slots=slots, **others)
+        names = ("__init__", *["__repr__"] * repr, *["__eq__", "__hash__"] * eq)
+        return _define(cls, names, slots) if cls else lambda cls: _define(cls, names, slots)
+
+
+def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
+    """The frozen dataclass of a class, with methods of these names where it has none of its own."""
+    missing = [name for name in names if vars(cls).get(name) is None]
+    cls.__doc__ = cls.__doc__ or cls.__name__  # Python would compile `__init__` to show its arguments here
+    # A frozen class and one that is not may not derive from each other: Python looks at what it noted of the bases.
+    derived = any(map(is_dataclass, cls.__mro__[1:]))
+    cls = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived, slots=slots)(cls)
+    cls.__dataclass_params__.frozen = True
+    cls.__setattr__ = _refuse_to_set
+    cls.__delattr__ = _refuse_to_delete
+    if slots:  # copies and pickles would set fields
+        cls.__getstate__ = _state
+        cls.__setstate__ = _set_state
+    for name in missing:
+        setattr(cls, name, _Later(cls, name))
+    return cls
+
+
+def _refuse_to_set(self: Any, name: str, value: Any) -> NoReturn:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(self: Any, name: str) -> NoReturn:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, field.name) for field in fields(self)]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for field, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)
+
+
+class _Later:
+    """Stands for a method until that is first looked up; threads that look at once compile it twice, to the same."""
+
+    def __init__(self, cls: type[Any], name: str) -> None:
+        self._cls = cls
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        method = _METHODS[self._name](self._cls)
+        method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
+        setattr(self._cls, self._name, method)
+        return method.__get__(instance, owner)
+
+
+def _compiled(cls: type[Any], name: str, arguments: str, body: str, **known: Any) -> FunctionType:
+    """A method that knows some values, and whose annotations mean what they do in the module of its class."""
+    made: dict[str, Any] = {}
+    source = f"def make({', '.join(known)}):\n def {name}({arguments}):\n  {body}\n return {name}"
+    exec(source, getattr(sys.modules.get(cls.__module__), "__dict__", {}), made)
+    method: FunctionType = made["make"](**known)
+    return method
+
+
+class _Factory:
+    """The default of an argument whose field has a factory."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _init(cls: type[Any]) -> FunctionType:
+    every = fields(cls)
+    placed = [field for field in every if field.init and not field.kw_only]
+    named = [field for field in every if field.init and field.kw_only]
+    arguments = ["self", *(field.name for field in placed), *["*"] * bool(named), *(field.name for field in named)]
+    slots = {field.name: getattr(cls, field.name, None) for field in every}
+    setters = {f"__set_{name}": slot.__set__ for name, slot in slots.items() if isinstance(slot, MemberDescriptorType)}
+    steps = [_step(field, setters) for field in every if field.init or field.default_factory is not MISSING]
+    method = _compiled(
+        cls,
+        "__init__",
+        ", ".join(arguments),
+        "; ".join([*steps, *["self.__post_init__()"] * hasattr(cls, "__post_init__")]) or "pass",
+        __set=object.__setattr__,
+        __FACTORY=_FACTORY,
+        __factories={field.name: field.default_factory for field in every},
+        **setters,
+    )
+    method.__defaults__ = tuple(_defaults(placed).values())
+    method.__kwdefaults__ = _defaults(named)
+    method.__annotations__ = {**{field.name: field.type for field in (*placed, *named)}, "return": None}
+    return method
+
+
+def _step(field: Field[Any], setters: Mapping[str, Any]) -> str:
+    """Sets a field to what is given or made; a slot does so itself, in less time."""
+    made, name = f"__factories[{field.name!r}]()", field.name
+    given = f"{made} if {name} is __FACTORY else {name}" if field.init else made
+    value = name if field.default_factory is MISSING else given
+    return f"__set_{name}(self, {value})" if f"__set_{name}" in setters else f"__set(self, {name!r}, {value})"
+
+
+def _defaults(some: list[Field[Any]]) -> dict[str, Any]:
+    given = {field.name: field.default if field.default_factory is MISSING else _FACTORY for field in some}
+    return {name: default for name, default in given.items() if default is not MISSING}
+
+
+def _repr(cls: type[Any]) -> FunctionType:
+    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in fields(cls) if field.repr)
+    return _compiled(cls, "__repr__", "self", f"return self.__class__.__qualname__ + f'({shown})'")
+
+
+def _eq(cls: type[Any]) -> FunctionType:
+    names = [field.name for field in fields(cls) if field.compare]
+    same = f"{_tuple('self', names)} == {_tuple('other', names)}"
+    return _compiled(
+        cls, "__eq__", "self, other", f"return {same} if other.__class__ is self.__class__ else NotImplemented"
+    )
+
+
+def _hash(cls: type[Any]) -> FunctionType:
+    names = [field.name for field in fields(cls) if (field.compare if field.hash is None else field.hash)]
+    return _compiled(cls, "__hash__", "self", f"return hash({_tuple('self', names)})")
+
+
+def _tuple(whose: str, names: list[str]) -> str:
+    return f"({''.join(f'{whose}.{name}, ' for name in names)})"
+
+
+_METHODS: Mapping[str, Callable[[type[Any]], FunctionType]] = {
+    "__init__": _init,
+    "__repr__": _repr,
+    "__eq__": _eq,
+    "__hash__": _hash,
+}

@@ -1,0 +1,268 @@
+"""Dataclasses that compile their methods later, against Python's own of the same body."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import pydoc
+import tracemalloc
+import typing
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from pimflow import records
+
+Decorator = Callable[..., Any]
+Item = TypeVar("Item")
+BOTH = pytest.mark.parametrize("decorator", [records.dataclass, dataclasses.dataclass], ids=["ours", "python"])
+
+
+def plain(decorator: Decorator) -> Any:
+    @decorator(frozen=True)
+    class Record:
+        """A record."""
+
+        a: int
+        b: tuple[int, ...] = ()
+
+    return Record
+
+
+def every_field(decorator: Decorator) -> Any:
+    @decorator(frozen=True)
+    class Record:
+        a: int
+        hidden: int = field(default=1, repr=False)
+        aside: int = field(default=2, compare=False)
+        hashed: int = field(default=3, hash=False)
+        made: list[int] = field(default_factory=list, hash=False)
+        own: dict[str, int] = field(init=False, default_factory=dict, hash=False)
+        fixed: int = field(init=False, default=4)
+        named: int = field(default=5, kw_only=True)
+        needed: int = field(kw_only=True)
+
+    return Record
+
+
+def derived(decorator: Decorator) -> Any:
+    @decorator(frozen=True)
+    class Base:
+        a: int
+        b: int = 1
+
+    @decorator(frozen=True)
+    class Record(Base):
+        c: int = 2
+        b: int = 3
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "c", self.c * 10)
+
+        def __repr__(self) -> str:
+            return f"<{self.a}, {self.b}, {self.c}>"
+
+        @cached_property
+        def total(self) -> int:
+            return self.a + self.b + self.c
+
+    return Record
+
+
+def slotted(decorator: Decorator) -> Any:
+    @decorator(frozen=True, slots=True)
+    class Base:
+        a: int
+        b: tuple[int, ...] = ()
+        made: list[int] = field(default_factory=list, compare=False)
+
+    @decorator(frozen=True, slots=True)
+    class Record(Base):
+        c: int = 2
+
+    return Record
+
+
+def normalised(decorator: Decorator) -> Any:
+    @decorator(frozen=True)
+    class Record(Generic[Item]):
+        a: Item
+        _: dataclasses.KW_ONLY
+        b: tuple[Item, ...] = ()
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "b", tuple(sorted(self.b)))
+
+    return Record
+
+
+def same_alone(decorator: Decorator) -> Any:
+    @decorator(frozen=True, eq=False, repr=False)
+    class Record:
+        a: int
+
+    return Record
+
+
+SHAPES: list[tuple[Callable[[Decorator], Any], list[tuple[tuple[Any, ...], dict[str, Any]]]]] = [
+    (plain, [((1,), {}), ((1, (2,)), {}), ((), {"b": (2,), "a": 1}), ((1, ()), {})]),
+    (
+        every_field,
+        [
+            ((1,), {"needed": 6}),
+            ((1, 9), {"needed": 6}),
+            ((1, 1, 9), {"needed": 6}),
+            ((1, 1, 2, 9), {"needed": 6}),
+            ((1, 1, 2, 3, [7]), {"needed": 6, "named": 8}),
+        ],
+    ),
+    (derived, [((1,), {}), ((1, 3, 2), {}), ((1,), {"c": 4})]),
+    (slotted, [((1,), {}), ((1, (2,), [3], 4), {}), ((1,), {"c": 4, "b": (2,)})]),
+    (normalised, [((1,), {}), ((1,), {"b": (2, 3)}), ((1,), {"b": (3, 2)})]),
+    (same_alone, [((1,), {}), ((1,), {})]),
+]
+
+
+@pytest.mark.parametrize(("define", "calls"), SHAPES, ids=[define.__name__ for define, _ in SHAPES])
+def test_it_is_as_pythons(define: Callable[[Decorator], Any], calls: list[Any]) -> None:
+    ours, pythons = define(records.dataclass), define(dataclasses.dataclass)
+    assert str(inspect.signature(ours)) == str(inspect.signature(pythons))
+    assert ours.__match_args__ == pythons.__match_args__
+    made = [(ours(*places, **names), pythons(*places, **names)) for places, names in calls]
+    for one, other in made:
+        assert dataclasses.asdict(one) == dataclasses.asdict(other)
+        assert dataclasses.asdict(dataclasses.replace(one, a=7)) == dataclasses.asdict(dataclasses.replace(other, a=7))
+        assert hasattr(one, "__dict__") == hasattr(other, "__dict__")
+        if define is not same_alone:
+            assert repr(one) == repr(other)
+            assert hash(one) == hash(other)
+    alike = [[(a == b, a != b) for a, _ in made for b, _ in made], [(a == b, a != b) for _, a in made for _, b in made]]
+    assert alike[0] == alike[1]
+
+
+@BOTH
+def test_classes_of_like_fields_are_not_equal(decorator: Decorator) -> None:
+    assert plain(decorator)(1) != plain(decorator)(1)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "define"),
+    [
+        (records.dataclass, plain),
+        (records.dataclass, derived),
+        (records.dataclass, slotted),
+        (dataclasses.dataclass, plain),
+        (dataclasses.dataclass, derived),
+    ],
+)
+def test_fields_are_neither_set_nor_deleted(decorator: Decorator, define: Callable[[Decorator], Any]) -> None:
+    record = define(decorator)(1)
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'a'"):
+        record.a = 2
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'other'"):
+        record.other = 2
+    with pytest.raises(FrozenInstanceError, match="cannot delete field 'a'"):
+        del record.a
+    assert record.a == 1
+
+
+@BOTH
+def test_wrong_arguments_are_named(decorator: Decorator) -> None:
+    with pytest.raises(TypeError, match=r"Record\.__init__\(\) missing 1 required positional argument: 'a'"):
+        plain(decorator)()
+    with pytest.raises(TypeError, match=r"Record\.__init__\(\) got an unexpected keyword argument 'c'"):
+        plain(decorator)(1, c=2)
+
+
+@pytest.mark.parametrize(
+    ("base", "then"),
+    [(records.dataclass, dataclasses.dataclass), (dataclasses.dataclass, records.dataclass)],
+    ids=["pythons of ours", "ours of pythons"],
+)
+def test_either_derives_from_the_other(base: Decorator, then: Decorator) -> None:
+    made = then(frozen=True)(type("Made", (plain(base),), {"__annotations__": {"c": "int"}, "c": 5}))
+    assert dataclasses.astuple(made(1)) == (1, (), 5)
+    assert made(1) == made(1, (), 5) != made(2)
+    with pytest.raises(FrozenInstanceError):
+        made(1).c = 6
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+        then(type("Open", (plain(base),), {}))
+
+
+@records.dataclass(frozen=True)
+class Kept:
+    a: int
+    b: str = "b"
+
+
+@records.dataclass(frozen=True, slots=True)
+class KeptInSlots:
+    a: int
+    b: str = "b"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptByAPlugin(Kept):
+    c: int = 3
+
+
+@pytest.mark.parametrize("cls", [Kept, KeptInSlots, KeptByAPlugin])
+def test_it_is_copied_and_pickled(cls: Any) -> None:
+    assert copy.deepcopy(cls(1)) == copy.copy(cls(1)) == pickle.loads(pickle.dumps(cls(1))) == cls(1)
+
+
+def test_help_shows_its_arguments() -> None:
+    text = pydoc.plain(pydoc.render_doc(plain(records.dataclass)))
+    assert "Record(a: 'int', b: 'tuple[int, ...]' = ()) -> None" in text
+    assert "A record." in text
+
+
+def test_keys_are_shared() -> None:
+    """A record without slots takes no more than Python's: no mapping of its own."""
+    sizes = []
+    for decorator in (records.dataclass, dataclasses.dataclass):
+        cls = plain(decorator)
+        cls(1)
+        tracemalloc.start()
+        made = [cls(1) for _ in range(1000)]
+        sizes.append(tracemalloc.get_traced_memory()[0] / len(made))
+        tracemalloc.stop()
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+@BOTH
+def test_annotations_mean_what_they_do_in_its_module(decorator: Decorator) -> None:
+    made = decorator(frozen=True)(type("Made", (), {"__annotations__": {"a": "Decorator"}, "__module__": __name__}))
+    assert typing.get_type_hints(made.__init__) == {"a": Decorator, "return": type(None)}
+
+
+def test_a_method_is_compiled_when_it_is_first_looked_up() -> None:
+    cls = derived(records.dataclass)
+    compiled = ["__init__", "__eq__", "__hash__"]
+    assert not [name for name in compiled if inspect.isfunction(vars(cls)[name])]
+    one, two = cls(1), cls(1)
+    assert [name for name in compiled if inspect.isfunction(vars(cls)[name])] == ["__init__"]
+    assert one == two
+    assert [name for name in compiled if inspect.isfunction(vars(cls)[name])] == ["__init__", "__eq__"]
+
+
+def test_a_method_of_a_base_that_is_not_compiled_yet_is_bound_to_who_asks() -> None:
+    base = plain(records.dataclass)
+    doubled: Any = type("Doubled", (base,), {"__init__": lambda self, a: super(doubled, self).__init__(2 * a)})
+    assert doubled(2).a == 4
+
+
+def test_what_is_not_frozen_is_pythons() -> None:
+    @records.dataclass
+    class Open:
+        a: int = 1
+
+    it = Open()
+    it.a = 2
+    assert it == Open(2)
+    assert inspect.isfunction(vars(Open)["__init__"])
