@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
 
 from pimflow.ir import (
     Concat,
@@ -47,7 +46,7 @@ from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, at_once, shortest, side_by_side
 from pimflow.search.parts import divides_by_columns
-from pimflow.search.run_parts import End, RunParts, Where, by_stage, devices_of
+from pimflow.search.run_parts import End, RunParts, Shares, Where, by_stage, devices_of
 
 
 class Bounds:
@@ -85,32 +84,17 @@ class Bounds:
         host_rows, unit_rows = (0, on_host), (on_host, node_rows(self._graph, node))
         return self._rows_us(node, host_rows, self._host, choice), self._rows_us(node, unit_rows, device, choice)
 
-    def run_busy_us(self, pipeline: Pipeline) -> dict[str, float]:
-        """How long a pipeline keeps every device busy at least, told before its parts are laid out.
-
-        What is fused into other nodes is left out, and all where the rows of the stages cannot be told.
-        """
-        end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
-        if end is None:
-            return {}
-        busy_us: dict[str, float] = {}
-        divided = pipeline.host_rows or repeat(())
-        for name, device, on_host in zip(pipeline.run, pipeline.devices, divided, strict=False):
-            layer = end.layers[end.place[name]]
-            if layer.node.placement.fused_into is not None:
-                continue
-            for (start, stop), count in zip(layer.rows, on_host or repeat(0), strict=False):
-                for where, rows in ((self._host, (start, start + count)), (device, (start + count, stop))):
-                    busy_us[where] = busy_us.get(where, 0.0) + self._rows_us(layer.node, rows, where, pipeline.choice)
-        return busy_us
-
     def _rows_us(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> float:
         """What some rows of a node take at least by themselves; 0 where that cannot be told."""
+        part = self._rows_part(node, rows, device, choice)
+        return part.us - part.avoidable_us
+
+    def _rows_part(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> Part:
+        """Some rows of a node by themselves; free where they cannot be told."""
         made = None if rows[0] == rows[1] else self._part_of(node, *rows)
         if made is None or isinstance(made, Refusal):
-            return 0.0
-        part = self._prices.of_rows(node, rows, made, device, choice)
-        return part.us - part.avoidable_us
+            return FREE
+        return self._prices.of_rows(node, rows, made, device, choice)
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
@@ -133,11 +117,12 @@ class Bounds:
         follows = all(some.parts and (some.written or len(some.parts) == 1) for some in steps)
         if not follows or not self._places_are_free:
             return None
-        for part in (part for some in steps for part in some.parts):
+        parts = [part for some in steps for part in some.parts]
+        if not all(part.whole and not part.avoidable_us for part in parts):
+            return None
+        for part in parts:
             if part.pending is not None:
                 self._prices.price(part)
-            if not part.whole or part.avoidable_us:
-                return None
         taken_us = [some.parts[0].us if len(some.parts) == 1 else self._scheduled_us(some) for some in steps]
         return None if None in taken_us else sum(us for us in taken_us if us is not None)
 
@@ -256,29 +241,35 @@ class Bounds:
     def _run_steps(self, pipeline: Pipeline) -> Steps:
         """The parts of a pipeline, as its end tells them, or else its layout."""
         end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
-        places = None if end is None else end.places(pipeline, self._host)
-        if end is None or places is None:
+        places = (None if end is None else end.places(pipeline, self._host)) or ()
+        whole = [by_stage(where, end.stages) for where in places if end and not isinstance(where, Shares)]
+        if end is None or not places or len(whole) < len(places):
             return self._row_steps(pipeline)
         grid = end.grid(len(pipeline.run))
-        devices = [device for where in places for device in by_stage(where, end.stages)]
+        devices = [device for by_stages in whole for device in by_stages]
         parts = [part for some in self.stage_parts(end, places, pipeline.choice) for part in some]
         return Steps(devices, parts, grid.reads, grid.written if grid.complete else (), grid.roots)
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[Part]]:
-        """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`."""
+        """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`.
+
+        Of a node whose rows are divided within a stage they are those that are shared out, and nothing is told of what
+        is fused into it.
+        """
         size = len(devices)
         return [self._layer_parts(end, place, devices, choice) for place in range(size - 1, beyond - 1, -1)]
 
     def _layer_parts(self, end: End, place: int, devices: Sequence[Where], choice: str) -> Sequence[Part]:
-        """By stage, the parts of the node at a place from the end of a run: nothing where it is in another's kernel."""
+        """The parts of the node at a place from the end of a run: nothing where it is in another's kernel."""
         node, device = end.layers[place].node, devices[-1 - place]
         root = node.placement.fused_into
         at = None if root is None else end.place.get(root, len(devices))
         if at is None or root is None:
             return self._own_parts(end, place, device, choice)
-        if at >= len(devices):
+        where = devices[-1 - at] if at < len(devices) else None
+        if where is None or isinstance(where, Shares) or isinstance(device, Shares):
             return [FREE] * end.stages
-        alike, where = end.alike(place, at), devices[-1 - at]
+        alike = end.alike(place, at)
         roots = [self._prices.has_kernel(node, root, root_device) for root_device in devices_of(where)]
         if not any(roots) and all(alike):
             return [FREE] * end.stages
@@ -287,7 +278,10 @@ class Bounds:
         return [part if apart or not same else FREE for part, apart, same in zip(own, roots, alike, strict=True)]
 
     def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[Part]:
-        """By stage, the parts of a node by themselves; what makes nothing is free."""
+        """The parts of a node by themselves; what makes nothing is free."""
+        if isinstance(device, Shares):
+            shared = zip(device.devices, device.rows, strict=True)
+            return [self._rows_part(end.layers[place].node, rows, where, choice) for where, rows in shared]
         if not isinstance(device, str):
             return [self._own_parts(end, place, where, choice)[stage] for stage, where in enumerate(device)]
         key = (place, device, choice if device != self._host else "")

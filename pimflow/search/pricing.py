@@ -112,19 +112,14 @@ class Pricer:
         self._nodes_text = lru_cache(maxsize=_TEXTS)(partial(_nodes_text, graph, self._outputs))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, before anything is divided: of what is, only rates count."""
+        """What the decisions take at least, before anything is laid out: by the stages of pipelines, and by rates of
+        what else is divided."""
         if len(decisions) != 1:
             return self._bounds.least_us(decisions)
         (only,) = decisions
-        if isinstance(only, Pipeline) and only.host_rows:
-            us = self._busiest_us(only)
-            return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
         if isinstance(only, Pipeline):
-            run, devices, us = self._last_run
-            if run is not only.run or devices is not only.devices:  # versions that differ in their stages come together
-                us = self._busiest_us(only)
-                self._last_run = only.run, only.devices, us
-            return us if len(self.graph.nodes) > LONG else max(us, self._stages.least_us(only))
+            by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.least_us(only)
+            return by_stages or self._busiest_us(only)
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part, both = self._part_on_host(only), (self.costs.target.host, only.device)
             shares = zip((part, 1 - part), both, strict=True)
@@ -135,16 +130,26 @@ class Pricer:
         return self._bounds.least_us(decisions)
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
-        whole_us = self._whole_us
-        busy = dict.fromkeys([self.costs.target.host, *pipeline.devices], 0.0)
-        if not pipeline.host_rows:
+        """What the busiest device of a pipeline takes at least by rates alone, which no number of stages changes."""
+        run, devices, us = self._last_run
+        if pipeline.host_rows:
+            return self._busiest_of_shares_us(pipeline)
+        if run is not pipeline.run or devices is not pipeline.devices:  # versions that differ in stages come together
+            busy = dict.fromkeys([self.costs.target.host, *pipeline.devices], 0.0)
             for name, device in zip(pipeline.run, pipeline.devices, strict=True):
-                busy[device] += whole_us[device][name]
-            return max(busy.values())
+                busy[device] += self._whole_us[device][name]
+            us = max(busy.values())
+            self._last_run = pipeline.run, pipeline.devices, us
+        return us
+
+    def _busiest_of_shares_us(self, pipeline: Pipeline) -> float:
+        """The same where rows are divided within stages."""
+        whole_us, host = self._whole_us, self.costs.target.host
+        busy = dict.fromkeys([host, *pipeline.devices], 0.0)
         for name, device, rows in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
             on_host = sum(rows) / node_rows(self.graph, self.graph.node(name)) if rows else 0.0
             busy[device] += (1 - on_host) * whole_us[device][name]
-            busy[self.costs.target.host] += on_host * whole_us[self.costs.target.host][name] if rows else 0.0
+            busy[host] += on_host * whole_us[host][name] if rows else 0.0
         return max(busy.values())
 
     def _part_on_host(self, split: SplitRows | SplitColumns | SplitK) -> float:
@@ -158,8 +163,9 @@ class Pricer:
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be).
 
-        Bounds come before prices: parts are laid out, what units do is priced piece by piece as long as that raises
-        what is known to be `least`, and only then are the decisions carried out.
+        Bounds come before prices: parts are laid out, and scheduled where the price follows from them. Else what units
+        do is priced piece by piece as long as that raises what is known to be `least`, and only then are the decisions
+        carried out.
         """
         known = self._by_rows(decisions[0])
         if known <= least:
@@ -167,15 +173,19 @@ class Pricer:
         if known > least:
             return known, False
         text = self.content_text(decisions)
-        key, least_key = key_of(text), key_of(f"at least, above {least.hex()}\n{text}")
+        key = key_of(text)
         if key in self._prices:
             return self._prices.get(key), True
+        told = self._bounds.exactly_us(decisions)
+        if told is not None:
+            return self._keep(key, told), True
+        least_key = key_of(f"at least, above {least.hex()}\n{text}")
         kept = self._prices.get(least_key)
         if kept is not None:
             return kept, False
         known = self._bounds.tighten(decisions)
         if known <= least:
-            return self._price(key, decisions), True
+            return self._keep(key, self._carried_out_us(decisions)), True
         if math.isfinite(known):
             self._prices.put(least_key, known)
         return known, False
@@ -187,8 +197,6 @@ class Pricer:
             return self._bounds.split_us(decision)
         if isinstance(decision, Pipeline) and len(self.graph.nodes) > LONG:
             return self._stages.least_us(decision)
-        if isinstance(decision, Pipeline) and decision.host_rows:
-            return max(self._bounds.run_busy_us(decision).values(), default=0.0)
         return 0.0
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
@@ -210,7 +218,11 @@ class Pricer:
 
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
         told = self._bounds.exactly_us(decisions)
-        cost = self._carried_out_us(decisions) if told is None else told if math.isfinite(told) else None
+        return self._keep(key, self._carried_out_us(decisions) if told is None else told)
+
+    def _keep(self, key: str, us: float | None) -> float | None:
+        """The cost of what takes so long, kept; None of what never ends, as it cannot be made."""
+        cost = us if us is not None and math.isfinite(us) else None
         self._prices.put(key, cost)
         return cost
 

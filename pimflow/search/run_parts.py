@@ -15,18 +15,28 @@ from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
 from pimflow.passes.rowwise.stages import Spans, StageRows
 from pimflow.search.laid_out import keeps_places
 
-Where = str | tuple[str, ...]
-"""The device of a node of a run: in all stages, or by stage."""
+
+class Shares(NamedTuple):
+    """The parts of a node of which two devices make some rows each in one stage: their devices and their rows."""
+
+    devices: tuple[str, ...]
+    rows: tuple[tuple[int, int], ...]
 
 
-def by_stage(device: Where, stages: int) -> Sequence[str]:
+Where = str | tuple[str, ...] | Shares
+"""The device of a node of a run: in all stages, by stage, or by part."""
+
+
+def by_stage(device: str | tuple[str, ...], stages: int) -> Sequence[str]:
     """The device in each of so many stages."""
     return (device,) * stages if isinstance(device, str) else device
 
 
 def devices_of(where: Where) -> Sequence[str]:
     """The devices of a node, each once."""
-    return (where,) if isinstance(where, str) else tuple(dict.fromkeys(where))
+    if isinstance(where, str):
+        return (where,)
+    return tuple(dict.fromkeys(where.devices if isinstance(where, Shares) else where))
 
 
 class Layer(NamedTuple):
@@ -151,16 +161,16 @@ class End:
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
-        """The devices of the nodes of a run that ends so; None if a node is on two in one stage, or if there is but one
-        stage and nothing divided in it."""
+        """The devices of the nodes of a run that ends so; None if there is but one stage and nothing divided in it."""
         if not pipeline.host_rows:
             return pipeline.devices if self.stages > 1 else None
         found: list[Where] = []
         for name, device, counts in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
-            rows = [stop - start for start, stop in self.layers[self.place[name]].rows]
-            if any(0 < count < made for count, made in zip(counts, rows, strict=False)):
-                return None
-            found.append(tuple([host if count else device for count in counts]) or device)
+            rows = self.layers[self.place[name]].rows
+            if any(0 < count < stop - start for count, (start, stop) in zip(counts, rows, strict=False)):
+                found.append(_shares(rows, counts, device, host))
+            else:
+                found.append(tuple([host if count else device for count in counts]) or device)
         return tuple(found)
 
     def grid(self, size: int) -> Grid:
@@ -206,3 +216,12 @@ class End:
                         if start < span[1] and span[0] < stop and start < stop
                     ]
         self._complete.append(together and keeps_places(self._graph, node))
+
+
+def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:
+    """The parts of a node of which the host makes so many of the first rows of every stage."""
+    parts: list[tuple[str, tuple[int, int]]] = []
+    for (start, stop), count in zip(rows, counts, strict=True):
+        parts += [(host, (start, start + count)), (device, (start + count, stop))]
+    made = [(where, rows) for where, rows in parts if rows[0] < rows[1]]
+    return Shares(tuple([where for where, _ in made]), tuple([rows for _, rows in made]))

@@ -8,12 +8,12 @@ the nodes in front of them, so that runs with the same end share it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, repeat
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, RunParts, Where, devices_of
+from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, devices_of
 
 
 class Part(Protocol):
@@ -36,7 +36,10 @@ class Parts(Protocol):
         """Which parts there are."""
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> Sequence[Sequence[Part]]:
-        """Those of the last nodes of a run, front to back, of each node by stage; not of the last `beyond`."""
+        """Those of the last nodes of a run, front to back; not of the last `beyond`.
+
+        Of a node they are by stage, or those that two devices share it in.
+        """
 
 
 class _Tail(NamedTuple):
@@ -102,18 +105,13 @@ class StageTimes:
         works, least_us, node_behind_us = list(tail.works), list(tail.least_us), list(tail.node_behind_us)
         for place in range(shared, size):
             layer, where = end.layers[place], devices[size - 1 - place]
-            us = [
-                part.us - part.avoidable_us
-                for part, made in zip(parts[size - 1 - place], layer.made, strict=True)
-                if made is not None
-            ]
+            us, at = _times(parts[size - 1 - place], where, layer)
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
             least_us.append(min(us))
             node_behind_us.append(after_us)
             works.append(max(us) > 0)
             if not works[place]:
                 continue
-            at = repeat(where) if isinstance(where, str) else compress(where, layer.made)
             for part_us, device in zip(us, at, strict=False):
                 busy_us[device] = busy_us.get(device, 0.0) + part_us
             for device in devices_of(where):
@@ -121,6 +119,18 @@ class StageTimes:
                     behind_us[device] = after_us
         known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
         return known
+
+
+def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[float], Iterable[str]]:
+    """What those parts of a node take that make rows, and their devices."""
+    us = [part.us - part.avoidable_us for part in parts]
+    if isinstance(where, Shares):
+        return us, where.devices
+    devices = repeat(where) if isinstance(where, str) else where
+    if None not in layer.made:
+        return us, devices
+    made = [part is not None for part in layer.made]
+    return list(compress(us, made)), compress(devices, made)
 
 
 def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, float]:

@@ -115,17 +115,13 @@ def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stage
     told = 0
     for pipeline in around:
         assert isinstance(pipeline, Pipeline)
-        laid_out, told_before = bounds.least_busy_us((pipeline,)), bounds.run_busy_us(pipeline)
-        assert told_before.get("pim", 0.0) == pytest.approx(laid_out.get("pim", 0.0)), (
-            "nothing is fused but on the host"
-        )
-        assert 0 < told_before["gpu"] <= laid_out["gpu"] * (1 + 1e-9)
+        by_stages, laid_out = pricer.least((pipeline,)), bounds.least_us((pipeline,))
+        assert bounds.least_busy_us((pipeline,))["pim"] * (1 - 1e-9) <= by_stages <= laid_out * (1 + 1e-9), pipeline
         cost, by_parts = pricer.cost((pipeline,)), bounds.exactly_us((pipeline,))
         assert by_parts == (math.inf if cost is None else cost), pipeline
         if cost is not None:
             told += 1
-            assert pricer.least((pipeline,)) <= cost * (1 + 1e-9)
-            assert bounds.least_us((pipeline,)) <= cost * (1 + 1e-9)
+            assert laid_out <= cost * (1 + 1e-9)
     assert told > 10
     assert math.isinf(bounds.least_us((replace(start, stage_rows=(14,), host_rows=()),))), "one stage is no pipeline"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pimflow.ir import Pipeline, Refusal
@@ -13,7 +15,7 @@ from pimflow.search.laid_out import laid_out
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
-from pimflow.search.run_parts import RunParts
+from pimflow.search.run_parts import RunParts, Shares
 from support.costs import FakeCosts
 from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
 
@@ -54,6 +56,30 @@ def test_they_are_those_of_the_layout(name: str) -> None:
         assert told == [(part.node.name, part.stage, (part.start, part.stop), set(part.reads)) for part in laid.parts]
         assert grid.complete == laid.complete
         compared += 1
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("name", ["inverted", "dense"])
+def test_rows_divided_within_stages_are_those_of_the_layout(name: str) -> None:
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    candidates = Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, "")))
+    pipelines = [one for candidate in candidates for one in candidate.decisions if isinstance(one, Pipeline)]
+    runs, compared = RunParts(graph), 0
+    for pipeline in pipelines:
+        counts = tuple((1,) * len(pipeline.stage_rows) if device == "pim" else () for device in pipeline.devices)
+        divided = replace(pipeline, host_rows=counts)
+        (cut,) = passes_of(divided, "gpu")
+        assert isinstance(cut, RowwisePass)
+        layout, end = cut.layout(graph), runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
+        places = end.places(divided, "gpu") if end is not None else None
+        if isinstance(layout, Refusal) or places is None:
+            continue
+        parts = laid_out(graph, layout.jobs).parts
+        for node, where in zip(pipeline.run, places, strict=True):
+            if isinstance(where, Shares):
+                laid = [(part.device, (part.start, part.stop)) for part in parts if part.node.name == node]
+                assert sorted(zip(where.devices, where.rows, strict=True)) == sorted(laid)
+                compared += 1
     assert compared >= 10
 
 
