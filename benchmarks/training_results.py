@@ -204,6 +204,10 @@ Beside these plans there are those that page: between two kernels that touch it 
 time, gradients too; those stay that are wanted back soonest, as long as there is room. Of 32 such plans, each for less
 room than the one before, down to what one kernel touches, the best is taken where it is better.
 
+Where room is short (`--limit-gib`, or what the GPU's memory leaves) plans are reached by stages too: each is as fast as
+is found in its room before the next, with a quarter less of what is missing, begins from it; the last begins from one
+for less than is asked for. More room seldom takes longer then, but may, by some percent: limits are searched apart.
+
 ## SSDTrain's models on its machine
 
 Megatron's BERT, {batch} texts of {tokens:,} tokens, half precision, the share of one of two A100 that divide every

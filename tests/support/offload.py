@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.ir import Builder
@@ -68,6 +70,17 @@ def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, b
     ahead = [Kernel(f"forward{layer}", layer_us, (layer - 1,) if layer else (), (layer,)) for layer in range(layers)]
     back = [Kernel(f"backward{layer}", backward * layer_us, (layer,), ()) for layer in reversed(range(layers))]
     return Trace((*ahead, *back), layers, buffers)
+
+
+def random_chain(seed: int) -> Trace:
+    """A chain of twelve layers whose sizes and times are drawn."""
+    rng = np.random.default_rng(seed)
+    plain = chain(12)
+    buffers = tuple(Buffer(buffer.name, int(rng.integers(1, 40)) * 50_000, 1) for buffer in plain.buffers)
+    kernels = tuple(
+        Kernel(kernel.name, float(rng.integers(2, 30)) * 100, kernel.reads, kernel.writes) for kernel in plain.kernels
+    )
+    return Trace(kernels, plain.turn, buffers)
 
 
 class Clock:

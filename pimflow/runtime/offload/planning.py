@@ -1,21 +1,32 @@
-"""The best plan of all that are made for a training step: what the search finds, and what pages for less and less room.
+"""The best plan of all that are made for a training step: what the search finds, what is reached by stages, and what
+pages for less and less room.
 
-A plan for less room is one for more. So that more room takes no longer, and a longer step no more room, those that page
-are made for the same limits whatever is asked for.
+A search that goes at once from all that is kept to little room takes what brings most there, however long it takes.
+By stages each plan is as fast as is found in its room before the next begins from it. A plan for less room is one for
+more, so one for less than is asked for is the last to begin from. That more room never takes longer is likely by that,
+and not certain: it would take the plans for all limits below. Plans that page are made for the same limits whatever is
+asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, follow
-from pimflow.runtime.offload.search import searched
+from pimflow.runtime.offload.search import improved, searched
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
 
 MOST_LIMITS = 32
 """For which plans that page are made, evenly spread from what one kernel touches to what all takes that is kept."""
+
+STAGES = 4
+"""By which room gets as short as is asked for."""
+
+LESS_SHARE = 1 / 16
+"""Of the room between these two: how much less is tried than is asked for."""
 
 
 def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = None) -> Found:
@@ -28,6 +39,9 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
     """
     wish = wish or Wish()
     best = searched(trace, channel, wish)
+    limit = wish.limit_bytes
+    if limit is not None and trace.touched_bytes <= limit < follow(trace, ActivationPlan()).peak_bytes:
+        best = _by_stages(trace, channel, wish, limit, best)
     if channel is None or not wish.offload:
         return best
     for limit in _limits(trace, wish):
@@ -35,6 +49,25 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
         if found is not None and wish.key(trace, found) < wish.key(trace, best):
             best = found
     return best
+
+
+def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, best: Found) -> Found:
+    """The best of a plan and of those for the room that is asked for: from all that is kept, and from less room."""
+    kept = follow(trace, ActivationPlan()).peak_bytes
+
+    def within(room: int, plan: ActivationPlan) -> Found:
+        return improved(trace, channel, replace(wish, limit_bytes=room), plan)
+
+    def better(found: Found) -> Found:
+        return min((best, found), key=lambda plan: wish.key(trace, plan))
+
+    plan = ActivationPlan()
+    for stage in range(1, STAGES + 1):
+        found = within(kept - (kept - limit) * stage // STAGES, plan)
+        plan = found.plan
+    best = better(found)
+    less = limit - int((kept - trace.touched_bytes) * LESS_SHARE)
+    return better(within(limit, within(less, best.plan).plan)) if less >= trace.touched_bytes else best
 
 
 def _limits(trace: Trace, wish: Wish) -> Iterator[int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import accumulate, islice
 
 from pimflow.records import dataclass
@@ -58,6 +59,16 @@ def searched(trace: Trace, channel: Channel | None, wish: Wish) -> Found:
         wish: what is asked of it.
     """
     return _Search(trace, channel, wish).best()
+
+
+def improved(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
+    """The plan that one change after the other leads to, each to a better plan.
+
+    Args:
+        trace, channel, wish: as above.
+        plan: to begin with; no saved buffer leaves more than once.
+    """
+    return _Search(trace, channel, wish).improved_from(plan)
 
 
 def asked_back(
@@ -115,11 +126,27 @@ class _Search:
     chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     later: dict[int, frozenset[int]] = field(default_factory=dict)
 
+    @cached_property
+    def large(self) -> list[int]:
+        """What is worth while to offload or recompute."""
+        least = LEAST_SHARE * self.trace.saved_bytes
+        return [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
+
+    @property
+    def both(self) -> _Way:
+        """All that may be done."""
+        return _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
+
+    def improved_from(self, plan: ActivationPlan) -> Found:
+        """What a plan is improved to."""
+        found = self.look(plan.offloaded, frozenset(plan.recomputed), Most())
+        assert found is not None
+        found = self._better(found, self.both)
+        return self._better(found, replace(self.both, nested=True)) if self.both.recompute else found
+
     def best(self) -> Found:
         """The best of one kind or of both, improved until nothing helps."""
-        least = LEAST_SHARE * self.trace.saved_bytes
-        self.large = [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
-        both = _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
+        both = self.both
         ways = [both]
         if both.offload and both.recompute:
             ways += [_Way(offload=True, recompute=False), _Way(offload=False, recompute=True)]

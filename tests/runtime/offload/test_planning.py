@@ -6,12 +6,13 @@ from itertools import pairwise
 
 import pytest
 
+from pimflow.runtime.offload import planning
 from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
 from pimflow.runtime.offload.search import searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.runtime.offload.wish import Wish
-from support.offload import chain
+from support.offload import Clock, chain, random_chain
 
 CHANNEL = Channel(1000.0, 1000.0, 10.0, 8000.0)
 
@@ -45,6 +46,24 @@ def test_no_wish_is_met_worse_than_by_the_search() -> None:
             wish = Wish(slower_percent=slower, limit_bytes=limit)
             found = plan_activations(trace, CHANNEL, wish)
             assert wish.key(trace, found) <= wish.key(trace, searched(trace, CHANNEL, wish))
+
+
+@pytest.mark.parametrize("seed", [2, 4, 6])
+def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no room slower, in some faster; a clock takes as long as promised, in as much room."""
+    trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
+    peak = follow(trace, ActivationPlan()).peak_bytes
+    wishes = [Wish(limit_bytes=peak * share // 8) for share in (3, 4, 5, 8)]
+    found = [plan_activations(trace, channel, wish) for wish in wishes]
+    monkeypatch.setattr(planning, "_by_stages", lambda *given: given[-1])
+    at_once = [plan_activations(trace, channel, wish).run.time_us for wish in wishes]
+    assert all(plan.run.time_us <= longer for plan, longer in zip(found, at_once, strict=True))
+    assert any(plan.run.time_us < 0.99 * longer for plan, longer in zip(found, at_once, strict=True))
+    for wish, plan in zip(wishes, found, strict=True):
+        time_us, most = Clock(trace, plan.plan, channel, limit_bytes=wish.limit_bytes or 0).run()
+        assert plan.run.time_us == pytest.approx(time_us, rel=0.01)
+        assert plan.run.peak_bytes == pytest.approx(most, rel=0.01)
+        assert plan.run.peak_bytes <= (wish.limit_bytes or 0)
 
 
 def test_more_room_takes_no_longer_and_more_time_no_more_room() -> None:

@@ -13,20 +13,10 @@ from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, f
 from pimflow.runtime.offload.search import _Search, asked_back, chain_of, searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.runtime.offload.wish import Wish
-from support.offload import Clock, chain
+from support.offload import Clock, chain, random_chain
 
 LAYERS = 24
 RELOADED = 1_000_000 / 2000.0
-
-
-def random_chain(seed: int) -> Trace:
-    rng = np.random.default_rng(seed)
-    plain = chain(12)
-    buffers = tuple(Buffer(buffer.name, int(rng.integers(1, 40)) * 50_000, 1) for buffer in plain.buffers)
-    kernels = tuple(
-        Kernel(kernel.name, float(rng.integers(2, 30)) * 100, kernel.reads, kernel.writes) for kernel in plain.kernels
-    )
-    return Trace(kernels, plain.turn, buffers)
 
 
 def least_of_prefixes(trace: Trace, channel: Channel) -> int:
