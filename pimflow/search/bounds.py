@@ -36,7 +36,7 @@ from pimflow.ir import (
     Value,
 )
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows, part_finder
-from pimflow.ir.plan import singles
+from pimflow.ir.plan import Single, singles
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.decision import device_refusal
 from pimflow.passes.k_split import whole_k
@@ -44,9 +44,10 @@ from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
 from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
-from pimflow.search.part_steps import Steps, at_once, shortest, side_by_side
+from pimflow.search.part_steps import Steps, shortest, side_by_side
 from pimflow.search.parts import divides_by_columns
 from pimflow.search.run_parts import End, RunParts, Shares, Where, by_stage, devices_of
+from pimflow.search.together import Item, item_of, together
 
 
 class Bounds:
@@ -60,6 +61,7 @@ class Bounds:
         self._known: dict[tuple[Decision, ...], Sequence[Steps]] = {}
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
+        self._items: dict[tuple[Single, str], Item] = {}
         self._own: dict[End, dict[tuple[int, str, str], Sequence[Part]]] = {}
 
     @property
@@ -114,7 +116,7 @@ class Bounds:
         It does if what brings rows from part to part is free, so that a timeline has parts alone.
         """
         steps = self._steps_of(decisions)
-        follows = all(some.parts and (some.written or len(some.parts) == 1) for some in steps)
+        follows = all(some.parts and (some.complete or len(some.parts) == 1) for some in steps)
         if not follows or not self._places_are_free:
             return None
         parts = [part for some in steps for part in some.parts]
@@ -149,12 +151,14 @@ class Bounds:
         last: dict[int, set[int]] = {}
         added = steps.epilogue_reads()
         for at, node, stage in steps.written:
-            part = steps.parts[at]
-            awaited = (*steps.reads[at], *added.get(at, ()))
-            if not all(source in last for source in awaited):
+            part, awaited = steps.parts[at], added.get(at, ())
+            if not all(source in last for source in (*steps.reads[at], *awaited)):
                 return None
-            before = {job for source in awaited for job in last[source]}
-            for us in part.kernels_us or (part.us,):
+            before = {job for source in steps.reads[at] for job in last[source]}
+            kernels_us = part.kernels_us or (part.us,)
+            for kernel, us in enumerate(kernels_us, 1):
+                if kernel == len(kernels_us):  # not the Pad before it
+                    before = before.union(*[last[source] for source in awaited])
                 if us <= 0:
                     continue
                 for source in before:
@@ -194,10 +198,11 @@ class Bounds:
 
     def _steps(self, decision: Decision, where: Mapping[str, str]) -> Steps:
         """The parts of a decision; none of one whose parts are not told here."""
-        if isinstance(decision, OnDevice):
-            return side_by_side([self._whole(decision, where)])
         if isinstance(decision, Parallel):
-            return at_once([self._steps(item, where) for item in decision.decisions])
+            return together([self._item(item, where) for item in decision.decisions])
+        if isinstance(decision, OnDevice):
+            device, part = self._whole(decision, where)
+            return Steps([device], [part], [()], [(0, self._graph.node(decision.node), None)], [0], True)
         if isinstance(decision, Pipeline):
             return self._run_steps(decision)
         if isinstance(decision, SplitRows):
@@ -209,6 +214,15 @@ class Bounds:
         if isinstance(decision, SplitEdges):
             return side_by_side([(decision.device, Part(self._dense_us(decision), whole=False))])
         return Steps()
+
+    def _item(self, decision: Single, where: Mapping[str, str]) -> Item:
+        """A decision among others, told once: where it is on one device it hangs on that of what it is fused into."""
+        root = self._graph.node(decision.node).placement.fused_into if isinstance(decision, OnDevice) else None
+        key = (decision, "" if root is None else where.get(root, self._host))
+        known = self._items.get(key)
+        if known is None:
+            known = self._items[key] = item_of(self._graph, decision, self._steps(decision, where))
+        return known
 
     def _dense_us(self, split: SplitEdges) -> float:
         """What a unit takes at least for its part of the edges; 0 of a division that nobody offers."""
@@ -234,9 +248,9 @@ class Bounds:
             self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
             for part, device in zip(laid, devices, strict=True)
         ]
-        written = [(at, part.node, part.stage) for at, part in enumerate(laid)] if layout.complete else ()
+        written = [(at, part.node, part.stage) for at, part in enumerate(laid)]
         roots = [at if part.root is None else part.root for at, part in enumerate(laid)]
-        return Steps(devices, parts, [part.reads for part in laid], written, roots)
+        return Steps(devices, parts, [part.reads for part in laid], written, roots, layout.complete)
 
     def _run_steps(self, pipeline: Pipeline) -> Steps:
         """The parts of a pipeline, as its end tells them, or else its layout."""
@@ -248,7 +262,7 @@ class Bounds:
         grid = end.grid(len(pipeline.run))
         devices = [device for by_stages in whole for device in by_stages]
         parts = [part for some in self.stage_parts(end, places, pipeline.choice) for part in some]
-        return Steps(devices, parts, grid.reads, grid.written if grid.complete else (), grid.roots)
+        return Steps(devices, parts, grid.reads, grid.written, grid.roots, grid.complete)
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[Part]]:
         """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`.

@@ -13,9 +13,9 @@ from pimflow.search.part_prices import FREE, Part
 class Steps(NamedTuple):
     """The parts of a decision: where each runs, and which of those before it it reads.
 
-    `written` are those that are jobs, in order, each with its node and stage: of a decision whose schedule follows from
-    its parts. `roots` is then, by part, the part of the same rows that it is fused into where the host makes that, or
-    the part itself.
+    `written` are those that are jobs, in order, each with its node and stage, as far as that is told; `complete` is
+    whether a schedule follows from these alone. `roots` is then, by part, the part of the same rows that it is fused
+    into where the host makes that, or the part itself.
     """
 
     devices: Sequence[str] = ()
@@ -23,6 +23,7 @@ class Steps(NamedTuple):
     reads: Sequence[Sequence[int]] = ()
     written: Sequence[tuple[int, Node, int | None]] = ()
     roots: Sequence[int] = ()
+    complete: bool = False
 
     def epilogue_reads(self) -> dict[int, list[int]]:
         """By part, those that are read by what is fused into it and are in other kernels."""
@@ -44,19 +45,6 @@ class Steps(NamedTuple):
 def side_by_side(parts: Sequence[tuple[str, Part]]) -> Steps:
     """Parts of which none reads another, with their devices."""
     return Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
-
-
-def at_once(several: Sequence[Steps]) -> Steps:
-    """The parts of decisions that run at once; what one reads of another is left out."""
-    devices: list[str] = []
-    parts: list[Part] = []
-    reads: list[Sequence[int]] = []
-    for steps in several:
-        first = len(parts)
-        devices += steps.devices
-        parts += steps.parts
-        reads += [[first + source for source in sources] for sources in steps.reads]
-    return Steps(devices, parts, reads)
 
 
 def shortest(steps: Steps) -> float:

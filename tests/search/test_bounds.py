@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pimflow.ir import Builder, Decision, Graph, Parallel, Pipeline, Refusal, Sp
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
-from pimflow.search.candidates import Candidates
+from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
@@ -23,7 +24,7 @@ from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.targets import load_target
 from support.costs import FakeCost, FakeCosts, FakeUnit
-from support.graphs import ConvNet, dense_block, fire_modules, inverted_residuals, random_net
+from support.graphs import ConvNet, attention, dense_block, fire_modules, inverted_residuals, random_net
 
 GRAPHS = {
     "inverted": inverted_residuals(1),
@@ -174,6 +175,54 @@ def test_bounds_of_divided_branches_are_below_their_price() -> None:
             assert 0 < by_parts <= cost * (1 + 1e-9), other
             told += by_parts > 0.8 * cost
     assert told > 10, "a bound that says nothing is none"
+
+
+def modules(*, dealt: bool) -> Graph:
+    """Two branches whose channels are put side by side, twice; `dealt` out in turn between."""
+    net = ConvNet("modules")
+    x = net.input(1, 32, 14, 14)
+    for _ in range(2):
+        x = net.concat(1, net.layer(x, 32), net.fused_relu(net.layer(net.fused_relu(net.layer(x, 16)), 32, 3)))
+        if dealt:
+            x = net.reshape(net.transpose(net.reshape(x, 1, 2, 32, 14, 14), 0, 2, 1, 3, 4), 1, 64, 14, 14)
+    return net.graph(net.layer(x, 32))
+
+
+JOINED = {
+    "fire": fire_modules(14),
+    "modules": modules(dealt=False),
+    "dealt": modules(dealt=True),
+    "random": random_net(13),
+    "attention": attention(),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_is_put_together_costs_what_its_parts_say(name: str) -> None:
+    """Whatever is put together in covers that are drawn takes, to the last bit, what it does carried out."""
+    costs, _ = COSTS["pimflow"]
+    graph = PassManager(CLEANUP).run(JOINED[name]).graph
+    pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    starting: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        starting.setdefault(candidate.start, []).append(candidate)
+    rng = random.Random(7)
+    drawn: list[tuple[Decision, ...]] = []
+    for _ in range(20):
+        chosen: list[Interval[tuple[Decision, ...]]] = []
+        while (place := chosen[-1].stop if chosen else 0) < len(candidates.order):
+            one = rng.choice(starting[place])
+            chosen.append(Interval(one.start, one.stop, 1.0, one.decisions))
+        found = [joined.decisions for joined in candidates.joins(chosen)]
+        drawn += rng.sample(found, min(3, len(found)))
+    told = 0
+    for decisions in drawn:
+        cost, least, by_parts = pricer.cost(decisions), bounds.least_us(decisions), bounds.exactly_us(decisions)
+        assert cost is None or least <= cost * (1 + 1e-9), decisions
+        assert by_parts in (None, math.inf if cost is None else cost), decisions
+        told += by_parts is not None
+    assert told > 10
 
 
 class CountingUnit(FakeUnit):

@@ -1,0 +1,82 @@
+"""The parts of decisions that are put together: those of each, and what one of them reads of another.
+
+Rows flow from decision to decision in pipelines alone: what reads a value that others make waits for all its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pimflow.ir import Graph, OnDevice
+from pimflow.ir.plan import Single
+from pimflow.search.part_prices import Part
+from pimflow.search.part_steps import Steps
+
+
+class Item(NamedTuple):
+    """A decision among others.
+
+    Args:
+        steps: its parts.
+        takes: what its parts read that it does not make, by those that read something.
+        makes: its parts, by the value of which they make some.
+        into: the nodes outside of it that some of its own are fused into.
+        whole: the node that it leaves as it was, if it does.
+    """
+
+    steps: Steps
+    takes: Sequence[tuple[int, Sequence[str]]]
+    makes: Mapping[str, Sequence[int]]
+    into: frozenset[str]
+    whole: str | None
+
+
+def item_of(graph: Graph, decision: Single, steps: Steps) -> Item:
+    """A decision over nodes of a graph among others, by its parts."""
+    nodes = [graph.node(name) for name in decision.nodes]
+    made = {name for node in nodes for name in node.outputs}
+    makes: dict[str, list[int]] = {}
+    takes: list[tuple[int, Sequence[str]]] = []
+    for at, node, _ in steps.written:
+        for name in node.outputs:
+            makes.setdefault(name, []).append(at)
+        outside = [name for name in graph.activations(node) if name not in made]
+        if outside:
+            takes.append((at, outside))
+    roots = {node.placement.fused_into for node in nodes} - {None, *decision.nodes}
+    into = frozenset(name for name in roots if name is not None)
+    return Item(steps, takes, makes, into, decision.node if isinstance(decision, OnDevice) else None)
+
+
+def together(items: Sequence[Item]) -> Steps:
+    """The parts of decisions along the data flow.
+
+    A schedule follows from them where it does from those of each: what brings rows from one decision to another is free
+    where it is within them. What is fused into a node of another decision has to be so into the whole of it.
+    """
+    devices: list[str] = []
+    parts: list[Part] = []
+    reads: list[list[int]] = []
+    written = []
+    roots: list[int] = []
+    makers: dict[str, Sequence[int]] = {}
+    whole: dict[str, int] = {}
+    complete = True
+    for item in items:
+        steps, first = item.steps, len(parts)
+        complete &= steps.complete and item.into <= (whole.keys() if item.whole else set())
+        devices += steps.devices
+        parts += steps.parts
+        reads += [[first + source for source in sources] for sources in steps.reads]
+        written += [(first + at, node, stage) for at, node, stage in steps.written]
+        for at, names in item.takes:
+            reads[first + at] += [maker for name in names for maker in makers.get(name, ())]
+        for name, makes in item.makes.items():
+            makers[name] = [first + at for at in makes]
+        if item.whole is None:
+            roots += [first + root for root in steps.roots]
+            continue
+        whole[item.whole] = first
+        roots.append(next((whole[name] for name in item.into if name in whole), first))
+    return Steps(devices, parts, reads, written, roots, complete)
