@@ -102,6 +102,16 @@ class Bounds:
         """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
         return sum(self._prices.spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
 
+    def together_busy_us(self, parallel: Parallel) -> float:
+        """How long what is put together keeps a device busy at least, by what was known of each of its decisions when
+        it was first asked for."""
+        where = self._devices((parallel,))
+        busy_us: dict[str, float] = {}
+        for decision in parallel.decisions:
+            for device, us in self._item(decision, where).busy_us.items():
+                busy_us[device] = busy_us.get(device, 0.0) + us
+        return max(busy_us.values())
+
     def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
         """How long the decisions keep every device busy at least; infinite if they cannot be carried out."""
         busy_us: dict[str, float] = {}

@@ -151,14 +151,15 @@ class Pool(Generic[Payload]):
         return total, tuple([Taken(best[number], shift) for number, shift in chosen])
 
     def nearly_cheapest(self, near: float) -> list[Entry[Payload]]:
-        """Priced candidates of covers that cost more than the cheapest by no more than a part of it, nearest first.
+        """Candidates of covers that cost more than the cheapest by no more than a part of it, as far as is known,
+        nearest first: of every stretch the one that takes least.
 
-        As far as is known: `cheapest` has been asked since the last change.
+        `cheapest` has been asked since the last change.
         """
         before, behind = self._best, self.behind(self._least)
         found = []
         for some, us in zip(self.stretches, self._least, strict=True):
-            if some.entries and some.entries[0].priced and some.entries[0].payload:
+            if some.entries and some.entries[0].payload:
                 through = min([before[some.start + shift] + us + behind[some.stop + shift] for shift in some.shifts])
                 if through <= before[-1] * (1 + near):
                     found.append((through, some.entries[0].place, some.entries[0]))

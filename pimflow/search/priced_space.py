@@ -128,6 +128,8 @@ class Search:
         self._looked_at = 0
         self._tried: set[Decision] = set()
         self._joined: set[Candidate] = set()
+        self._apart: dict[int, float] = {}
+        """By place of a candidate, what its parts cost where that is known."""
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
         """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
@@ -185,7 +187,7 @@ class Search:
         What is in the cover has been varied, and what is not has not: it may be in no cheaper cover for that alone.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
-        entries = [entry for entry in self.pool.nearly_cheapest(near) if probed.isdisjoint(entry.payload)]
+        entries = [entry for entry in self._near(near) if probed.isdisjoint(entry.payload)]
         found = [entry for entry in entries if isinstance(entry.payload[0], Parallel | Pipeline)][:_AT_ONCE]
         for entry in found:
             probed.update(entry.payload)
@@ -195,6 +197,23 @@ class Search:
             for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
                 self.vary(self._candidates.probes(interval))
         return bool(found)
+
+    def _near(self, near: float) -> list[Entry[Decisions]]:
+        """What is near the cheapest cover, as far as it is priced; of what is put together all is, unless it takes no
+        less than its parts."""
+        while True:
+            entries = self.pool.nearly_cheapest(near)
+            known = [
+                entry for entry in entries if entry.priced or entry.us == _above(self._apart.get(entry.place, 0.0))
+            ]
+            places = {entry.place for entry in known}
+            unsure = [
+                entry for entry in entries if isinstance(entry.payload[0], Parallel) and entry.place not in places
+            ]
+            if not unsure or not self.has_time():
+                return known
+            for entry in unsure:
+                self._look_at(entry)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enters chosen decisions put together; what is as cheap as they are apart stays apart."""
@@ -261,15 +280,15 @@ class Search:
         return ()
 
     def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
-        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known: if as much, a little
-        more than that, so that rounding does not have it looked at."""
+        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known, if they are."""
         self.entered += times
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
         us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
-            us = apart * (1 + _ROUNDING) if abs(us - apart) < _ROUNDING * apart else us
-            entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
+            if apart:
+                self._apart[self.entered] = apart
+            entry = Entry(self.entered, *self._line.place(candidate), decisions, _not_as_cheap(us, apart), exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 
     def _look_at(self, entry: Entry[Decisions]) -> None:
@@ -291,6 +310,15 @@ class Search:
     def closer(self, entry: Entry[Decisions]) -> None:
         """Looks at a candidate more closely; what cannot be made costs more than anything."""
         us, entry.priced = self._pricer.closer(entry.payload, entry.us)
-        entry.us = math.inf if us is None else us
+        entry.us = math.inf if us is None else _not_as_cheap(us, self._apart.get(entry.place, 0.0))
         self._looked_at += 1
         self._progress.looked_at(self._looked_at)
+
+
+def _not_as_cheap(us: float, apart: float) -> float:
+    """What something costs, a little more than its parts where it is as much: rounding does not put them together."""
+    return _above(apart) if abs(us - apart) < _ROUNDING * apart else us
+
+
+def _above(apart: float) -> float:
+    return apart * (1 + _ROUNDING)

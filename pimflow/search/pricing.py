@@ -120,6 +120,8 @@ class Pricer:
         if isinstance(only, Pipeline):
             by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.least_us(only)
             return by_stages or self._busiest_us(only)
+        if isinstance(only, Parallel):
+            return self._bounds.together_busy_us(only)
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part, both = self._part_on_host(only), (self.costs.target.host, only.device)
             shares = zip((part, 1 - part), both, strict=True)

@@ -21,6 +21,7 @@ class Item(NamedTuple):
         steps: its parts.
         takes: what its parts read that it does not make, by those that read something.
         makes: its parts, by the value of which they make some.
+        busy_us: how long it keeps every device busy, as far as is known when it is made.
         into: the nodes outside of it that some of its own are fused into.
         whole: the node that it leaves as it was, if it does.
     """
@@ -28,6 +29,7 @@ class Item(NamedTuple):
     steps: Steps
     takes: Sequence[tuple[int, Sequence[str]]]
     makes: Mapping[str, Sequence[int]]
+    busy_us: Mapping[str, float]
     into: frozenset[str]
     whole: str | None
 
@@ -46,7 +48,10 @@ def item_of(graph: Graph, decision: Single, steps: Steps) -> Item:
             takes.append((at, outside))
     roots = {node.placement.fused_into for node in nodes} - {None, *decision.nodes}
     into = frozenset(name for name in roots if name is not None)
-    return Item(steps, takes, makes, into, decision.node if isinstance(decision, OnDevice) else None)
+    busy_us: dict[str, float] = {}
+    for device, part in zip(steps.devices, steps.parts, strict=True):
+        busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
+    return Item(steps, takes, makes, busy_us, into, decision.node if isinstance(decision, OnDevice) else None)
 
 
 def together(items: Sequence[Item]) -> Steps:
