@@ -85,6 +85,7 @@ def price_space(
     for listed in candidates.rounds() if policy.spaces else ():
         search.enter(listed)
         search.improve()
+    search.settle()
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -198,6 +199,18 @@ class Search:
                 self.vary(self._candidates.probes(interval))
         return bool(found)
 
+    def settle(self) -> None:
+        """Takes apart what only rounding makes cheaper than its parts; the search may have gone on from there."""
+        while True:
+            together = {taken.entry.place: taken.entry for taken in self.cheapest() if taken.entry.place in self._apart}
+            alike = [entry for entry in together.values() if _is_as_cheap(entry.us, self._apart[entry.place])]
+            if not alike:
+                return
+            for entry in alike:
+                self.pool.take(entry)
+                entry.us = _above(self._apart.pop(entry.place))
+                self.pool.add(entry)
+
     def _near(self, near: float) -> list[Entry[Decisions]]:
         """What is near the cheapest cover, as far as it is priced; of what is put together all is, unless it takes no
         less than its parts."""
@@ -234,11 +247,13 @@ class Search:
         if entry.place in varied:
             self.entered += varied[entry.place]
             return
-        before = self.entered
+        before, apart = self.entered, self._apart.get(entry.place)
         for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
             self.vary(self._candidates.variations(interval))
             self.vary(self._candidates.pieces(interval, self._cheapest_for))
         varied[entry.place] = self.entered - before
+        if apart:
+            self._apart.update(dict.fromkeys(range(before + 1, self.entered + 1), apart))
 
     def _cheapest_for(self, start: int, stop: int) -> Decisions:
         """What the cheapest candidate for some positions of the order decides; () if there is none, or no time."""
@@ -280,7 +295,8 @@ class Search:
         return ()
 
     def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
-        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known, if they are."""
+        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known: if as much, a little
+        more than that, so that rounding does not have it looked at."""
         self.entered += times
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
@@ -288,7 +304,8 @@ class Search:
         if us is not None:
             if apart:
                 self._apart[self.entered] = apart
-            entry = Entry(self.entered, *self._line.place(candidate), decisions, _not_as_cheap(us, apart), exactly)
+            us = _above(apart) if _is_as_cheap(us, apart) else us
+            entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 
     def _look_at(self, entry: Entry[Decisions]) -> None:
@@ -310,14 +327,14 @@ class Search:
     def closer(self, entry: Entry[Decisions]) -> None:
         """Looks at a candidate more closely; what cannot be made costs more than anything."""
         us, entry.priced = self._pricer.closer(entry.payload, entry.us)
-        entry.us = math.inf if us is None else _not_as_cheap(us, self._apart.get(entry.place, 0.0))
+        entry.us = math.inf if us is None else us
         self._looked_at += 1
         self._progress.looked_at(self._looked_at)
 
 
-def _not_as_cheap(us: float, apart: float) -> float:
-    """What something costs, a little more than its parts where it is as much: rounding does not put them together."""
-    return _above(apart) if abs(us - apart) < _ROUNDING * apart else us
+def _is_as_cheap(us: float, apart: float) -> bool:
+    """Whether what is put together costs what its parts do, but for rounding."""
+    return abs(us - apart) < _ROUNDING * apart
 
 
 def _above(apart: float) -> float:
