@@ -21,7 +21,7 @@ from pimflow.report.basis import gpu_basis
 from pimflow.report.chrome_trace import chrome_trace, slice_facts
 from pimflow.report.node_data import node_data
 from pimflow.report.plan_report import PlanReport
-from pimflow.report.records import Row, flat
+from pimflow.report.records import Row
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.tiers import HostTable, gpu_memory_text, host_tables
 from pimflow.runtime.offload.fitting import Fitted, made_to_fit, overflows
@@ -86,7 +86,7 @@ class CompiledResult:
 
         `pandas.DataFrame(compiled.records())` is their table.
         """
-        return [flat(row.as_json()) for row in self.report.nodes]
+        return [row.record() for row in self.report.nodes]
 
     @property
     def streams(self) -> Mapping[str, tuple[CommandStream, ...]]:

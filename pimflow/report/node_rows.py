@@ -26,6 +26,7 @@ from pimflow.ir.expansion import is_expandable
 from pimflow.ir.plan import Single, has_all_channels, singles
 from pimflow.records import dataclass
 from pimflow.report.measures import Costs, busy_us, origin_of
+from pimflow.report.records import Row, flat
 from pimflow.report.ways import WayThere, told, ways_there
 from pimflow.runtime.spending import EventCost, Spending, spending, total
 from pimflow.runtime.timeline import CHANNELS, Event
@@ -109,6 +110,11 @@ class NodeRow:
             "violations": dict(self.violations),
             "ways": encode(self.ways),
         }
+
+    def record(self) -> Row:
+        """The same as a row of plain values; what a way to run it takes is `ways.DEVICE.WAY_us`."""
+        ways = {f"{way.device}.{way.way}_us": way.time_us for way in self.ways}
+        return flat({**self.as_json(), "ways": ways})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], devices: Sequence[str]) -> NodeRow:
