@@ -26,7 +26,7 @@ def newton_mappings(problem: MatrixProblem, pim: PimSpec, policy: NewtonPolicy) 
     shape = geometry(problem, pim)
     if policy == "newton+":
         runs = newton_runs(shape, pim, 1)
-        groups = _even_groups(shape, runs, pim.channels, 1)
+        groups = _even_groups(shape.pixels, runs, pim.channels, 1)
         return (Mapping(policy, runs, groups, deal="units", gwrite_latency="exposed"),)
     counts = [1]
     while 2 * counts[-1] <= min(pim.buffers, pim.channels):
@@ -35,7 +35,7 @@ def newton_mappings(problem: MatrixProblem, pim: PimSpec, policy: NewtonPolicy) 
     acts_first, found = acts_before_fill(pim), []
     for count in counts:
         runs = newton_runs(shape, pim, count)
-        groups = _even_groups(shape, runs, pim.channels, count)
+        groups = _even_groups(shape.pixels, runs, pim.channels, count)
         found += [Mapping(policy, runs, groups, deal=deal, acts_first=acts_first) for deal in deals]
     return tuple(found)
 
@@ -54,25 +54,26 @@ def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ..
     return (*runs, ChunkRun(rest, max(1, min(slots // rest, shape.pixels)))) if rest else runs
 
 
-def _even_groups(shape: Geometry, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
+@lru_cache(maxsize=1 << 16)
+def _even_groups(pixels: int, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
     """Equal groups of channels, the fills in equal shares; groups without work are left out."""
     shares: list[list[Share]] = [[] for _ in range(count)]
     long = [index for index, run in enumerate(runs) if run.pixels == 1 and run.columns == runs[0].columns]
     whole = count if runs[0].count > 1 or len(long) >= count else 0
     for index in range(whole):
-        shares[index].append(Share(index, 0, shape.pixels))
+        shares[index].append(Share(index, 0, pixels))
     # A remainder is divided by itself: laid end to end with whole chunks, one group would get longer fills only.
     single, rest = long[whole:], [index for index in range(whole, len(runs)) if index not in long]
     for indices, order in ((single, range(count)), (rest, range(count - 1, -1, -1))):
-        fills = [(index, -(-shape.pixels // runs[index].pixels)) for index in indices]
+        fills = [(index, -(-pixels // runs[index].pixels)) for index in indices]
         for group, part in enumerate(order):
-            shares[group].extend(_part_shares(shape, runs, fills, part, count))
+            shares[group].extend(_part_shares(pixels, runs, fills, part, count))
     sizes = [channels * (part + 1) // count - channels * part // count for part in range(count)]
     return tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
 
 
 def _part_shares(
-    shape: Geometry, runs: tuple[ChunkRun, ...], fills: list[tuple[int, int]], part: int, parts: int
+    pixels: int, runs: tuple[ChunkRun, ...], fills: list[tuple[int, int]], part: int, parts: int
 ) -> Iterator[Share]:
     """One of `parts` equal parts of the fills of several runs, laid end to end."""
     total = sum(number for _, number in fills)
@@ -80,8 +81,8 @@ def _part_shares(
     for index, number in fills:
         low, high = max(first, 0), min(stop, number)
         if low < high:
-            pixels = runs[index].pixels
-            yield Share(index, low * pixels, min(high * pixels, shape.pixels))
+            each = runs[index].pixels
+            yield Share(index, low * each, min(high * each, pixels))
         first, stop = first - number, stop - number
 
 
@@ -103,16 +104,21 @@ def _group_loads(
     mapping: Mapping, shape: Geometry, channels: int, fills: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[int, int]]:
     """The same of one group, which fills its buffer so many times by chunk run."""
-    dealt = []
-    for index, count in fills:
-        run = mapping.runs[index]
-        own = _dealt_loads(shape.tiles, run.pixels, run.columns, channels, mapping.deal)
-        dealt.append((count * run.count, own))
-    alike = dict.fromkeys(zip(*(own for _, own in dealt), strict=True))
-    counts = [count for count, _ in dealt]
-    for each in alike:
+    runs = [mapping.runs[index] for index, _ in fills]
+    counts = [count * run.count for (_, count), run in zip(fills, runs, strict=True)]
+    chunks = tuple([(run.pixels, run.columns) for run in runs])
+    for each in _alike_loads(shape.tiles, chunks, channels, mapping.deal):
         rows = sum([count * visited for count, (visited, _) in zip(counts, each, strict=True)])
         yield rows, sum([count * computed for count, (_, computed) in zip(counts, each, strict=True)])
+
+
+@lru_cache(maxsize=1 << 16)
+def _alike_loads(
+    tiles: int, chunks: tuple[tuple[int, int], ...], channels: int, deal: Deal
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """(rows, COMPs) of a channel on one full fill of each of several chunks, (pixels, columns) each: all there are."""
+    loads = (_dealt_loads(tiles, pixels, columns, channels, deal) for pixels, columns in chunks)
+    return tuple(dict.fromkeys(zip(*loads, strict=True)))
 
 
 @lru_cache(maxsize=1 << 16)
