@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pimflow.api.training import BEHIND
+from pimflow.api.training_steps import BEHIND
 from pimflow.ir import Builder, Graph, MatMul
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.report.training import Endurance

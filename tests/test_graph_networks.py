@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import scipy.sparse
 
@@ -50,6 +51,20 @@ def test_a_network_is_compiled_verified_saved_and_loaded(name: str, graph_file: 
     np.testing.assert_array_equal(loaded.run({"x": x, "edge_index": PAIRS})["out"], expected)
     with pytest.raises(InputDataError, match="'edge_index' is not that of the graph that the model was compiled for"):
         loaded.run({"x": x, "edge_index": PAIRS[:, ::-1]})
+
+
+def test_what_is_made_of_learnt_features_is_computed_at_every_run(graph_file: Path) -> None:
+    """A network of entities that have no features but those it has learnt reads nothing but its graph."""
+    model, x = onnx.load(FOLDER / "sage-sum-ts.onnx"), np.random.default_rng(0).random((120, 12), np.float32)
+    (given,) = (item for item in model.graph.input if item.name == "x")
+    model.graph.input.remove(given)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(x, "x"))
+    made = pimflow.compile(model, graph=graph_file, use_cache=False)
+    assert made.verify(rtol=1e-5).passed
+    expected = compiled("sage-sum-ts", graph_file)
+    np.testing.assert_allclose(made.run({})["out"], expected.run({"x": x})["out"], rtol=1e-5, atol=1e-5)
+    sums = [sum(node.op.is_sparse for node in one.graph.nodes) for one in (made, expected)]
+    assert sums[0] == sums[1] > 0
 
 
 def test_a_graph_may_be_an_object() -> None:

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Literal, TypeVar, get_args
 
 from pimflow.errors import TargetError
-from pimflow.gnn.training import StepCost
+from pimflow.gnn.training import EDGE_BYTES, StepCost
 from pimflow.gnn.workloads import Workload
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
@@ -24,7 +24,6 @@ LOADERS: tuple[Loader, ...] = get_args(Loader)
 """What overlaps with the step before: nothing, the sampling of the next batch, or that and its transfer."""
 
 ELEMENT_BYTES = 4
-_EDGE_BYTES = 8  # of a batch's hops: a source and a destination of 4 bytes each, copied to the GPU
 _READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: PyTorch-Direct's setting of MPS, 10,90
 
 
@@ -39,7 +38,7 @@ class Rehearsed:
     @property
     def structure_bytes(self) -> int:
         """Of its edges, which are copied to the GPU."""
-        return self.batch.edges * _EDGE_BYTES
+        return self.batch.edges * EDGE_BYTES
 
     @property
     def bytes(self) -> int:

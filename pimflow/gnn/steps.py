@@ -17,7 +17,7 @@ from pimflow.errors import OptionError, choice
 from pimflow.frontend.binding import Declared, declared_input
 from pimflow.frontend.reading import read_source
 from pimflow.gnn.networks import LAYERS, Network
-from pimflow.gnn.training import StepCost, cheapest_step
+from pimflow.gnn.training import EDGE_BYTES, StepCost, cheapest_step
 from pimflow.gnn.typed_networks import TYPED_LAYERS, TypedNetwork
 from pimflow.gnn.workloads import Workload
 from pimflow.ir import Graph as Program
@@ -48,7 +48,7 @@ class Stepper(ABC):
 
     def step(self, drawn: TypedBatch) -> StepCost:
         """Forward, backward and update."""
-        return cheapest_step(self.over(drawn), self.costs)
+        return cheapest_step(self.over(drawn), self.costs, drawn.edges * EDGE_BYTES)
 
     @abstractmethod
     def over(self, drawn: TypedBatch) -> Program:

@@ -15,11 +15,14 @@ from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.search.relational_form import training_form
+from pimflow.search.room import Price
 
 ADAM_PASSES = 7
 """Over the bytes of all weights: four are read, three written."""
 ADAM_MOMENTS = 2
 """Copies of the weights that Adam keeps beside them."""
+EDGE_BYTES = 8
+"""Of a batch's hops: a source and a destination of 4 bytes each, copied to the GPU."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,23 @@ class StepCost:
         return self.forward_us + self.backward_us + self.update_us
 
 
-def cheapest_step(graph: Graph, costs: CostModel) -> StepCost:
-    """What a step takes with relational layers in the form in which it costs least.
+def cheapest_step(graph: Graph, costs: CostModel, beside_bytes: int = 0) -> StepCost:
+    """What a step takes with relational layers in the form in which it costs least, of those that have room.
+
+    Args:
+        graph: the forward pass.
+        costs: of the machine.
+        beside_bytes: what else is in the GPU's memory.
 
     Raises:
         ModelError: as `step_cost`.
     """
-    passes = training_form(graph, lambda form: step_cost(form, costs).time_us, Options())
-    return step_cost(PassManager(passes).run(graph).graph, costs)
+
+    def price(form: Graph) -> Price:
+        cost = step_cost(form, costs)
+        return Price.of_step(cost.bytes + beside_bytes, cost.time_us, costs)
+
+    return step_cost(PassManager(training_form(graph, price, Options())).run(graph).graph, costs)
 
 
 def step_cost(graph: Graph, costs: CostModel) -> StepCost:

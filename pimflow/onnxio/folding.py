@@ -59,6 +59,8 @@ def evaluate(
             return _shape_of(node.op, values[node.inputs[0]].shape)
     if not all(name in constants for name in node.inputs if name):
         return None
+    if node.op.is_sparse:  # of learnt features: what follows from the graph alone is no node any more
+        return Refusal(f"{node.name}: what {node.kind} makes of the graph is computed when the model runs")
     arrays = [constants[name] if name else None for name in node.inputs]
     if isinstance(node.op, OnnxOp):
         attributes = dict(node.op.attributes)

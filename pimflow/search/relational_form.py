@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from pimflow.ir import Graph
@@ -115,13 +116,13 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
 
 
 def training_form(
-    graph: Graph, step_us: Callable[[Graph], float], options: Options, kinds: Sequence[Kind] = RELATIONAL
+    graph: Graph, price: Callable[[Graph], Price], options: Options, kinds: Sequence[Kind] = RELATIONAL
 ) -> tuple[Pass, ...]:
-    """The passes that bring relational layers into the form whose training step costs least.
+    """The passes that bring relational layers into the form whose training step costs least, of those that have room.
 
     Args:
         graph: the forward pass.
-        step_us: what the training step of a forward pass takes.
+        price: of the training step of a forward pass.
         options: `relations` is read as `relational_form` reads it.
         kinds: the passes that may run.
     """
@@ -132,7 +133,7 @@ def training_form(
         return ()
     best = everything
     if options.relations == "auto":
-        best = _cheapest(graph, everything, lambda made: Price(False, step_us(made))).best
+        best = _cheapest(graph, everything, price).best
     return tuple(made for made, _ in best.steps(graph))
 
 
@@ -145,11 +146,16 @@ class _Found(NamedTuple):
 
 
 def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -> _Found:
-    """The best set of passes, and then of each the nodes that had better stay as they are."""
+    """The best set of passes, and then of each the nodes that had better stay as they are.
+
+    A pass that pays at some of its nodes alone may be in no best set: the best set that has it is a start as well.
+    """
     ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
     prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
-    best = replace(everything, kinds=min(prices, key=prices.__getitem__))
-    best, least = _with_less(graph, best, prices[best.kinds], price, ahead)
+    sets = [list(prices), *([kinds for kinds in prices if kind in kinds] for kind in ahead)]
+    firsts = dict.fromkeys(min(group, key=prices.__getitem__) for group in sets if group)
+    found = [_with_less(graph, replace(everything, kinds=kinds), prices[kinds], price, ahead) for kinds in firsts]
+    best, least = min(found, key=itemgetter(1))
     loops = [kinds for kinds in prices if SegmentGemm not in kinds]  # products of loops are grouped where they stay
     starts = [best, *(replace(everything, kinds=min(group, key=prices.__getitem__)) for group in [loops] if group)]
     for start in starts if _LAST in everything.kinds else ():

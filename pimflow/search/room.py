@@ -20,6 +20,11 @@ class Price(NamedTuple):
     us: float
 
     @classmethod
+    def of_step(cls, needed: int, us: float, costs: CostModel) -> Price:
+        """Of a training step that needs so many bytes of that memory."""
+        return cls(not _has(needed, costs), us)
+
+    @classmethod
     def of(cls, graph: Graph, fastest: Fastest) -> Price:
         """With every node on the device that runs it fastest."""
         return cls(not _fits(graph, fastest.costs), fastest.us(graph))
@@ -38,11 +43,13 @@ def needed_bytes(graph: Graph, costs: CostModel) -> int:
 
 def _fits(graph: Graph, costs: CostModel) -> bool:
     """Whether that fits into the GPU's memory; always where the target does not say how large it is."""
+    return _has(_bytes_of_all(graph, costs), costs) or _has(needed_bytes(graph, costs), costs)
+
+
+def _has(needed: int, costs: CostModel) -> bool:
+    """Whether so many bytes fit."""
     memory = costs.target.memory
-    if memory is None:
-        return True
-    room = memory.gpu.usable_bytes
-    return _bytes_of_all(graph, costs) <= room or needed_bytes(graph, costs) <= room
+    return memory is None or needed <= memory.gpu.usable_bytes
 
 
 def _bytes_of_all(graph: Graph, costs: CostModel) -> int:

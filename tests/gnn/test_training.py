@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.gnn.training import ADAM_PASSES, cheapest_step, step_cost
+from pimflow.gnn.training import ADAM_PASSES, StepCost, cheapest_step, step_cost
 from pimflow.ir import Builder, Graph
 from pimflow.passes.differentiate import Differentiate
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target
+from pimflow.targets.overrides import override
 from support.relational import LAYERS, random_edges
 
 COSTS = CostModel(load_target("rtx3090"))
@@ -51,6 +52,21 @@ def test_relational_layers_are_trained_in_the_form_that_costs_least() -> None:
     assert best.time_us < plain.time_us
     assert best.update_us == plain.update_us, "the same weights"
     assert cheapest_step(network(), COSTS) == step_cost(network(), COSTS)
+
+
+def test_a_form_that_has_no_room_is_not_chosen_where_another_has() -> None:
+    """With a byte less than the fastest form's step takes, whoever takes that byte, it is another."""
+    graph = LAYERS["attention"](random_edges(300, 3, 20_000))
+    fastest = cheapest_step(graph, COSTS)
+
+    def found(room: int, beside: int = 0) -> StepCost:
+        memory = {"memory.gpu.capacity_gib": room / 2**30, "memory.gpu.reserved_gib": 0.0}
+        return cheapest_step(graph, CostModel(override("rtx3090", memory)), beside)
+
+    smaller = found(fastest.bytes - 1)
+    assert smaller.bytes < fastest.bytes
+    assert smaller.time_us > fastest.time_us
+    assert found(fastest.bytes, 1) == smaller
 
 
 def test_a_network_without_weights_is_not_trained() -> None:

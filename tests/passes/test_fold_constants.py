@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pimflow.ir import Builder, Elementwise, OnnxOp, Pad, Reshape, Slice, Transpose
 from pimflow.passes import FoldConstants
 from support.passes import kinds, run_pass
+from support.relational import attention, random_edges
 from support.values import assert_same_values
 
 
@@ -51,3 +54,14 @@ def test_what_is_not_folded() -> None:
     foreign_note, big_note = result.notes
     assert foreign_note.startswith(f"{build.producer(foreign).name}: ONNX Runtime refuses")
     assert big_note == "big: the result of Pad would take 412 bytes, the limit is 100"
+
+
+def test_what_layers_make_of_learnt_features_is_computed_when_the_model_runs() -> None:
+    """A layer that reads no input but its graph: nothing of it is free."""
+    layer = attention(random_edges(9, 2, 30))
+    (features,) = layer.inputs
+    rows = np.ones(layer.shape(features), np.float32)
+    learnt = layer.replace(inputs=(), constants={**layer.constants, features: rows})
+    result = FoldConstants().run(learnt)
+    assert not result.changed
+    assert any("of the graph is computed when the model runs" in note for note in result.notes)

@@ -6,13 +6,16 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import pimflow
 from pimflow.compiled import Machine
+from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
 from pimflow.passes import (
+    CLEANUP,
     RELATIONAL,
     CompactMaterialization,
     FuseTraversal,
@@ -27,7 +30,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
 from pimflow.search.relational_form import relational_form, training_form
-from pimflow.search.room import needed_bytes
+from pimflow.search.room import Price, needed_bytes
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import override
 from pimflow.targets.schema.memory import GIB
@@ -149,10 +152,28 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
     graph = LAYERS[name](DENSE)
     weights = (SegmentGemm(fold=False), ReorderLinear(fold=False))
     trained = forms(graph, (*weights, CompactMaterialization(), FuseTraversal(), ScatterProducts()))
-    found = carried_out(graph, training_form(graph, step_us, Options()))
+    found = carried_out(graph, training_form(graph, lambda form: Price(False, step_us(form)), Options()))
     assert step_us(found) <= min(map(step_us, trained)) * (1 + 1e-12)
     elements = [sum(one.constants[item].size for item in parameters(one)) for one in (graph, found)]
     assert elements[0] == elements[1], "what is trained is the same"
+
+
+def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:
+    """Of RGAT's two products of weights one had better be done first in a step, and the cheapest set does neither."""
+    edges = np.random.default_rng(0).integers(0, [[300], [300], [3]], (3, 4000))
+    adjacency = Adjacency.from_edge_index(edges[:2], 300, None, edges[2])
+    graph = load_with_graph(onnx.load(EXPORTS / "rgat-ts.onnx"), {}, adjacency).graph
+    graph = carried_out(graph, CLEANUP)
+    found = step_us(carried_out(graph, training_form(graph, lambda form: Price(False, step_us(form)), Options())))
+    first = SegmentGemm(fold=False)
+    behind = (CompactMaterialization(), FuseTraversal())
+    nodes = ReorderLinear(fold=False).run(carried_out(graph, (first,))).sites
+    assert len(nodes) > 1
+    prices = {node: step_us(carried_out(graph, (first, ReorderLinear((node,), fold=False), *behind))) for node in nodes}
+    without = min(
+        step_us(carried_out(graph, (first, *behind))), step_us(carried_out(graph, (first, *behind, ScatterProducts())))
+    )
+    assert found <= min(prices.values()) < without
 
 
 def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:

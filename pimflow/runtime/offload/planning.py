@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pimflow.runtime.offload.paging import paged
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, follow
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, kept
 from pimflow.runtime.offload.search import improved, searched
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
@@ -40,7 +40,7 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
     wish = wish or Wish()
     best = searched(trace, channel, wish)
     limit = wish.limit_bytes
-    if limit is not None and trace.touched_bytes <= limit < follow(trace, ActivationPlan()).peak_bytes:
+    if limit is not None and trace.touched_bytes <= limit < kept(trace).run.peak_bytes:
         best = _by_stages(trace, channel, wish, limit, best)
     if channel is None or not wish.offload:
         return best
@@ -53,7 +53,7 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
 
 def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, best: Found) -> Found:
     """The best of a plan and of those for the room that is asked for: from all that is kept, and from less room."""
-    kept = follow(trace, ActivationPlan()).peak_bytes
+    most = kept(trace).run.peak_bytes
 
     def within(room: int, plan: ActivationPlan) -> Found:
         return improved(trace, channel, replace(wish, limit_bytes=room), plan)
@@ -63,16 +63,16 @@ def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, be
 
     plan = ActivationPlan()
     for stage in range(1, STAGES + 1):
-        found = within(kept - (kept - limit) * stage // STAGES, plan)
+        found = within(most - (most - limit) * stage // STAGES, plan)
         plan = found.plan
     best = better(found)
-    less = limit - int((kept - trace.touched_bytes) * LESS_SHARE)
+    less = limit - int((most - trace.touched_bytes) * LESS_SHARE)
     return better(within(limit, within(less, best.plan).plan)) if less >= trace.touched_bytes else best
 
 
 def _limits(trace: Trace, wish: Wish) -> Iterator[int]:
     """From the most that is asked for down; no less than one kernel needs."""
-    least, most = trace.touched_bytes, follow(trace, ActivationPlan()).peak_bytes
+    least, most = trace.touched_bytes, kept(trace).run.peak_bytes
     asked = most if wish.limit_bytes is None else max(least, wish.limit_bytes)
     if asked < most:
         yield asked

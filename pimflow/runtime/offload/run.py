@@ -324,6 +324,11 @@ class Found:
     run: Run
 
 
+def kept(trace: Trace) -> Found:
+    """The step as it is, with all activations kept."""
+    return Found(ActivationPlan(), follow(trace, ActivationPlan()))
+
+
 def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -> Run:
     """Goes through a step.
 

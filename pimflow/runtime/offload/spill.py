@@ -22,7 +22,7 @@ from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.least import Least, least_room
 from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Moment, Most, Run, follow
+from pimflow.runtime.offload.run import Channel, Found, Moment, Most, Run, kept
 from pimflow.runtime.offload.search import searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
 from pimflow.runtime.offload.wish import Wish
@@ -113,7 +113,7 @@ def spilled(
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
-    best = Spill(trace, _kept(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
+    best = Spill(trace, kept(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
     if way == "never":
         return best
     limit = max(0, room_bytes)
@@ -233,10 +233,6 @@ def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
         change[last[buffer] + 1] -= buffers[buffer].bytes
     alive = list(accumulate(change))
     return max(range(len(kernels)), key=lambda place: alive[place], default=0)
-
-
-def _kept(trace: Trace) -> Found:
-    return Found(ActivationPlan(), follow(trace, ActivationPlan()))
 
 
 def _packed(spill: Spill, found: Found) -> Spill:

@@ -1,0 +1,144 @@
+"""Training steps of a model as a machine's host goes through them, relational layers in the form that is cheapest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pimflow.bundle.source import ModelSource
+from pimflow.compiled.original import read_model
+from pimflow.errors import ModelError, PimflowError
+from pimflow.ir import Graph
+from pimflow.ir.gradients.tape import SCATTER_OPSET
+from pimflow.options import Options
+from pimflow.passes import (
+    FoldConstants,
+    FuseEpilogues,
+    MovementElimination,
+    PassManager,
+    RemoveDeadCode,
+    RemoveIdentity,
+)
+from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.offload.run import Found, kept
+from pimflow.runtime.offload.trace import Trace, trace_of
+from pimflow.search.pricing import host_alone
+from pimflow.search.relational_form import training_form
+from pimflow.search.room import Price
+
+BEFORE = PassManager((RemoveDeadCode(), FoldConstants(), RemoveIdentity(), RemoveDeadCode()))
+"""What cleans a model up that is trained: norms stay, and weights are not folded into one another."""
+
+BEHIND = PassManager((RemoveDeadCode(), FuseEpilogues(residual=True), MovementElimination()))
+"""What a step is priced after."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step as the host goes through it.
+
+    Args:
+        parameters: elements of all gradients.
+        trace: its kernels, with the Pads of the host's library.
+        state_bytes: what stays throughout.
+        available: bytes that activations may take; None where nobody says how many.
+    """
+
+    parameters: int
+    trace: Trace
+    state_bytes: int
+    available: int | None
+
+    def price(self, found: Found) -> Price:
+        """Whether a plan of its activations has no room, and its time."""
+        return Price(self.available is not None and found.run.peak_bytes > self.available, found.run.time_us)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Makes the training steps of a model.
+
+    Args:
+        source: the model.
+        asked: how it is read, and whether its relational layers are rewritten.
+        costs: of the machine.
+        options: how it is differentiated, its parameters apart.
+        limit_bytes: what activations may take; None: what the machine's GPU memory leaves.
+    """
+
+    source: ModelSource
+    asked: Options
+    costs: CostModel
+    options: Differentiate
+    limit_bytes: int | None = None
+
+    def cheapest(self) -> tuple[Step, ...]:
+        """With relational layers in the form that takes least time; where all that it saves has no room, as well in the
+        one that takes least time of those in which it has. In a newer opset where the model's own has no scatters that
+        add up, and its gradients need them.
+
+        Raises:
+            ModelError: the model has no parameters, or an operator has no gradient.
+        """
+        graph = read_model(self.source, self.asked).graph
+        try:
+            return self._of(graph)
+        except ModelError as error:
+            is_old = graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET
+            newer = self.source.in_newer_opset(SCATTER_OPSET) if is_old else None
+            if newer is None:
+                raise
+            try:
+                return self._of(read_model(newer, self.asked).graph)
+            except PimflowError:
+                raise error from None  # what is said of the model as it was given helps more
+
+    def _of(self, model: Graph) -> tuple[Step, ...]:
+        graph = BEFORE.run(model).graph
+        exported = self._step(graph, model)  # before any form, whose errors would name nodes of passes
+        fastest = self._in_form(graph, model, exported, by_room=False)
+        if not fastest.price(kept(fastest.trace)).is_too_large:
+            return (fastest,)
+        return tuple(dict.fromkeys((fastest, self._in_form(graph, model, exported, by_room=True))))
+
+    def _in_form(self, graph: Graph, model: Graph, exported: Step, *, by_room: bool) -> Step:
+        """In the form that takes least time, of those that have room if that counts."""
+
+        def price(form: Graph) -> Price:
+            step = self._step(form, model)
+            return step.price(kept(step.trace)) if by_room else Price(False, step.trace.time_us)
+
+        passes = training_form(graph, price, self.asked)
+        return self._step(PassManager(passes).run(graph).graph, model) if passes else exported
+
+    def _step(self, graph: Graph, model: Graph) -> Step:
+        """Of all parameters of the model, of which a graph is what was made."""
+        made = _differentiated(graph, model, self.options)
+        alone = host_alone(BEHIND.run(made.graph).graph, self.costs)
+        clean = alone.replace(nodes=[node.placed(region=None) for node in alone.nodes])  # each a kernel by itself
+        trace = trace_of(clean, made.forward, self.costs)
+        state = clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
+        elements = sum(made.graph.value(name).elements for name in made.gradients)
+        return Step(elements, trace, state, self._available(state))
+
+    def _available(self, state_bytes: int) -> int | None:
+        memory = self.costs.target.memory
+        if self.limit_bytes is not None or memory is None:
+            return self.limit_bytes
+        return max(0, memory.gpu.usable_bytes - state_bytes)
+
+
+def _differentiated(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:
+    """A step of all parameters of a model, of which a graph is what was made.
+
+    Raises:
+        ModelError: it has none, or an operator has no gradient.
+    """
+    names = parameters(graph, model)
+    if not names and not any(graph.users(name) for name in graph.inputs):
+        raise ModelError(
+            f"{model.name!r} computes the same whatever it is given: nothing is left to train", "export it anew"
+        )
+    if not names:
+        raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")
+    return training_step(graph, replace(options, wrt=names))
