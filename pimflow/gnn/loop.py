@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from pimflow.data import Limits
-from pimflow.errors import OptionError, choice
+from pimflow.errors import GraphDataError, OptionError, choice
 from pimflow.gnn.rehearsal import ELEMENT_BYTES, LOADERS, Loader, Rehearsal, Rehearsed, table_bytes
 from pimflow.gnn.steps import stepper
 from pimflow.gnn.workloads import Workload, workload
@@ -198,6 +198,9 @@ def _list(names: Iterable[str]) -> str:
 def _trained(found: Workload, kind: str, train: int | None) -> int:
     vertices = found.graph.vertices[kind]
     known = found.published.train if found.published else vertices
+    if not vertices:
+        of = f" of kind {kind}" if found.is_typed else ""
+        raise GraphDataError(f"the graph has no vertices{of}", "train on one that has")
     if train is not None and train > vertices:
         of = f" of kind {kind}" if found.is_typed else ""
         raise OptionError(f"'train' is {train}", f"the graph has {vertices:,} vertices{of}")

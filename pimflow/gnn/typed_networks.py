@@ -48,6 +48,7 @@ class TypedNetwork:
             inner = batch.hops[number + 1 : number + 2]
             columns = self.network.hidden if inner else self.network.classes
             counts = self._destinations(hop, inner)
+            counts.setdefault(self.kind, len(batch.vertices[self.kind]))  # that no relation leads to: nothing was drawn
             made = {kind: self._layer(build, tables, hop, kind, count, columns) for kind, count in counts.items()}
             tables = made if not inner else {kind: build.relu(rows) for kind, rows in made.items()}
         return build.graph(tables[self.kind])

@@ -181,9 +181,14 @@ def test_what_cannot_be_is_one_line(changes: dict[str, object], error: type[Pimf
 
 @pytest.mark.parametrize(
     ("graph", "message"),
-    [("redit", "did you mean 'reddit'?"), ("none.npz", "no such file"), (3, "graph is an int")],
+    [
+        ("redit", "did you mean 'reddit'?"),
+        ("none.npz", "no such file"),
+        (3, "graph is an int"),
+        (Graph.from_edge_index(np.zeros((2, 0), np.int64), 0), "the graph has no vertices"),
+    ],
 )
 def test_a_graph_that_is_none_is_told(graph: object, message: str) -> None:
     with pytest.raises(GraphDataError) as caught:
-        gnn.epoch(graph)
+        gnn.epoch(graph, features=4)
     assert message in str(caught.value)
