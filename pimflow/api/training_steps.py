@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pimflow.bundle.source import ModelSource
 from pimflow.compiled.original import read_model
@@ -19,6 +19,7 @@ from pimflow.passes import (
     RemoveIdentity,
 )
 from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.offload.run import Found, kept
 from pimflow.runtime.offload.trace import Trace, trace_of
