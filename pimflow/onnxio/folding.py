@@ -12,7 +12,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, helper
 
 from pimflow.errors import ModelError
-from pimflow.ir import Array, Graph, Node, OnnxOp, OpaqueAttribute, Packed, Refusal, Value
+from pimflow.ir import Array, GatherRows, Graph, Node, OnnxOp, OpaqueAttribute, Packed, Refusal, Value
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.opaque import AttributeValue
@@ -59,7 +59,7 @@ def evaluate(
             return _shape_of(node.op, values[node.inputs[0]].shape)
     if not all(name in constants for name in node.inputs if name):
         return None
-    if node.op.is_sparse:  # of learnt features: what follows from the graph alone is no node any more
+    if node.op.is_sparse and not isinstance(node.op, GatherRows):  # sums and products of learnt features
         return Refusal(f"{node.name}: what {node.kind} makes of the graph is computed when the model runs")
     arrays = [constants[name] if name else None for name in node.inputs]
     if isinstance(node.op, OnnxOp):
