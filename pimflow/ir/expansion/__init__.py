@@ -1,10 +1,21 @@
 """Operators that stay ONNX's own, written out as nodes with one product among them: a family a file."""
 
 from pimflow.ir.expansion import attention, convolution, einsum, product, recurrent
-from pimflow.ir.expansion.base import EXPANSIONS, Expansion, Writer, expand, expands, is_expandable, why_whole
+from pimflow.ir.expansion.base import (
+    EXPANSIONS,
+    LARGEST_BYTE,
+    Expansion,
+    Writer,
+    expand,
+    expands,
+    is_expandable,
+    sums_integers,
+    why_whole,
+)
 
 __all__ = [
     "EXPANSIONS",
+    "LARGEST_BYTE",
     "Expansion",
     "Writer",
     "attention",
@@ -15,5 +26,6 @@ __all__ = [
     "is_expandable",
     "product",
     "recurrent",
+    "sums_integers",
     "why_whole",
 ]

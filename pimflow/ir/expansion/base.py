@@ -40,18 +40,39 @@ EXPANSIONS: Registry[tuple[str, str], Rule] = Registry("expansions")
 """By domain and op_type."""
 
 
-def expands(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+UNSCALED: Registry[tuple[str, str], bool] = Registry("operators that sum integers")
+"""Operators that give sums of products of bytes as they are, without the scales that make them numbers of a model's own
+size, by domain and op_type."""
+
+
+def expands(*op_types: str, domain: str = "", unscaled: bool = False) -> Callable[[Rule], Rule]:
     """A decorator that makes a function the rule of some operators.
+
+    Args:
+        op_types: their op_types.
+        domain: where they are defined.
+        unscaled: whether they give sums of products of bytes themselves.
 
     Raises:
         ValueError: an operator has a rule already.
     """
+    for op_type in op_types if unscaled else ():
+        UNSCALED.add((domain, op_type), True)
     return EXPANSIONS.register(*((domain, op_type) for op_type in op_types))
 
 
 def is_expandable(op: Op) -> bool:
     """Whether there is a rule that may take a product out of the operator."""
     return isinstance(op, OnnxOp) and (op.domain, op.op_type) in EXPANSIONS
+
+
+LARGEST_BYTE = 255
+"""The magnitude of an operand of 8 bits less its zero point."""
+
+
+def sums_integers(op: Op) -> bool:
+    """Whether an operator gives the sums of products of bytes themselves."""
+    return isinstance(op, OnnxOp) and (op.domain, op.op_type) in UNSCALED
 
 
 def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Refusal:

@@ -312,7 +312,7 @@ def _dequantised(
     return operand, writer.constant(bias.shape, "float32", lambda: dequantised(bias, step, None, 0), form)
 
 
-@expands("ConvInteger")
+@expands("ConvInteger", unscaled=True)
 def _integers(writer: Writer) -> Refusal | None:
     """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
     weights, zero = writer.constant_at(1), writer.constant_at(3)

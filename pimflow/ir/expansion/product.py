@@ -36,7 +36,7 @@ def _quantised(writer: Writer) -> Refusal | None:
     return None
 
 
-@expands("MatMulInteger")
+@expands("MatMulInteger", unscaled=True)
 def _integers(writer: Writer) -> Refusal | None:
     """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
     weights, zero = writer.constant_at(1), writer.constant_at(3)

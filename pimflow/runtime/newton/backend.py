@@ -33,6 +33,7 @@ from pimflow.data import encode
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Conv2d, Graph, Node, Refusal, Spmm
 from pimflow.ir.analysis.narrow import weight_steps
+from pimflow.ir.expansion import LARGEST_BYTE, sums_integers
 from pimflow.ir.ops.contraction import Contraction
 from pimflow.ir.readout import Functions
 from pimflow.runtime.newton.aggregation import (
@@ -68,6 +69,8 @@ Each of n additions into a latch is rounded by up to u = 2**-11 of what it holds
 sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of a result; the bound is four times that.
 """
 
+_BYTES_IN_HALF = 65504 // LARGEST_BYTE**2
+"""Products of two bytes whose sum is in the range of fp16, whatever they are: one."""
 
 _NO_CYCLES = frozenset({"launch_us", "channel_switch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
 """Keys of the machine beside energies that no stream's cycles depend on."""
@@ -172,7 +175,20 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         if isinstance(node.op, Spmm):
             return self.aggregations.work(graph, node)
         problem = matrix_problem(graph, node)
-        return problem if isinstance(problem, Refusal) else self.of_operand(problem, self.operand_of(node))
+        if isinstance(problem, Refusal):
+            return problem
+        operand = self.operand_of(node)
+        if sums_integers(node.op) and self._has_half_latches(operand) and problem.depth > _BYTES_IN_HALF:
+            return Refusal(
+                "its sums of bytes, which no scale makes smaller, are beyond the range of fp16 accumulators",
+                *(problem.depth, _BYTES_IN_HALF, "products"),
+                remedy='a target with pim.accumulator = "fp32", or with [pim.int8]',
+            )
+        return self.of_operand(problem, operand)
+
+    def _has_half_latches(self, operand: str) -> bool:
+        """Whether sums of such operands are kept in fp16."""
+        return self.pim.accumulator == "fp16" and operand not in ("fp32", *self.narrow_operands)
 
     def of_operand(self, problem: MatrixProblem, operand: str) -> MatrixProblem | NarrowProblem:
         """The work of a problem with operands of a type, the target's own or one of `narrow_operands`.
@@ -333,7 +349,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def tolerance(self, operand: str) -> float:
         """What adding up in the latches justifies."""
-        return FP16_LATCH_RTOL if operand != "fp32" and self.pim.accumulator == "fp16" else SUM_RTOL
+        return FP16_LATCH_RTOL if self._has_half_latches(operand) else SUM_RTOL
 
     def describe(self, program: NewtonProgram) -> str:
         """Its mapping; sums over edges have one."""

@@ -14,12 +14,15 @@ from onnx import TensorProto
 
 import pimflow
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.work import ConvProblem, MatmulProblem
+from pimflow.codegen.work import ConvProblem, MatmulProblem, NarrowProblem
 from pimflow.errors import CommandOrderError, OptionError
-from pimflow.ir import Array, NarrowOperands
+from pimflow.frontend import load_model
+from pimflow.ir import Array, NarrowOperands, Refusal
+from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.layer import NewtonLayer
+from pimflow.targets import load_target
 from support.expansions import bytes_in, drawn
 from support.int8 import with_int8
 from support.kept import CONTRIB, integers, kept_model
@@ -156,6 +159,20 @@ def test_operators_of_bytes(name: str) -> None:
         assert result.passed, result.text()
         assert result.programs is not None
         assert result.programs.largest_error < 2e-6
+
+
+@pytest.mark.parametrize("kind", ["ConvInteger", "MatMulInteger"])
+def test_sums_of_bytes_are_not_left_to_latches_that_they_overflow(kind: str) -> None:
+    """A unit with fp16 latches takes what scales make smaller, and bytes where it adds them up in 32 bits."""
+    backends = [NewtonBackend("pim", load_target("hbm-pim").pim), NewtonBackend("pim", with_int8("hbm-pim").pim)]
+    graph = NarrowProducts().run(load_model(OPERATORS[kind])).graph
+    halves, in_bytes = (backend.work(graph, graph.nodes[0]) for backend in backends)
+    assert isinstance(halves, Refusal)
+    assert "fp16 accumulators" in halves.reason
+    assert halves.bound == 1, "two products of 255 by 255 are beyond 65504"
+    assert isinstance(in_bytes, NarrowProblem)
+    scaled = load_model(OPERATORS["QLinearConv" if kind == "ConvInteger" else "MatMulIntegerToFloat"])
+    assert not isinstance(backends[0].work(scaled, scaled.nodes[0]), Refusal)
 
 
 def test_weights_of_nine_bits_keep_the_machines_own_type() -> None:
