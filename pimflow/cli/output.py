@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from pimflow.errors import printable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _EVERY_S = 0.1
+_TICK_S = 0.5
 
 
 def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
@@ -107,19 +109,37 @@ def _columns_of_stderr() -> int:
 class Progress:
     """Shows on stderr how far long work has come, on a terminal only: a line that rewrites itself.
 
-    A context manager: the line is wiped when the work ends, well or not. Nothing is shown if it is `quiet`.
+    A context manager: the line is wiped when the work ends, well or not. Nothing is shown if it is `quiet`. Where no
+    text comes for a while, a thread of its own shows the last one with the time since.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._tty = not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._last = time.monotonic()
+        self._last = self._told = time.monotonic()
+        self._text = ""
         self._shown = 0
+        self._lock = threading.Lock()
+        self._ticking = ExitStack()
 
     def __call__(self, text: str) -> None:
         """Says where the work is; shown at most ten times a second."""
-        now = time.monotonic()
-        if not self._tty or now - self._last < _EVERY_S:
+        if not self._tty:
             return
+        now = time.monotonic()
+        with self._lock:
+            self._text, self._told = text, now
+            if now - self._last >= _EVERY_S:
+                self._show(text, now)
+
+    def tick(self) -> None:
+        """Shows the last text, with the time since then, if nothing has been shown for half a second."""
+        now = time.monotonic()
+        with self._lock:
+            if self._text and now - self._last >= _TICK_S:
+                seconds = int(now - self._told)
+                self._show(f"{self._text} ({seconds} s so far)" if seconds else self._text, now)
+
+    def _show(self, text: str, now: float) -> None:
         self._last = now
         text, columns = clipped(printable(text), _columns_of_stderr() - 1)  # a line that wraps stays
         blanks = " " * (self._shown - columns)
@@ -128,9 +148,14 @@ class Progress:
         sys.stderr.flush()
 
     def __enter__(self) -> Self:
+        if self._tty:
+            from pimflow.search.progress import ticking  # not above: most commands show no progress
+
+            self._ticking.enter_context(ticking(self.tick, _TICK_S))
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self._ticking.close()
         if self._shown:
             sys.stderr.write(" " * self._shown + "\r")
             sys.stderr.flush()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from pimflow.errors import ArgumentError, kind_of
 
@@ -29,6 +31,28 @@ def telling(progress: object) -> Tell:
     if not callable(progress):
         raise ArgumentError(f"'progress' is {kind_of(progress)}", "give a function of one text")
     return progress
+
+
+@contextmanager
+def ticking(tick: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Calls `tick` again and again while the block is executed, in a thread of its own, until it raises an OSError."""
+    from pimflow.runtime.execute.beside import leave_signals_to_main  # not above: few searches are watched
+
+    ended = threading.Event()
+
+    def work() -> None:
+        leave_signals_to_main()
+        with suppress(OSError):  # the terminal went away
+            while not ended.wait(every_s):
+                tick()
+
+    thread = threading.Thread(target=work, name="ticking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class SearchProgress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,50 @@ def test_it_is_not_written_more_often_than_ten_times_a_second(monkeypatch: pytes
     with Progress() as progress:
         progress("at once")
     assert screen.getvalue() == ""
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+
+def test_what_takes_long_is_told_again_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", screen := Screen(terminal=True))
+    clock, progress = Clock(monkeypatch), Progress()
+    progress("load net")  # too early to be shown
+    clock.now += 0.4
+    progress.tick()
+    assert screen.getvalue() == ""
+    clock.now += 0.2
+    progress.tick()
+    assert screen.getvalue() == "load net\r"
+    clock.now += 1
+    progress.tick()
+    assert screen.getvalue() == "load net\rload net (1 s so far)\r"
+    progress("clean net")
+    clock.now += 40
+    progress.tick()
+    assert screen.getvalue().split("\r")[2:] == ["clean net (40 s so far)", ""]
+
+
+def test_time_is_told_while_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    class Watched(Screen):
+        def write(self, text: str) -> int:
+            told.set()
+            return super().write(text)
+
+    monkeypatch.setattr("sys.stderr", screen := Watched(terminal=True))
+    monkeypatch.setattr(output, "_TICK_S", 0.001)
+    with Progress() as progress:
+        progress("load net")
+        assert told.wait(60)
+    assert screen.getvalue().startswith("load net\r")
+    assert all(thread.name != "ticking" for thread in threading.enumerate())
 
 
 EVIL = "\x1b[31m\x1b]0;title\x07\r\n\x9b\u202e"

@@ -30,7 +30,7 @@ def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[]
         work()
         yield lambda: None
         return
-    with ThreadPoolExecutor(1, initializer=_leave_signals_to_main) as pool:
+    with ThreadPoolExecutor(1, initializer=leave_signals_to_main) as pool:
         done = pool.submit(work)
         try:
             yield lambda: _look_at(done)
@@ -40,7 +40,7 @@ def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[]
         done.result()
 
 
-def _leave_signals_to_main() -> None:
+def leave_signals_to_main() -> None:
     """Blocks in this thread, and in those that it starts, the signals that end a program: a main thread that sleeps or
     waits for a file is woken only by one that it receives itself."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
