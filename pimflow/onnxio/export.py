@@ -325,7 +325,10 @@ def _selection(writer: OnnxWriter, node: Node) -> str:
     every = graph.shape(node.inputs[0])[-1]
     sizes = writer.constant(f"{node.name}_sizes", np.array([every, every], np.int64))
     zeros = writer.step(node, "ConstantOfShape", [sizes], {})
-    eye = writer.step(node, "EyeLike", [zeros], {"dtype": dtype_code(graph.value(node.inputs[0]).dtype)})
+    dtype = graph.value(node.inputs[0]).dtype
+    eye = writer.step(node, "EyeLike", [zeros], {"dtype": dtype_code("float32")})
+    if dtype != "float32":  # ONNX Runtime has no EyeLike of 16 bits
+        eye = writer.step(node, "Cast", [eye], {"to": dtype_code(dtype)})
     shape = writer.constant(f"{node.name}_shape", np.array([directions, gates, every], np.int64))
     return writer.step(node, "Reshape", [eye, shape], {})
 

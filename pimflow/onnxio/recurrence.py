@@ -8,7 +8,8 @@ from pimflow.ir import Graph, Node, OnnxOp
 from pimflow.ir.ops.opaque import PREPARED
 
 OPERATORS = frozenset({"LSTM", "GRU", "RNN"})
-_MADE_BY = ("Reshape", "EyeLike", "ConstantOfShape")
+_MADE_BY = ("Reshape", "Cast", "EyeLike", "ConstantOfShape")
+"""What writes the selection, the last step first; in single precision without the Cast."""
 
 
 def prepared(graph: Graph) -> Graph:
@@ -37,14 +38,17 @@ def _selection(graph: Graph, node: Node) -> list[Node]:
     name = node.inputs[1]
     for op_type in _MADE_BY:
         step = graph.producer(name)
+        if op_type == "Cast" and (step is None or not _is(step, {"Cast"})):
+            continue
         if step is None or not _is(step, {op_type}) or len(graph.users(name)) != 1 or name in graph.outputs:
             return []
         chain.append(step)
         name = step.inputs[0]
-    shape, eye = graph.value(chain[0].output).shape, graph.value(chain[1].output).shape
+    identity = chain[-2]
+    shape, eye = graph.value(chain[0].output).shape, graph.value(identity.output).shape
     fits = shape is not None and eye == (shape[2], shape[2]) and shape[0] * shape[1] == shape[2]
-    assert isinstance(chain[1].op, OnnxOp)
-    return chain if fits and dict(chain[1].op.attributes).keys() <= {"dtype"} else []
+    assert isinstance(identity.op, OnnxOp)
+    return chain if fits and dict(identity.op.attributes).keys() <= {"dtype"} else []
 
 
 def _is(node: Node, op_types: frozenset[str] | set[str]) -> bool:

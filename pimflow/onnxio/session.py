@@ -22,6 +22,12 @@ from pimflow.onnxio.widening import NARROW, single_precision, widened
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
 
+_CRASHES = "MatmulTransposeFusion"
+"""What no session may fuse: where a Cast stands between a Transpose and a product (ONNX Runtime writes one there itself
+in fp16), it puts a new Transpose behind the Cast; if it then fuses nothing, the graph is not resolved again, and the
+next pass reads the new node's schema through a null pointer, which ends the process (1.23 to 1.32). In double precision
+it fuses to what has no kernel (microsoft/onnxruntime#28136)."""
+
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
 
@@ -48,6 +54,7 @@ def session_options(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits, sleeps
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("optimization.disable_specified_optimizers", _CRASHES)
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not (optimise if prepack is None else prepack):

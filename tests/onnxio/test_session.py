@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
-from pimflow.onnxio.session import session_options
+from pimflow.onnxio.session import open_session, session_options
+from support.onnx_models import model_of
 
 
 @pytest.mark.parametrize("optimise", [True, False])
@@ -12,3 +15,20 @@ def test_threads_that_wait_for_work_sleep(optimise: bool) -> None:
     options = session_options(optimise=optimise)
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.intra_op_num_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(TensorProto.FLOAT, TensorProto.DOUBLE), (TensorProto.FLOAT16, TensorProto.FLOAT16)]
+)
+def test_a_cast_between_a_transpose_and_a_product(source: int, target: int) -> None:
+    """ONNX Runtime ends the process where it may fuse them (1.23 to 1.32); in fp16 it writes such a Cast itself."""
+    weights = np.ones((4, 8), helper.tensor_dtype_to_np_dtype(target))
+    nodes = [helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2])]
+    nodes += [helper.make_node("Cast", ["turned"], ["cast"], to=target)] if target != source else []
+    nodes += [helper.make_node("MatMul", [nodes[-1].output[0], "w"], ["y"])]
+    model = model_of(nodes, {"x": (2, 3, 4)}, constants={"w": weights}, dtype=source)
+    model.graph.output[0].type.tensor_type.elem_type = target
+    session = open_session(model.SerializeToString(), session_options(), "a model")
+    x = np.ones((2, 3, 4), helper.tensor_dtype_to_np_dtype(source))
+    (result,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(result, np.full((3, 2, 8), 4, result.dtype))

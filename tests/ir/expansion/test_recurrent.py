@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import pimflow
@@ -96,6 +97,20 @@ def test_computed_states(tmp_path: Path) -> None:
     assert loaded.graph.nodes[-1].op.domain == PREPARED
     assert loaded.graph.values == compiled.graph.values
     assert loaded.timeline == compiled.timeline
+    assert loaded.verify(pim="values").passed
+
+
+@pytest.mark.parametrize(("dtype", "opset"), [(onnx.TensorProto.FLOAT16, 17), (onnx.TensorProto.BFLOAT16, 22)])
+def test_of_16_bits(dtype: int, opset: int, tmp_path: Path) -> None:
+    """ONNX Runtime has no EyeLike of 16 bits."""
+    narrow = helper.tensor_dtype_to_np_dtype(dtype)
+    constants = {"w": normal(1, 64, FEATURES).astype(narrow), "r": normal(1, 64, HIDDEN).astype(narrow)}
+    given = kept_model("LSTM", {"x": (STEPS, BATCH, FEATURES)}, constants, opset=opset, dtype=dtype, hidden_size=HIDDEN)
+    compiled = pimflow.compile(given, policy="pim", use_cache=False)
+    assert [node.kind for node in compiled.graph.nodes] == ["MatMul", "LSTM"]
+    compiled.save(tmp_path / "out")
+    loaded = pimflow.load(tmp_path / "out")
+    assert loaded.graph.nodes == compiled.graph.nodes
     assert loaded.verify(pim="values").passed
 
 
