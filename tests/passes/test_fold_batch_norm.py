@@ -40,6 +40,24 @@ def affine_step(build: Builder, x: str, step: int) -> str:
     return build.op(Elementwise(kind), *operands)
 
 
+@pytest.mark.parametrize(
+    ("factors", "folds"), [([1e-6] * 8, False), ([1e7] * 8, False), ([0.5] + [1e-6] * 7, True), ([0.0] * 8, True)]
+)
+def test_weights_stay_within_what_16_bits_hold(factors: list[float], folds: bool) -> None:
+    """A LayerScale as it begins would leave none of their digits; single channels may vanish, and all may be 0."""
+    build = Builder()
+    x = build.batch_norm(build.conv(build.input(1, 4, 6, 5), 8, 3, name="conv"))
+    scaled = build.op(
+        Elementwise("Mul"), x, build.constant(np.array(factors, np.float32).reshape(8, 1, 1)), name="scale"
+    )
+    graph = build.graph(scaled)
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert kinds(folded.graph) == ["Conv", *["Mul"] * (not folds)]
+    assert any("scale: it would take the weights of conv out" in note for note in folded.notes) == (not folds)
+    if any(factors):
+        assert_same_values(graph, folded.graph)
+
+
 @pytest.mark.parametrize("bias", [None, (6,), (1, 6), (5, 6), (5, 1), ()])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_gemm(bias: tuple[int, ...] | None, trans_b: bool) -> None:
