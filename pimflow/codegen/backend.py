@@ -279,6 +279,10 @@ class Backend(ABC, Generic[W, P]):
         """
         return 1e-4
 
+    def least_error(self, work: W, operand: str) -> float:
+        """The error of the same that is left however small the values are: of sums in narrow accumulators."""
+        return 0.0
+
     def describe(self, program: P) -> str:
         """How a program is arranged on the unit, as one clause: its mapping, its strategy; "" if there is one way."""
         return ""

@@ -178,7 +178,7 @@ def verify_compiled(
         notes=(
             *evidence.notes(),
             *_drawn(drawn),
-            *(() if passed else _out_of_range(reference)),
+            *_out_of_range(reference, passed=passed),
             *_still(signal, inputs),
             *(_loose(expected, checks) if rtol is None else ()),
         ),
@@ -255,6 +255,7 @@ def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
     return (f"random numbers of {', '.join(nodes)} were drawn from the same seeds in both models",) if nodes else ()
 
 
-def _out_of_range(reference: UnitReference) -> tuple[str, ...]:
-    found = (reference.overflow, reference.underflow)
+def _out_of_range(reference: UnitReference, *, passed: bool) -> tuple[str, ...]:
+    """What the range of a type does; of small numbers also where all is within its bounds, which are wide for them."""
+    found = (None if passed else reference.overflow, reference.underflow)
     return tuple(each.text for each in found if each is not None)

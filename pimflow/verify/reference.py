@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pimflow.codegen.backend import Backend
-from pimflow.ir import Array, Graph, Node, OnnxOp
+from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.onnxio.widening import NARROW, single_precision, widened
@@ -37,6 +37,9 @@ SUMS_RTOL = 2e-5
 
 _STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """One step of a type's digits, where two errors fall on different sides of it."""
+
+_LEAST_STEP: Mapping[str, float] = {"float16": 2.0**-24}
+"""The step of a type's smallest numbers, where it is of any size."""
 
 
 class Overflow(NamedTuple):
@@ -114,16 +117,23 @@ class UnitReference:
             return [_stepped(array, self._random) for array in results]
         if unit is None and not node.op.is_contraction:
             return results
-        rtol = self.sums_rtol if unit is None else self.tolerance(node)
         sizes = [_size(array) for array in inputs]
         summed = self._kernels.run(node, sizes) if unit is None else [self.on_unit(node, sizes, unit)]
-        return [_moved(array, of, rtol, self._random) for array, of in zip(results, summed, strict=True)]
+        errors = [self.allowed(node, _largest(array)) for array in results]
+        return [_moved(*each, self._random) for each in zip(results, summed, errors, strict=True)]
 
-    def tolerance(self, node: Node) -> float:
-        """Largest error of a node on a unit, over its largest magnitude: of sums, and of rounding to its own type."""
-        unit = self.units[node.device or ""]
-        dtype = self.graph.value(node.output).dtype
-        return unit.tolerance(unit.operand_of(node, self.operand)) + _STEP.get(dtype, 0.0)
+    def allowed(self, node: Node, largest: float) -> float:
+        """Largest error of a node whose result is at most so large: of sums, and on a unit of rounding to its own type.
+
+        What is too small for all digits of a type is off by whole steps of it, however small it is.
+        """
+        unit = self.units.get(node.device or "")
+        if unit is None:
+            return self.sums_rtol * largest
+        operand, dtype = unit.operand_of(node, self.operand), self.graph.value(node.output).dtype
+        work = Refusal("") if node.op.is_sparse else unit.work(self.graph, node)
+        least = 0.0 if isinstance(work, Refusal) else unit.least_error(work, operand)
+        return (unit.tolerance(operand) + _STEP.get(dtype, 0.0)) * largest + least + _LEAST_STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
         """The result of a node on a unit, from operands that are rounded as the unit does."""
@@ -176,7 +186,7 @@ def quantises(node: Node) -> bool:
     return isinstance(node.op, OnnxOp) and _QUANTISES.search(node.op.op_type) is not None
 
 
-def _moved(array: Array, sizes: Array, rtol: float, random: np.random.Generator) -> Array:
+def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator) -> Array:
     """The array with each element moved as the sizes of its own summands let it.
 
     The element with the largest ones moves by up to `JITTER` of the bound. One that is made of small ones only, as the
@@ -185,11 +195,11 @@ def _moved(array: Array, sizes: Array, rtol: float, random: np.random.Generator)
     Args:
         array: sums.
         sizes: the same sums, of absolute values.
-        rtol: the bound, over the largest magnitude of the array.
+        error: the bound.
         random: draws.
     """
     wide, share = array.astype(np.float32), np.abs(sizes.astype(np.float32))
-    scale = JITTER * rtol * float(np.abs(wide).max(initial=0.0)) / float(share.max(initial=np.finfo(np.float32).tiny))
+    scale = JITTER * error / float(share.max(initial=np.finfo(np.float32).tiny))
     with np.errstate(over="ignore", invalid="ignore"):
         step = scale * share * random.uniform(-1, 1, wide.shape).astype(np.float32)
     if not np.isfinite(step).all():
@@ -230,21 +240,27 @@ class CheckedUnits(UnitExecutor):
         """The node's one result, by its program."""
         (result,) = super().__call__(node, inputs)
         expected = self.reference.on_unit(node, inputs, self.units[node.device or ""])
-        error = _relative_error(result, expected)
+        error, relative = _errors(result, expected)
         self.checked += 1
-        self.largest = max(self.largest, error)
-        if not error <= self.reference.tolerance(node):
-            self.wrong[node.name] = error
+        self.largest = max(self.largest, relative)
+        if not error <= self.reference.allowed(node, _largest(expected)):
+            self.wrong[node.name] = relative
         return [result]
 
 
-def _relative_error(actual: Array, expected: Array) -> float:
-    """Infinite where NaN or infinity stands in other places."""
+def _largest(array: Array) -> float:
+    """The largest magnitude of finite elements."""
+    wide = np.abs(array.astype(np.float32))
+    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
+
+
+def _errors(actual: Array, expected: Array) -> tuple[float, float]:
+    """As `largest_error`; infinite where NaN or infinity stands in other places."""
     wide, other = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(wide)
     if not np.array_equal(finite, np.isfinite(other)):
-        return float("inf")
-    return largest_error(wide[finite], other[finite])[1]
+        return float("inf"), float("inf")
+    return largest_error(wide[finite], other[finite])
 
 
 def _is_finite(array: Array | None) -> bool:

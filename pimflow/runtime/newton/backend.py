@@ -72,6 +72,9 @@ sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of 
 _BYTES_IN_HALF = 65504 // LARGEST_BYTE**2
 """Products of two bytes whose sum is in the range of fp16, whatever they are: one."""
 
+_HALF_STEP = 2.0**-25
+"""What rounding to fp16 moves the smallest numbers by, whose step is 2**-24."""
+
 _NO_CYCLES = frozenset({"launch_us", "channel_switch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
 """Keys of the machine beside energies that no stream's cycles depend on."""
 
@@ -350,6 +353,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def tolerance(self, operand: str) -> float:
         """What adding up in the latches justifies."""
         return FP16_LATCH_RTOL if self._has_half_latches(operand) else SUM_RTOL
+
+    def least_error(self, work: NewtonWork, operand: str) -> float:
+        """Half of fp16's smallest number for each addition into fp16 latches: one for every COMP of a dot product."""
+        if isinstance(work, SpmmProblem | NarrowProblem) or not self._has_half_latches(operand):
+            return 0.0
+        return -(-work.depth // self.pim.multipliers) * _HALF_STEP
 
     def describe(self, program: NewtonProgram) -> str:
         """Its mapping; sums over edges have one."""
