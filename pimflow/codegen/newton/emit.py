@@ -196,12 +196,13 @@ class Emitter(ABC, Generic[Made]):
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
         terms = (*term("f", batches, size), *lines)
-        body = self.loop("f", batches, self._fill_and_tiles(work, 0, terms, counts)) if batches else ()
+        body = self.loop("f", batches, self.fill_and_tiles(work, 0, terms, counts)) if batches else ()
         if last:
-            body += self._fill_and_tiles(work, batches * size, lines, last)
+            body += self.fill_and_tiles(work, batches * size, lines, last)
         return self.loop("q", work.run.count, self.loop("l", work.lines, body))
 
-    def _fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
+    def fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
+        """A batch of fills, then every visit on them; rows are opened before, as the mapping says."""
         gwrites = self.gwrites(work, offset, terms, counts)
         active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
         first = self.mapping.acts_first

@@ -88,6 +88,17 @@ class PlainEmitter(Emitter[Made]):
         return known
 
 
+    def fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
+        """Each made once."""
+        run = work.run
+        depth = self.written(run, work.slot)
+        key = (work.visits, run.step, run.copies, run.pixels, depth, counts, self.mapping.acts_first)
+        known = self._blocks.get(key)
+        if known is None:
+            known = self._blocks[key] = super().fill_and_tiles(work, offset, terms, counts)
+        return known
+
+
 class ShapeEmitter(PlainEmitter[ShapeItem]):
     """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
 

@@ -52,6 +52,26 @@ def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile
     assert set(orders) == {"rows", "fills", "latch"}
 
 
+def test_mappings_that_differ_in_one_thing_are_told_apart() -> None:
+    """G_ACTs before a fill, and copies of its pixels: what else their fills and tiles are is the same."""
+    few, pim = MatmulProblem(2, 128, 300), MACHINES["free pairing"]
+    copied = [entry.mapping for entry in candidates(few, timer(pim, "strict").profile) if entry.scheme.copied]
+    tiled = [replace(mapping, runs=tuple(replace(run, copies=1) for run in mapping.runs)) for mapping in copied]
+    published = newton_mappings(PROBLEMS[0], PLAIN, "newton++")
+    ahead = [replace(mapping, acts_first=first) for mapping in published for first in range(PLAIN.bank_groups + 1)]
+    for problem, machine, mappings in ((few, pim, copied + tiled), (PROBLEMS[0], PLAIN, ahead)):
+        timing = timer(machine, "strict")
+        told = set()
+        for mapping in mappings:
+            made = outline(problem, mapping, machine)
+            assert isinstance(made, Outline)
+            for entry in made.program().classes:
+                whole = timer(machine, "strict").time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows)
+                assert timing.timing(made, entry.channels[0]) == whole
+                told.add(whole)
+        assert len(told) > 1
+
+
 def test_addresses_are_checked_where_the_profile_says() -> None:
     program = lower(PROBLEMS[0], newton_mappings(PROBLEMS[0], PLAIN, "newton++")[0], PLAIN)
     assert isinstance(program, PimProgram)
