@@ -87,7 +87,6 @@ class PlainEmitter(Emitter[Made]):
             known = self._blocks[key] = super().block(work, visit, offset, terms, counts, following)
         return known
 
-
     def fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
         """Each made once."""
         run = work.run
