@@ -19,7 +19,7 @@ from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import run_graph
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.reference import JITTER, SUMS_RTOL, UnitReference, quantises
+from pimflow.verify.reference import JITTER, STEP, SUMS_RTOL, UnitReference, quantises
 from pimflow.verify.values import PartsCheck, compare_values
 
 MARGIN = 2.0
@@ -28,7 +28,8 @@ MARGIN = 2.0
 SIGNAL_SHARE = 0.5
 """A bound that is measured is at most this share of what other inputs change: beyond, a pass would say nothing.
 
-Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin.
+Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin;
+and a step of its own type is always allowed where it was seen.
 """
 
 DRAWS = 8
@@ -124,7 +125,7 @@ class Evidence:
         units, asked = reference.units, reference.operand
         placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
         used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
-        operands = sorted(used or {asked or unit.operand for unit in units.values()})
+        operands = sorted(used)
         narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"
@@ -139,7 +140,7 @@ class Evidence:
         for what, runs in self.ways.items():
             for name, bound in _bounds(self.expected, runs).items():
                 seen = 0.0 if what in self.of_machine else bound / MARGIN
-                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL)
+                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, _own_step(self.expected[name]))
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
         found = {check.name: check for check in compare_outputs(self.expected, actual, DEFAULT_RTOL, bounds)}
         for name, check in found.items():
@@ -184,6 +185,11 @@ def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
             if np.isfinite(bound) and bound > (0.0 if exact else DEFAULT_RTOL):
                 bounds[check.name] = max(bound, bounds.get(check.name, 0.0))
     return bounds
+
+
+def _own_step(output: Any) -> float:
+    """How far two right results of an output's own type may be apart, over its largest magnitude."""
+    return STEP.get(output.dtype.name, 0.0) if isinstance(output, np.ndarray) else 0.0
 
 
 def _within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:

@@ -35,7 +35,7 @@ _QUANTISES = re.compile("^(Dynamic)?Quant|^QLinear|^QGemm")
 SUMS_RTOL = 2e-5
 """What two orders of adding up in single precision may differ by, over the largest magnitude of a product's result."""
 
-_STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """One step of a type's digits, where two errors fall on different sides of it."""
 
 _LEAST_STEP: Mapping[str, float] = {"float16": 2.0**-24}
@@ -117,7 +117,7 @@ class UnitReference:
             return [_stepped(array, self._random) for array in results]
         if unit is None and not node.op.is_contraction:
             return results
-        sizes = [_size(array) for array in inputs]
+        sizes = [magnitudes(array) for array in inputs]
         summed = self._kernels.run(node, sizes) if unit is None else [self.on_unit(node, sizes, unit)]
         errors = [self.allowed(node, _largest(array)) for array in results]
         return [_moved(*each, self._random) for each in zip(results, summed, errors, strict=True)]
@@ -133,7 +133,7 @@ class UnitReference:
         operand, dtype = unit.operand_of(node, self.operand), self.graph.value(node.output).dtype
         work = Refusal("") if node.op.is_sparse else unit.work(self.graph, node)
         least = 0.0 if isinstance(work, Refusal) else unit.least_error(work, operand)
-        return (unit.tolerance(operand) + _STEP.get(dtype, 0.0)) * largest + least + _LEAST_STEP.get(dtype, 0.0)
+        return (unit.tolerance(operand) + STEP.get(dtype, 0.0)) * largest + least + _LEAST_STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
         """The result of a node on a unit, from operands that are rounded as the unit does."""
@@ -209,7 +209,7 @@ def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator
     return moved
 
 
-def _size(array: Array | None) -> Array | None:
+def magnitudes(array: Array | None) -> Array | None:
     """Absolute values of real numbers; what is no number counts or says where things are."""
     return np.abs(array) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pimflow.ir import Array, Graph, Node
-from pimflow.onnxio.widening import single_precision, widened
+from pimflow.onnxio.widening import NARROW, single_precision, widened
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
 from pimflow.verify.outputs import DEFAULT_RTOL, compare_outputs
-from pimflow.verify.reference import quantises
+from pimflow.verify.reference import STEP, magnitudes, quantises
 
 STEPPED_SHARE = 0.01
 """Share of quantised elements (one at least) that may be a step off: rounding is as often near a half."""
@@ -41,28 +41,51 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
         before, after: the original and the rewritten graph.
         feeds: arrays by input name.
     """
+    rounded = _rounded_constants(before, after, feeds)
+    made = {name: array.dtype.name for name, array in after.constants.items() if name not in before.values}
     before, after = widened(before), widened(after)
     wide = {name: single_precision(array) for name, array in feeds.items()}
     shared = {name for node in after.nodes for name in node.outputs if name} & set(before.values)
-    held = _Held(before, shared)
+    held = _Held(before, shared, rounded)
     outputs = run_nodes(before, wide, held)
-    forced = _Forced(after, held.values)
+    forced = _Forced(after, held.values, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
+    for name, array in rounded.items():
+        forced.compare(name, single_precision(array), after.constants[name], STEP[array.dtype.name])
     run_nodes(after, wide, forced)
     return outputs, PartsCheck(forced.checked, forced.largest, forced.wrong)
 
 
-class _Held:
-    """Executes nodes and holds the values of some names."""
+def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """What a graph computes in 16 bits, as it does, of those values that another graph has as constants.
 
-    def __init__(self, graph: Graph, names: set[str]) -> None:
+    They are rounded in both; in single precision they would not be in one.
+    """
+    names = {name for name in after.constants if before.producer(name) and before.value(name).dtype in NARROW}
+    needed, nodes = set(names), []
+    for node in reversed(before.nodes):
+        if not needed.isdisjoint(node.outputs):
+            nodes.append(node)
+            needed.update(node.inputs)
+    inputs = tuple(name for name in before.inputs if name in needed)
+    part = before.replace(nodes=nodes[::-1], inputs=inputs, outputs=tuple(sorted(names)))
+    return run_nodes(part, {name: feeds[name] for name in inputs})
+
+
+class _Held:
+    """Executes nodes and holds the values of some names; others are known before, in whatever type."""
+
+    def __init__(self, graph: Graph, names: set[str], known: Mapping[str, Array]) -> None:
         self.values: dict[str, Any] = {}
         self._names = names
+        self._known = {name: single_precision(array) for name, array in known.items()}
         self._bytes = 0
         self._kernels = NodeKernels(graph)
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        results = self._kernels.run(node, inputs)
-        for name, array in zip((name for name in node.outputs if name), results, strict=True):
+        names = [name for name in node.outputs if name]
+        made = dict(zip(names, self._kernels.run(node, inputs), strict=True))
+        results = [self._known.get(name, array) for name, array in made.items()]
+        for name, array in zip(names, results, strict=True):
             self._bytes += getattr(array, "nbytes", 0)
             if name in self._names and self._bytes <= HELD_BYTES:
                 self.values[name] = array
@@ -70,13 +93,20 @@ class _Held:
 
 
 class _Forced:
-    """Executes nodes, compares what they make with known values, and goes on from these."""
+    """Executes nodes, compares what they make with known values, and goes on from these.
 
-    def __init__(self, graph: Graph, known: Mapping[str, Any]) -> None:
+    Args:
+        graph: whose nodes are run.
+        known: the values.
+        rounding: what constants of the graph's own were rounded by when they were made, over each of their elements.
+    """
+
+    def __init__(self, graph: Graph, known: Mapping[str, Any], rounding: Mapping[str, float]) -> None:
         self.checked = 0
         self.largest = 0.0
         self.wrong: dict[str, float] = {}
         self._known = known
+        self._rounding = rounding
         self._kernels = NodeKernels(graph)
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -84,12 +114,26 @@ class _Forced:
         made = dict(zip(names, self._kernels.run(node, inputs), strict=True))
         for name in names:
             if name in self._known:
-                self._compare(name, self._known[name], made[name], stepped=quantises(node))
+                rtol = DEFAULT_RTOL + self._by_rounding(node, inputs, self._known[name])
+                self.compare(name, self._known[name], made[name], rtol, stepped=quantises(node))
         return [self._known.get(name, array) for name, array in made.items()]
 
-    def _compare(self, name: str, expected: Any, actual: Any, *, stepped: bool) -> None:
+    def _by_rounding(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
+        """What weights that were rounded once more move a product by at most, over its largest magnitude.
+
+        That is their share of the sum of its summands' magnitudes.
+        """
+        share = max((self._rounding.get(name, 0.0) for name in node.inputs), default=0.0)
+        if share == 0 or not node.op.is_contraction:
+            return 0.0
+        (summed,) = self._kernels.run(node, [magnitudes(array) for array in inputs])
+        largest = float(np.abs(expected).max(initial=0.0))
+        return share * float(summed.max(initial=0.0)) / largest if largest else 0.0
+
+    def compare(self, name: str, expected: Any, actual: Any, rtol: float, *, stepped: bool = False) -> None:
+        """Notes how far a value is from what it should be, and whether that is too far."""
         self.checked += 1
-        (check,) = compare_outputs({name: expected}, {name: actual}, DEFAULT_RTOL)
+        (check,) = compare_outputs({name: expected}, {name: actual}, rtol)
         if stepped and _is_steps(expected, actual):
             return
         self.largest = max(self.largest, check.max_rel_err)

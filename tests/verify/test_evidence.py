@@ -81,3 +81,13 @@ def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
     assert check.passed
     (check,) = evidence(0.03).checks(off(0.02), {"y": 0.03})
     assert not check.passed
+
+
+@pytest.mark.parametrize(("steps", "passes"), [(1, True), (2, False)])
+def test_a_step_of_its_own_type_is_no_fault_of_an_output(steps: int, passes: bool) -> None:
+    """Other inputs move it no further, as they do where the last layer adds to what is large and the same."""
+    found, exact = evidence(), EXACT.astype(np.float16)
+    found.expected = {"y": exact}
+    found.ways["fp16 operands"] = ({"y": exact + np.float16(2.0**-9)},)
+    (check,) = found.checks({"y": exact + np.float16(steps * 2.0**-10)}, {"y": 2.0**-10})
+    assert check.passed == passes
