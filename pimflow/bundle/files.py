@@ -79,7 +79,7 @@ def write_records(path: Path, document: Any, depth: int) -> None:
 
     Args:
         path: of the file.
-        document: what it says.
+        document: what it says; lists may be iterators.
         depth: how deep objects are laid out; what lies deeper, or in a list, is one line.
     """
     with path.open("w", encoding="utf-8") as file:
@@ -88,18 +88,21 @@ def write_records(path: Path, document: Any, depth: int) -> None:
 
 
 def _pieces(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
-    if not depth or not value or not isinstance(value, (dict, list, tuple)):
+    if not depth or not isinstance(value, (dict, list, tuple, Iterator)):
         yield json.dumps(value, allow_nan=False)
         return
-    is_object, inner = isinstance(value, dict), margin + "  "
-    for position, item in enumerate(value):
-        yield ("," if position else "{" if is_object else "[") + inner
-        if is_object:
+    inner = margin + "  "
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    before = opening
+    for item in value:
+        yield before + inner
+        before = ","
+        if isinstance(value, dict):
             yield json.dumps(item) + ": "
             yield from _pieces(value[item], depth - 1, inner)
         else:
             yield json.dumps(item, allow_nan=False)
-    yield margin + ("}" if is_object else "]")
+    yield opening + closing if before == opening else margin + closing
 
 
 def read_json(path: Path) -> Any:

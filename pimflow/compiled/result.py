@@ -217,8 +217,11 @@ class CompiledResult:
         counts = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
         return [("convolutions", f"{counts}{taken}")]
 
-    def document(self, output_dir: str | None = None) -> dict[str, Any]:
-        """The result as one JSON document, as `pimflow compile --json` prints it."""
+    def document(self, output_dir: str | None = None, *, lazily: bool = False) -> dict[str, Any]:
+        """The result as one JSON document, as `pimflow compile --json` prints it.
+
+        `lazily` makes "nodes" an iterator.
+        """
         tiers = self.machine.target.memory
         return {
             "pimflow": __version__,
@@ -230,7 +233,7 @@ class CompiledResult:
             "policy": self.plan.policy,
             "gpu_basis": self.gpu_basis,
             **({} if self.network is None else {"graph": self.network.as_json()}),
-            **self.report.as_json(),
+            **self.report.as_json(lazily=lazily),
             **({} if self.steady_report is None else {"steady_state": self.steady_report.as_json()}),
             "search": {
                 "candidates": self.plan.candidates,

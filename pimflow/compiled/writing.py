@@ -141,7 +141,7 @@ def _write_streams(model: CompiledResult, path: Path) -> None:
 
 def _saved_plan(model: CompiledResult) -> dict[str, Any]:
     """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
-    document = model.document()
+    document = model.document(lazily=True)
     del document["search"]["seconds"], document["output_dir"]
     plan = encode(replace(model.plan, search_seconds=0.0), tagged=True)
     return {"format": format_of("plan"), **document, "plan": plan}

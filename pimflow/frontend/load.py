@@ -26,6 +26,7 @@ from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.recurrence import prepared
+from pimflow.onnxio.runtime import return_memory
 from pimflow.onnxio.session import GraphSession, open_session, session_options
 from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
@@ -166,6 +167,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     try:
         if not given.has_run:
             _require_runnable(opaque)
+            return_memory(len(opaque.nodes))
     except ModelError:
         infer_graph(
             opaque, declared, suspect=True, bound=bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -91,22 +91,22 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
     """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
-    writer = OnnxWriter(graph)
+    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset.items())]
+    model = onnx.ModelProto(ir_version=_ir_version(opsets), producer_name="pimflow", opset_import=opsets)
+    proto = model.graph  # filled in place: what is put together of messages is held twice
+    proto.name = graph.name or "graph"
+    writer = OnnxWriter(graph, proto.node)
     plain = {name: array for name, array in graph.constants.items() if not writer.write_packed(name)}
     for node in graph.nodes:
         writer.write(node)
     arrays = {**plain, **writer.constants}
     outside = {name: array for name, array in arrays.items() if _is_large(array, inline_limit_bytes)}
-    proto = helper.make_graph(
-        writer.nodes,
-        graph.name or "graph",
-        [value_info(graph.value(name)) for name in graph.inputs],
-        [value_info(graph.value(name)) for name in graph.outputs],
-        [_reference(name, array) if name in outside else to_tensor(name, array) for name, array in arrays.items()],
-        value_info=[value_info(graph.value(name)) for name in _intermediates(graph)],
-    )
-    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset.items())]
-    model = helper.make_model(proto, opset_imports=opsets, ir_version=_ir_version(opsets), producer_name="pimflow")
+    for name, array in arrays.items():
+        proto.initializer.append(_reference(name, array) if name in outside else to_tensor(name, array))
+    for infos, names in ((proto.input, graph.inputs), (proto.output, graph.outputs)):
+        infos.extend(value_info(graph.value(name)) for name in names)
+    for name in _intermediates(graph):
+        proto.value_info.append(value_info(graph.value(name)))
     _add_output_ranks(model)
     return SplitModel(model, outside)
 
@@ -216,12 +216,17 @@ def stripped(names: Iterable[str], op_type: str = "", domain: str = "") -> tuple
 
 
 class OnnxWriter:
-    """Collects the nodes of one graph, and the constants that an opset's spelling needs in addition."""
+    """Writes the nodes of one graph, and collects the constants that an opset's spelling needs in addition.
 
-    def __init__(self, graph: Graph) -> None:
+    Args:
+        graph: the graph.
+        nodes: where its nodes in ONNX's form are put, copied.
+    """
+
+    def __init__(self, graph: Graph, nodes: MutableSequence[onnx.NodeProto]) -> None:
         self.graph = graph
         self.opset = graph.opset.get("", 0)
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes = nodes
         self.constants: dict[str, Array] = {}
         self._numbers: dict[int, str] = {}
         self._names = FreshNames(graph.values)

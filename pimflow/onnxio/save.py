@@ -64,7 +64,7 @@ def save_onnx(
 
 def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[Buffer]:
     """The bytes of a model with the data of some initialisers, that it only refers to, put into it: what protobuf would
-    serialise, deterministically, had it a copy of them. The model loses its initialisers.
+    serialise, deterministically, had it a copy of them. The model is taken apart.
 
     Args:
         model: as `split_model` makes it.
@@ -92,16 +92,17 @@ def _field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
     return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, content))), *content]
 
 
-def _around(message: Message, field: str) -> tuple[bytes, bytes]:
-    """A message's bytes before and behind a field that is not set: fields are in the order of their numbers."""
+def _around(message: Message, field: str) -> tuple[Buffer, Buffer]:
+    """A message's bytes before and behind a field that is not set: fields are in the order of their numbers.
+
+    The message loses those before.
+    """
     number = message.DESCRIPTOR.fields_by_name[field].number
-    behind = type(message)()
-    behind.CopyFrom(message)
+    data = memoryview(message.SerializeToString(deterministic=True))
     for known, _ in message.ListFields():
         if known.number < number:
-            behind.ClearField(known.name)
-    data = message.SerializeToString(deterministic=True)
-    at = len(data) - behind.ByteSize()
+            message.ClearField(known.name)
+    at = len(data) - message.ByteSize()
     return data[:at], data[at:]
 
 

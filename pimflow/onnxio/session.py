@@ -147,7 +147,9 @@ class GraphSession:
         model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise, fuse_quantised)
         self._lent = lend(lent, options)
-        return open_session(model.SerializeToString(), options, graph.name)
+        text = model.SerializeToString()
+        del model  # the session has another copy
+        return open_session(text, options, graph.name)
 
     def run(
         self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None, *, limit_s: float | None = None

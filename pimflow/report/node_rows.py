@@ -166,6 +166,9 @@ class NodeRows:
         self._host, *self._units = self._devices
         self._no_commands = {name: 0 for unit in costs.units.values() for name in unit.counters}
         self._no_violations = {name: 0 for unit in costs.units.values() for name in unit.violations}
+        none = dict.fromkeys(self._units, 0)
+        self._no_work = none, none, self._no_commands, self._no_violations
+        self._no_fractions = dict.fromkeys(self._units, 0.0)
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
@@ -228,9 +231,12 @@ class NodeRows:
 
         `whole`: whether what is on a unit is the product in a node of so many elements, not some of its rows.
         """
+        parts = self._parts.get(name, ())
+        if all((part.device or self._host) == self._host for part in parts):
+            return self._no_work  # one for all rows
         made, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
         commands, violations = dict(self._no_commands), dict(self._no_violations)
-        for part in self._parts.get(name, ()):
+        for part in parts:
             unit = part.device or self._host
             if unit == self._host:
                 continue
@@ -250,7 +256,7 @@ class NodeRows:
         if isinstance(decision, SplitK):
             inner = node_k(self._original, self._original.node(decision.node))
             return dict.fromkeys(self._units, 0.0) | {decision.device: (inner - decision.gpu_k) / inner}
-        return made
+        return made if any(made.values()) else self._no_fractions
 
     def _edge_fractions(self, decision: SplitEdges) -> dict[str, float]:
         """The share of a sum's edges that each device beside the host has."""

@@ -62,14 +62,16 @@ class PlanReport(PlanCosts):
         """The plan's time over what no plan takes less than."""
         return self.bound.ratio(self.result.time_us)
 
-    def as_json(self) -> dict[str, Any]:
-        """The keys "baseline", "result", "bound", "violations" and "nodes" of a compile report."""
+    def as_json(self, *, lazily: bool = False) -> dict[str, Any]:
+        """The keys "baseline", "result", "bound", "violations" and "nodes" of a compile report; `lazily` makes the
+        last, which is long, an iterator."""
+        rows = (row.as_json() for row in self.nodes)
         return {
             "baseline": self.baseline.as_json(),
             "result": {**self.result.as_json(), "speedup": self.speedup, "conv_speedup": self.conv_speedup},
             "bound": {**encode(self.bound), "ratio": self.bound_ratio},
             "violations": self.violations,
-            "nodes": [row.as_json() for row in self.nodes],
+            "nodes": rows if lazily else list(rows),
         }
 
     @classmethod

@@ -12,6 +12,7 @@ from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
+from pimflow.onnxio.runtime import return_memory
 from pimflow.onnxio.session import ran_out
 from pimflow.onnxio.sparse_patterns import pattern_bytes
 from pimflow.runtime.execute.original import load_original, run_original
@@ -121,6 +122,7 @@ def require_running(
         load_original(content)
         return error.what
     refusal = _run(content, feeds)
+    return_memory(len(graph.nodes))
     if refusal is None:
         return ""
     complaint = _with_operands(refusal.what, graph)

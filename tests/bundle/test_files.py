@@ -85,5 +85,8 @@ def test_records_have_a_line_each(tmp_path: Path) -> None:
         '  "last": {}',
         "}",
     ]
+    lazy = {key: iter(value) if isinstance(value, list) else value for key, value in document.items()}
+    write_records(tmp_path / "lazy", lazy, depth=2)
+    assert (tmp_path / "lazy").read_text(encoding="utf-8") == text
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_records(tmp_path / "nan", {"rows": [{"x": float("nan")}]}, depth=2)

@@ -1,0 +1,25 @@
+"""What ONNX Runtime leaves behind."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+
+from pimflow.onnxio.runtime import return_memory
+
+
+def test_memory_of_large_sessions_alone_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=kept.append))
+    return_memory(9_999)
+    assert kept == []
+    return_memory(10_000)
+    assert kept == [0]
+
+
+@pytest.mark.parametrize("nodes", [1, 10**6])
+def test_other_libraries_keep_it(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    return_memory(nodes)
