@@ -81,7 +81,12 @@ def run_plain(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, 
     options.intra_op_num_threads = 2
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # those fusions are not exact
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["MatmulTransposeFusion"],  # no session of pimflow's has it; without, sums round otherwise
+    )
     names = [item.name for item in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
